@@ -1,0 +1,89 @@
+"""Pipeline bubbles: the spans in which positions of a pipeline run no compute.
+
+Source: DiffusionPipe, section 5: a bubble is (start time, end time, idle devices), cut so that its idle
+devices are the same throughout.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+# Share of the timeline. The same times added up in another order come out some 1e-13 apart; a gap of that
+# size is no idle time, and must not cut the bubble of another position in two.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Bubble:
+    """A span in which the same set of positions is idle.
+
+    Attributes:
+        start_s: When it begins, in seconds.
+        end_s: When it ends, in seconds.
+        positions: The idle positions, ascending.
+    """
+
+    start_s: float
+    end_s: float
+    positions: tuple[int, ...]
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the span in seconds."""
+        return self.end_s - self.start_s
+
+
+def find_bubbles(busy: Sequence[Sequence[tuple[float, float]]], end_s: float) -> list[Bubble]:
+    """Cut the timeline wherever the set of idle positions changes, and keep the pieces with somebody idle.
+
+    Args:
+        busy: For each position its compute as (start, end) in seconds, sorted and without overlap; spans of
+            length zero count as none, and what lies beyond ``end_s`` is not looked at.
+        end_s: End of the timeline in seconds; it begins at 0.
+
+    Returns:
+        The bubbles in chronological order; neighbours differ in their positions, or do not touch.
+
+    Source: DiffusionPipe, section 5 (first paragraph).
+    """
+    # Every boundary of a span flips its position between idle and busy, in whatever order equal times come.
+    flips = sorted(
+        (min(time_s, end_s), position)
+        for position, spans in enumerate(busy)
+        for span in spans
+        for time_s in span
+    )
+    bubbles: list[Bubble] = []
+    idle = set(range(len(busy)))
+    start_s = 0.0
+    for time_s, position in flips:
+        if time_s - start_s > ROUNDING * end_s:
+            _append_piece(bubbles, start_s, time_s, idle)
+            start_s = time_s
+        idle ^= {position}
+    if end_s - start_s > ROUNDING * end_s:
+        _append_piece(bubbles, start_s, end_s, idle)
+    return bubbles
+
+
+def bubble_ratio(bubbles: Sequence[Bubble], end_s: float, num_positions: int) -> float:
+    """Sum of (duration x idle positions) over the bubbles, as a share of (``end_s`` x all positions).
+
+    Args:
+        bubbles: As ``find_bubbles`` returns them.
+        end_s: Length of the timeline in seconds, above 0.
+        num_positions: Positions on the timeline, busy ones included.
+    """
+    idle_s = sum(bubble.duration_s * len(bubble.positions) for bubble in bubbles)
+    return idle_s / (end_s * num_positions)
+
+
+def _append_piece(bubbles: list[Bubble], start_s: float, end_s: float, idle: set[int]) -> None:
+    """Append a piece of the timeline, or lengthen the last bubble if nobody came or went between the two."""
+    if not idle:
+        return
+    positions = tuple(sorted(idle))
+    last = bubbles[-1] if bubbles else None
+    if last is not None and last.end_s == start_s and last.positions == positions:
+        bubbles[-1] = replace(last, end_s=end_s)
+    else:
+        bubbles.append(Bubble(start_s, end_s, positions))

@@ -1,0 +1,351 @@
+"""Bubble filling against enumeration of the published candidates, and what must hold for every filling."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.bubbles import Bubble
+from strategies.filling import LOCAL_BATCHES, MIN_BUBBLE_S, FilledLayer, FrozenChain, fill_bubbles
+
+TICK_S = 1 / 1024  # sums of these are exact, so ties are ties
+
+
+def chain(component: int, sample_s: list[float], inputs: tuple[int, ...] = (), fixed_s: float = 0.0):
+    """A component whose layers take ``fixed_s`` plus ``sample_s`` per sample of the local batch."""
+    return FrozenChain(
+        component, len(sample_s), inputs, lambda layer, local_batch: fixed_s + sample_s[layer] * local_batch
+    )
+
+
+def consecutive_bubbles(durations_s: list[float], positions: tuple[int, ...] = (0, 1)) -> list[Bubble]:
+    starts = [sum(durations_s[:index]) for index in range(len(durations_s))]
+    return [
+        Bubble(start, start + duration, positions)
+        for start, duration in zip(starts, durations_s, strict=True)
+    ]
+
+
+def full_batch_candidates(ready, time_s, layer_s):
+    """Algorithm 2 as printed: counts of full-batch layers per ready component (component, start, layers)."""
+    (component, start, num_layers), *others = ready
+    time_of, most = 0.0, 0
+    while start + most < num_layers and time_of + layer_s(component, start + most) <= time_s:
+        time_of += layer_s(component, start + most)
+        most += 1
+    if not others:
+        return [[most]]
+    candidates = []
+    for count in range(most, -1, -1):
+        rest_s = time_s - sum(layer_s(component, start + index) for index in range(count))
+        candidates += [[count, *tail] for tail in full_batch_candidates(others, rest_s, layer_s)]
+    return candidates
+
+
+def naive_fill(bubbles, chains, batch_size, num_positions, replicas, partial):
+    """The published filling with every candidate written out, for chains in topological order."""
+    by_component = {chain.component: chain for chain in chains}
+    samples_left = {
+        (chain.component, layer): batch_size for chain in chains for layer in range(chain.num_layers)
+    }
+    filled = []
+
+    def start_of(component):
+        layers = range(by_component[component].num_layers)
+        return next((layer for layer in layers if samples_left[component, layer]), len(layers))
+
+    def complete(component):
+        return start_of(component) == by_component[component].num_layers
+
+    def put(bubble, component, layer, samples, positions):
+        samples_left[component, layer] -= samples
+        local_batch = -(-samples // (len(positions) * replicas))
+        duration_s = by_component[component].forward_s(layer, local_batch)
+        filled.append(FilledLayer(bubble, component, layer, samples, positions, local_batch, duration_s))
+        return duration_s
+
+    for index, bubble in enumerate(bubbles):
+        devices = len(bubble.positions) * replicas
+        rest_s, seen, partial_left = bubble.duration_s, set(), partial
+
+        def layer_s(component, layer, devices=devices):
+            local_batch = -(-samples_left[component, layer] // devices)
+            return by_component[component].forward_s(layer, local_batch)
+
+        while rest_s > 0 and bubble.duration_s >= MIN_BUBBLE_S:
+            ready = [
+                (chain.component, start_of(chain.component), chain.num_layers)
+                for chain in chains
+                if chain.component not in seen
+                and not complete(chain.component)
+                and all(complete(needed) for needed in chain.inputs)
+            ]
+            if not ready:
+                break
+            seen.update(component for component, _, _ in ready)
+            enhanced = []
+            for counts in full_batch_candidates(ready, rest_s, layer_s):
+                full_s = sum(
+                    layer_s(component, start + layer)
+                    for (component, start, _), count in zip(ready, counts, strict=True)
+                    for layer in range(count)
+                )
+                enhanced.append((full_s, counts, None))
+                for (component, start, num_layers), count in zip(ready, counts, strict=True):
+                    if not partial_left or start + count == num_layers:
+                        continue
+                    fitting = [
+                        local_batch
+                        for local_batch in LOCAL_BATCHES
+                        if local_batch * devices < samples_left[component, start + count]
+                        and full_s + by_component[component].forward_s(start + count, local_batch) <= rest_s
+                    ]
+                    if fitting:
+                        extra_s = by_component[component].forward_s(start + count, max(fitting))
+                        choice = (component, start + count, max(fitting) * devices)
+                        enhanced.append((full_s + extra_s, counts, choice))
+            _, counts, choice = max(enhanced, key=lambda candidate: candidate[0])
+            for (component, start, _), count in zip(ready, counts, strict=True):
+                for layer in range(start, start + count):
+                    rest_s -= put(index, component, layer, samples_left[component, layer], bubble.positions)
+            if choice:
+                rest_s -= put(index, *choice, bubble.positions)
+                partial_left = False
+    for chain in chains:
+        for layer in range(start_of(chain.component), chain.num_layers):
+            samples = samples_left[chain.component, layer]
+            put(None, chain.component, layer, samples, tuple(range(num_positions)))
+    return filled
+
+
+@st.composite
+def problems(draw: st.DrawFn, dependent: bool = True):
+    """Arguments of ``fill_bubbles`` without ``partial``; all times are whole ticks."""
+    chains = []
+    for component in range(draw(st.integers(1, 3))):
+        ticks = draw(st.lists(st.integers(0, 6), max_size=4))
+        inputs = draw(st.sets(st.integers(0, component - 1))) if dependent and component else set()
+        fixed_s = draw(st.integers(0, 3)) * TICK_S
+        chains.append(chain(component, [tick * TICK_S for tick in ticks], tuple(sorted(inputs)), fixed_s))
+    num_positions = draw(st.integers(1, 4))
+    bubbles, start_s = [], 0.0
+    for ticks in draw(st.lists(st.integers(1, 300), max_size=6)):
+        positions = draw(st.sets(st.integers(0, num_positions - 1), min_size=1))
+        bubbles.append(Bubble(start_s, start_s + ticks * TICK_S, tuple(sorted(positions))))
+        start_s += ticks * TICK_S
+    return bubbles, chains, draw(st.integers(1, 150)), num_positions, draw(st.integers(1, 2))
+
+
+any_problem = given(problems(), st.booleans())
+repeatable = settings(derandomize=True, deadline=None)
+
+
+@settings(repeatable, max_examples=400)
+@any_problem
+def test_the_filling_equals_that_of_naive_enumeration(problem, partial):
+    assert fill_bubbles(*problem, partial=partial) == naive_fill(*problem, partial)
+
+
+@repeatable
+@any_problem
+def test_every_layer_sees_every_sample_exactly_once(problem, partial):
+    _, chains, batch_size, _, _ = problem
+    samples = Counter()
+    for layer in fill_bubbles(*problem, partial=partial):
+        samples[layer.component, layer.layer] += layer.samples
+    assert samples == {
+        (chain.component, layer): batch_size for chain in chains for layer in range(chain.num_layers)
+    }
+
+
+@repeatable
+@any_problem
+def test_layers_follow_the_layer_before_them_and_the_inputs_of_their_component(problem, partial):
+    _, chains, batch_size, _, _ = problem
+    by_component = {chain.component: chain for chain in chains}
+    samples = Counter()
+    for placed in fill_bubbles(*problem, partial=partial):
+        needed = [(placed.component, layer) for layer in range(placed.layer)]
+        for component in by_component[placed.component].inputs:
+            needed += [(component, layer) for layer in range(by_component[component].num_layers)]
+        assert all(samples[layer] == batch_size for layer in needed)
+        samples[placed.component, placed.layer] += placed.samples
+
+
+@repeatable
+@any_problem
+def test_no_bubble_is_overfull_and_short_ones_stay_empty(problem, partial):
+    bubbles = problem[0]
+    filled_s = Counter()
+    for placed in fill_bubbles(*problem, partial=partial):
+        if placed.bubble is not None:
+            filled_s[placed.bubble] += placed.duration_s
+    assert all(filled_s[index] <= bubbles[index].duration_s for index in filled_s)
+    assert all(bubbles[index].duration_s >= MIN_BUBBLE_S for index in filled_s)
+
+
+@repeatable
+@any_problem
+def test_what_one_device_runs_follows_from_the_samples_and_the_devices(problem, partial):
+    bubbles, chains, _, num_positions, replicas = problem
+    by_component = {chain.component: chain for chain in chains}
+    for placed in fill_bubbles(*problem, partial=partial):
+        place = bubbles[placed.bubble].positions if placed.bubble is not None else tuple(range(num_positions))
+        assert placed.positions == place
+        assert placed.local_batch == -(-placed.samples // (len(place) * replicas))
+        assert placed.duration_s == by_component[placed.component].forward_s(placed.layer, placed.local_batch)
+
+
+@repeatable
+@any_problem
+def test_the_list_goes_bubble_by_bubble_and_ends_after_the_pipeline(problem, partial):
+    bubbles = problem[0]
+    order = [
+        len(bubbles) if placed.bubble is None else placed.bubble
+        for placed in fill_bubbles(*problem, partial=partial)
+    ]
+    assert order == sorted(order)
+
+
+@repeatable
+@given(problems(dependent=False))
+def test_a_partial_layer_never_fills_less_of_the_first_bubble(problem):
+    bubbles, *rest = problem
+
+    def filled_s(partial):
+        filled = fill_bubbles(bubbles[:1], *rest, partial=partial)
+        return sum(placed.duration_s for placed in filled if placed.bubble == 0)
+
+    assert filled_s(partial=True) >= filled_s(partial=False)
+
+
+@repeatable
+@given(problems())
+def test_a_bubble_holds_at_most_one_partial_layer(problem):
+    batch_size = problem[2]
+    done, partials = Counter(), Counter()
+    for placed in fill_bubbles(*problem, partial=True):
+        done[placed.component, placed.layer] += placed.samples
+        if done[placed.component, placed.layer] < batch_size:
+            partials[placed.bubble] += 1
+            assert placed.local_batch in LOCAL_BATCHES
+    assert all(count == 1 for count in partials.values())
+
+
+def test_a_component_that_becomes_ready_in_a_bubble_brings_no_second_partial_layer():
+    # Component 0 and 24 samples of component 1 take 99.2 ms; 0.4 ms of component 2 would fit beside them.
+    chains = [chain(0, [0.0001]), chain(1, [0.004]), chain(2, [0.0001], inputs=(0,))]
+    filled = fill_bubbles(consecutive_bubbles([0.100]), chains, 64, 2, 1, partial=True)
+    assert [(placed.component, placed.local_batch) for placed in filled if placed.bubble == 0] == [
+        (0, 32),
+        (1, 24),
+    ]
+
+
+def test_a_layer_is_spread_over_three_consecutive_bubbles():
+    # The picture of appendix B: layers 0 and 1 are short, layer 2 takes 128 ms and fits no bubble whole.
+    frozen = chain(0, [0.0005, 0.0005, 0.004, 0.0005])
+    bubbles = consecutive_bubbles([0.072, 0.050, 0.070])
+    filled = fill_bubbles(bubbles, [frozen], 64, 2, 1, partial=True)
+    assert [(placed.bubble, placed.layer, placed.samples, placed.local_batch) for placed in filled] == [
+        (0, 0, 64, 32),
+        (0, 1, 64, 32),
+        (0, 2, 16, 8),
+        (1, 2, 24, 12),
+        (2, 2, 24, 12),
+        (2, 3, 64, 32),
+    ]
+
+
+def test_an_extra_long_layer_blocks_full_batches_only():
+    frozen = chain(0, [0.010, 0.001, 0.001])
+    bubbles = consecutive_bubbles([0.1] * 6)
+    full = fill_bubbles(bubbles, [frozen], 64, 2, 1, partial=False)
+    partial = fill_bubbles(bubbles, [frozen], 64, 2, 1, partial=True)
+    assert [placed.bubble for placed in full] == [None, None, None]
+    assert all(placed.bubble is not None for placed in partial)
+
+
+def test_the_combination_with_the_longest_time_wins_over_the_first_component():
+    # 30 ms of component 0 leave 20 ms that nothing fits; 25 ms twice of component 1 fill the bubble.
+    chains = [chain(0, [0.030]), chain(1, [0.025, 0.025])]
+    filled = fill_bubbles(consecutive_bubbles([0.050]), chains, 1, 2, 1, partial=False)
+    assert [(placed.bubble, placed.component) for placed in filled] == [(0, 1), (0, 1), (None, 0)]
+
+
+def test_the_earlier_component_wins_a_tie():
+    chains = [chain(0, [0.030]), chain(1, [0.030])]
+    filled = fill_bubbles(consecutive_bubbles([0.050]), chains, 1, 2, 1, partial=False)
+    assert [(placed.bubble, placed.component) for placed in filled] == [(0, 0), (None, 1)]
+
+
+def test_a_component_that_becomes_ready_in_a_bubble_may_follow_in_it():
+    chains = [chain(0, [0.010]), chain(1, [0.010, 0.100], inputs=(0,))]
+    filled = fill_bubbles(consecutive_bubbles([0.050]), chains, 1, 2, 1, partial=False)
+    assert [(placed.bubble, placed.component, placed.layer) for placed in filled] == [
+        (0, 0, 0),
+        (0, 1, 0),
+        (None, 1, 1),
+    ]
+
+
+def test_components_given_in_any_order_run_after_their_inputs():
+    chains = [chain(5, [0.010], inputs=(2, 3)), chain(3, [0.010], inputs=(2,)), chain(2, [0.010])]
+    filled = fill_bubbles([], chains, 8, 4, 2, partial=True)
+    assert [placed.component for placed in filled] == [2, 3, 5]
+    assert filled[0] == FilledLayer(None, 2, 0, 8, (0, 1, 2, 3), 1, 0.010)
+
+
+def test_a_component_without_layers_is_complete_from_the_beginning():
+    filled = fill_bubbles([], [chain(0, []), chain(1, [0.010], inputs=(0,))], 4, 1, 1, partial=True)
+    assert [placed.component for placed in filled] == [1]
+
+
+def test_the_largest_local_batch_that_fits_is_taken_where_measured_times_fall():
+    times_s = {4: 0.050, 8: 0.045, 12: 0.060, 16: 0.070, 24: 0.030, 64: 0.200}
+    frozen = FrozenChain(0, 1, (), lambda layer, local_batch: times_s.get(local_batch, 0.100))
+    filled = fill_bubbles(consecutive_bubbles([0.046]), [frozen], 128, 2, 1, partial=True)
+    assert [(placed.local_batch, placed.duration_s) for placed in filled if placed.bubble == 0] == [
+        (24, 0.030)
+    ]
+
+
+def test_a_bubble_of_exactly_the_minimum_is_filled():
+    frozen = chain(0, [0.25])
+    bubbles = consecutive_bubbles([0.25, 0.5])
+    filled = fill_bubbles(bubbles, [frozen], 2, 2, 1, partial=False, min_bubble_s=0.25)
+    assert filled[0].bubble == 0
+    filled = fill_bubbles(bubbles, [frozen], 2, 2, 1, partial=False, min_bubble_s=0.26)
+    assert filled[0].bubble == 1
+
+
+def test_the_cost_of_a_layer_at_a_local_batch_is_asked_for_once():
+    asked = Counter()
+
+    def forward_s(layer: int, local_batch: int) -> float:
+        asked[layer, local_batch] += 1
+        return 0.0007 * local_batch
+
+    fill_bubbles(
+        consecutive_bubbles([0.031] * 20), [FrozenChain(0, 8, (), forward_s)], 256, 2, 1, partial=True
+    )
+    assert max(asked.values()) == 1
+
+
+def test_many_ready_components_are_filled_within_the_bounded_search():
+    chains = [
+        chain(component, [0.0001 + 0.00001 * ((7 * layer + 3 * component) % 11) for layer in range(25)])
+        for component in range(7)
+    ]
+    bubbles = consecutive_bubbles([0.05, 0.07])
+    filled = fill_bubbles(bubbles, chains, 64, 2, 1, partial=True)
+    for index, bubble in enumerate(bubbles):
+        filled_s = sum(placed.duration_s for placed in filled if placed.bubble == index)
+        assert 0.99 * bubble.duration_s <= filled_s <= bubble.duration_s + 1e-12
+
+
+def test_components_that_wait_for_one_another_are_refused():
+    chains = [chain(0, [0.010], inputs=(1,)), chain(1, [0.010], inputs=(0,))]
+    with pytest.raises(ValueError, match=r"wait for one another, or for one not given: 0 \(inputs \[1\]\)"):
+        fill_bubbles([], chains, 4, 2, 1, partial=True)
