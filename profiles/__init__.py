@@ -1,0 +1,1 @@
+"""Costs: models, devices, clusters and what work takes on them."""

@@ -1,0 +1,153 @@
+"""Clusters: which devices, how many, and the links between them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from profiles.devices import Device, load_device
+from profiles.errors import InputError
+from profiles.files import Table
+from profiles.units import GB, MICROSECOND
+
+CLUSTERS: Final = Path(__file__).parent / "clusters"
+OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+Curve = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A kind of link: ``nvswitch``, ``pcie``, ``nic`` or ``ideal`` (free).
+
+    ``bandwidth_bytes_per_s`` is per port and direction. ``latency_s`` is the wire's, ``call_s`` the software's,
+    per message. The last three are of ``pcie`` alone: devices under one switch, and what switches and host share.
+    """
+
+    kind: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    call_s: float
+    switch_size: int = 0
+    switch_bandwidth_bytes_per_s: float = 0.0
+    host_bandwidth_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """Bus bandwidth reached over the slowest port's, by operation, group size and nodes spanned."""
+
+    call_s: float
+    efficiency: tuple[tuple[str, Curve], ...]
+    nodes: Curve
+
+    def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
+        """Return the share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
+        curve = dict(self.efficiency)[operation]
+        return interpolate(curve, group_size) * interpolate(self.nodes, num_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Equal nodes of equal devices."""
+
+    name: str
+    source: str
+    device: Device
+    devices_per_node: int
+    max_nodes: int
+    overlap_slowdown: float
+    intra_node: Link
+    inter_node: Link | None
+    collectives: Collectives
+
+    @property
+    def max_devices(self) -> int:
+        """Devices of the whole cluster."""
+        return self.devices_per_node * self.max_nodes
+
+
+def interpolate(curve: Curve, at: float) -> float:
+    """Return the value of a piecewise linear curve, constant beyond its ends."""
+    arguments, values = zip(*curve, strict=True)
+    return float(np.interp(at, arguments, values))
+
+
+def cluster_names() -> list[str]:
+    """Return the names of the shipped clusters."""
+    return sorted(path.stem for path in CLUSTERS.glob("*.toml"))
+
+
+def load_cluster(name: str) -> Cluster:
+    """Return a shipped cluster by name, or any by the path of its file.
+
+    Raises:
+        InputError: there is none, or its file breaks a rule.
+    """
+    if name in cluster_names():
+        return read_cluster(CLUSTERS / f"{name}.toml")
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        return read_cluster(path)
+    raise InputError(
+        f"unknown cluster '{name}'; choose from {', '.join(cluster_names())} or pass a .toml file"
+    )
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster file.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    table = Table.read(path)
+    max_nodes = table.integer("max_nodes", minimum=1)
+    inter_node = _read_link(table.table("inter_node"), ("nic", "ideal")) if "inter_node" in table else None
+    if max_nodes > 1 and inter_node is None:
+        raise InputError(f"{path}: inter_node is missing, and max_nodes is {max_nodes}")
+    cluster = Cluster(
+        name=table.text("name"),
+        source=table.text("source"),
+        device=load_device(table.text("device")),
+        devices_per_node=table.integer("devices_per_node", minimum=1),
+        max_nodes=max_nodes,
+        overlap_slowdown=table.number("overlap_slowdown", 1.0, minimum=1.0),
+        intra_node=_read_link(table.table("intra_node"), ("nvswitch", "pcie", "ideal")),
+        inter_node=inter_node,
+        collectives=_read_collectives(table.table("collectives", {})),
+    )
+    table.finish()
+    return cluster
+
+
+def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
+    kind = table.choice("kind", kinds)
+    if kind == "ideal":
+        link = Link(kind, float("inf"), 0.0, 0.0)
+    else:
+        link = Link(
+            kind=kind,
+            bandwidth_bytes_per_s=table.positive("bandwidth_GB_per_s") * GB,
+            latency_s=table.number("latency_us") * MICROSECOND,
+            call_s=table.number("call_us") * MICROSECOND,
+            switch_size=table.integer("switch_size", minimum=1) if kind == "pcie" else 0,
+            switch_bandwidth_bytes_per_s=table.positive("switch_bandwidth_GB_per_s") * GB
+            if kind == "pcie"
+            else 0.0,
+            host_bandwidth_bytes_per_s=table.positive("host_bandwidth_GB_per_s") * GB
+            if kind == "pcie"
+            else 0.0,
+        )
+    table.finish()
+    return link
+
+
+def _read_collectives(table: Table) -> Collectives:
+    collectives = Collectives(
+        call_s=table.number("call_us", 0.0) * MICROSECOND,
+        efficiency=tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
+        nodes=table.curve("nodes", 1.0),
+    )
+    table.finish()
+    return collectives

@@ -1,0 +1,91 @@
+"""Devices: how much memory one has, and how fast it does each class of work."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from profiles.errors import InputError
+from profiles.files import Table
+from profiles.units import GB, GIB, MICROSECOND, TFLOP
+
+DEVICES: Final = Path(__file__).parent / "devices"
+RATE_KEYS: Final = (
+    "conv_TFLOP_per_s",
+    "matmul_TFLOP_per_s",
+    "attention_TFLOP_per_s",
+    "memory_GB_per_s",
+    "kernel_us",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates a device reaches, per class of work."""
+
+    conv_flop_per_s: float
+    matmul_flop_per_s: float
+    attention_flop_per_s: float
+    memory_bytes_per_s: float
+    kernel_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator.
+
+    ``memory_bytes`` is None where memory is unlimited; ``rates`` is None where all times must be measured.
+    """
+
+    name: str
+    source: str
+    memory_bytes: float | None
+    rates: Rates | None
+
+
+def device_names() -> list[str]:
+    """Return the names of the shipped devices."""
+    return sorted(path.stem for path in DEVICES.glob("*.toml"))
+
+
+def load_device(name: str) -> Device:
+    """Return a shipped device.
+
+    Raises:
+        InputError: there is none of this name, or its file breaks a rule.
+    """
+    if name not in device_names():
+        raise InputError(f"unknown device '{name}'; choose from {', '.join(device_names())}")
+    return read_device(DEVICES / f"{name}.toml")
+
+
+def read_device(path: Path) -> Device:
+    """Read a device file.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    table = Table.read(path)
+    device = Device(
+        name=table.text("name"),
+        source=table.text("source"),
+        memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
+        rates=_read_rates(table.table("rates")) if "rates" in table else None,
+    )
+    table.finish()
+    return device
+
+
+def _read_rates(table: Table) -> Rates:
+    rates = Rates(
+        conv_flop_per_s=table.positive("conv_TFLOP_per_s") * TFLOP,
+        matmul_flop_per_s=table.positive("matmul_TFLOP_per_s") * TFLOP,
+        attention_flop_per_s=table.positive("attention_TFLOP_per_s") * TFLOP,
+        memory_bytes_per_s=table.positive("memory_GB_per_s") * GB,
+        kernel_s=table.number("kernel_us") * MICROSECOND,
+    )
+    sources = table.table("sources")
+    for key in RATE_KEYS:
+        sources.text(key)
+    sources.finish()
+    table.finish()
+    return rates

@@ -1,0 +1,35 @@
+"""The exceptions of the project.
+
+``DiffusimError`` is the root: everything a user can mend. ``InputError`` says that something the user gave is
+wrong; ``InfeasibleError`` that a point of the design space cannot exist; ``DeadlockError`` that the order of a
+plan can never be carried out.
+"""
+
+
+class DiffusimError(Exception):
+    """Anything the user can mend; its text is one line."""
+
+
+class InputError(DiffusimError, ValueError):
+    """A file, flag or argument breaks a rule; the text names it, its value and the rule."""
+
+
+class InfeasibleError(DiffusimError):
+    """A strategy, degree or batch does not apply here; the text is the reason.
+
+    Args:
+        reason: the whole reason, with its numbers.
+        kind: the reason without its numbers, by which a sweep counts points.
+    """
+
+    def __init__(self, reason: str, kind: str | None = None) -> None:
+        super().__init__(reason)
+        self.kind = kind or reason
+
+    def __reduce__(self) -> tuple[type["InfeasibleError"], tuple[str, str]]:
+        """Survive the way back from a worker process."""
+        return (type(self), (str(self), self.kind))
+
+
+class DeadlockError(DiffusimError):
+    """The plan's order is cyclic or impossible; the text names what each device was waiting for."""

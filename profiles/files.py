@@ -1,0 +1,264 @@
+"""Strict readers for TOML and CSV: every refusal names file, line or key, value and rule."""
+
+import csv
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import InputError
+
+_REQUIRED: Any = object()
+
+
+def read_text(path: Path) -> str:
+    """Return the UTF-8 text of a file.
+
+    Raises:
+        InputError: the file is missing, a folder, unreadable or not text.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8, must be a text file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    if "\0" in text:
+        raise InputError(f"{path}: holds a NUL character, must be a text file")
+    return text
+
+
+def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, whole: bool = False) -> float:
+    """Return a finite number that is at least ``minimum``.
+
+    Args:
+        where: file and line for the message.
+        key: name of the value for the message.
+        value: a TOML number or the text of a CSV cell.
+        minimum: smallest value allowed.
+        whole: only integers are allowed.
+
+    Raises:
+        InputError: the value is not such a number.
+    """
+    kind = "an integer" if whole else "a number"
+    if isinstance(value, str):
+        try:
+            value = int(value) if whole else float(value)
+        except ValueError:
+            raise InputError(f"{where}: {key} is '{value}', must be {kind}") from None
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InputError(f"{where}: {key} is {value!r}, must be {kind}")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InputError(f"{where}: {key} is too large, must be below 1e308") from None
+    if not math.isfinite(number):
+        raise InputError(f"{where}: {key} is {number}, must be finite")
+    if number < minimum:
+        rule = "must not be negative" if minimum == 0 else f"must be at least {minimum:g}"
+        raise InputError(f"{where}: {key} is {value}, {rule}")
+    return number
+
+
+class Table:
+    """One TOML table, read key by key; ``finish`` refuses whatever was not asked for."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.path = path
+        self._values = values
+        self._prefix = prefix
+        self._asked: set[str] = set()
+
+    @classmethod
+    def read(cls, path: Path) -> "Table":
+        """Read a TOML file.
+
+        Raises:
+            InputError: the file cannot be read or is not TOML.
+        """
+        try:
+            return cls(path, tomllib.loads(read_text(path)))
+        except tomllib.TOMLDecodeError as error:
+            reason = " ".join(str(error).split()).lower()
+            raise InputError(f"{path}: is not valid TOML: {reason}") from None
+
+    def fail(self, key: str, value: object, rule: str) -> InputError:
+        """Return the error that says which key breaks which rule."""
+        return InputError(f"{self.path}: {self._prefix}{key} is {value!r}, {rule}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def keys(self) -> list[str]:
+        """Return the keys of the table in the order of the file."""
+        return list(self._values)
+
+    def _get(self, key: str, default: Any) -> Any:
+        self._asked.add(key)
+        value = self._values.get(key, default)
+        if value is _REQUIRED:
+            raise InputError(f"{self.path}: {self._prefix}{key} is missing")
+        return value
+
+    def text(self, key: str, default: str = _REQUIRED) -> str:
+        """Return a string."""
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self.fail(key, value, "must be a string")
+        return value
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        """Return a string out of a list of choices."""
+        value = self.text(key)
+        if value not in choices:
+            raise self.fail(key, value, f"must be one of {', '.join(choices)}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Return a boolean."""
+        value = self._get(key, _REQUIRED)
+        if not isinstance(value, bool):
+            raise self.fail(key, value, "must be true or false")
+        return value
+
+    def number(
+        self, key: str, default: float = _REQUIRED, *, minimum: float = 0.0, maximum: float = math.inf
+    ) -> float:
+        """Return a finite number between ``minimum`` and ``maximum``."""
+        value = self._get(key, default)
+        number = parse_number(str(self.path), self._prefix + key, value, minimum=minimum)
+        if number > maximum:
+            raise self.fail(key, value, f"must be at most {maximum:g}")
+        return number
+
+    def positive(self, key: str, default: float = _REQUIRED, *, maximum: float = math.inf) -> float:
+        """Return a finite number greater than zero."""
+        value = self.number(key, default, maximum=maximum)
+        if value == 0:
+            raise self.fail(key, 0, "must be positive")
+        return value
+
+    def integer(self, key: str, default: int = _REQUIRED, *, minimum: int = 0) -> int:
+        """Return an integer that is at least ``minimum``."""
+        value = self._get(key, default)
+        return int(parse_number(str(self.path), self._prefix + key, value, minimum=minimum, whole=True))
+
+    def texts(self, key: str, default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:
+        """Return a list of strings."""
+        value = self._get(key, default)
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.fail(key, value, "must be a list of strings")
+        return tuple(value)
+
+    def table(self, key: str, default: Mapping[str, Any] = _REQUIRED) -> "Table":
+        """Return the table under a key."""
+        value = self._get(key, default)
+        if not isinstance(value, Mapping):
+            raise self.fail(key, value, "must be a table")
+        return Table(self.path, value, f"{self._prefix}{key}.")
+
+    def tables(self, key: str) -> Iterator["Table"]:
+        """Yield the tables of an array of tables; none when the key is missing."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            raise self.fail(key, value, "must be an array of tables")
+        for number, item in enumerate(value):
+            yield Table(self.path, item, f"{self._prefix}{key}[{number}].")
+
+    def curve(self, key: str, default: float = _REQUIRED) -> tuple[tuple[float, float], ...]:
+        """Return a number, or a table from integers to numbers, in (0, 1], as sorted (argument, value) pairs."""
+        value = self._get(key, default)
+        table = value if isinstance(value, Mapping) else {"1": value}
+        inner = Table(self.path, table, f"{self._prefix}{key}." if table is value else self._prefix)
+        if not table:
+            raise self.fail(key, value, "must not be empty")
+        points = []
+        for argument in table:
+            at = parse_number(str(self.path), f"{self._prefix}{key} key", argument, minimum=1, whole=True)
+            if table is value:
+                points.append((at, inner.positive(argument, maximum=1.0)))
+            else:
+                points.append((at, self.positive(key, default, maximum=1.0)))
+        return tuple(sorted(points))
+
+    def finish(self) -> None:
+        """Refuse keys that nobody asked for.
+
+        Raises:
+            InputError: such a key stands in the table.
+        """
+        for key in self._values:
+            if key not in self._asked:
+                known = ", ".join(sorted(self._asked))
+                raise InputError(f"{self.path}: unknown key {self._prefix}{key}; known here: {known}")
+
+
+class Row:
+    """One row of a CSV file, with the line it stands on."""
+
+    def __init__(self, where: str, values: Mapping[str, str]) -> None:
+        self.where = where
+        self._values = values
+
+    def fail(self, key: str, rule: str) -> InputError:
+        """Return the error that says which cell breaks which rule."""
+        return InputError(f"{self.where}: {key} is '{self._values[key]}', {rule}")
+
+    def text(self, key: str) -> str:
+        """Return the text of a cell, which must not be empty."""
+        if not self._values[key]:
+            raise self.fail(key, "must not be empty")
+        return self._values[key]
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        """Return the text of a cell out of a list of choices."""
+        if self._values[key] not in choices:
+            raise self.fail(key, f"must be one of {', '.join(choices)}")
+        return self._values[key]
+
+    def number(self, key: str) -> float:
+        """Return a finite number that is not negative."""
+        return parse_number(self.where, key, self._values[key])
+
+    def integer(self, key: str, minimum: int = 0) -> int:
+        """Return an integer that is at least ``minimum``."""
+        return int(parse_number(self.where, key, self._values[key], minimum=minimum, whole=True))
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    """Return the rows of a CSV file with exactly these columns in this order.
+
+    Raises:
+        InputError: the file cannot be read, columns are missing, unknown, doubled or out of order, a row has
+            too few or too many cells.
+    """
+    reader = csv.reader(read_text(path).splitlines(), strict=True)
+    try:
+        header = next(reader, [])
+        _check_columns(path, header, columns)
+        rows = []
+        for cells in reader:
+            if len(cells) != len(columns):
+                where = f"{path}:{reader.line_num}"
+                raise InputError(f"{where}: the row has {len(cells)} cells, must have {len(columns)}")
+            rows.append(Row(f"{path}:{reader.line_num}", dict(zip(columns, cells, strict=True))))
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
+    return rows
+
+
+def _check_columns(path: Path, header: Sequence[str], columns: Sequence[str]) -> None:
+    for column in columns:
+        if column not in header:
+            raise InputError(f"{path}:1: column {column} is missing")
+    for column in header:
+        if column not in columns:
+            raise InputError(f"{path}:1: unknown column '{column}'; known here: {', '.join(columns)}")
+    if list(header) != list(columns):
+        raise InputError(
+            f"{path}:1: columns are {', '.join(header)}, must be {', '.join(columns)} in this order"
+        )

@@ -1,0 +1,373 @@
+"""Models: components, layers, skips and measured times, read from a model folder."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+from profiles.errors import InputError
+from profiles.files import Row, Table, read_rows
+from profiles.units import GFLOP, MB, MILLISECOND
+
+MODELS: Final = Path(__file__).parent / "models"
+BACKWARDS: Final = ("full", "input", "none")
+EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
+LAYER_COLUMNS: Final = (
+    "component",
+    "index",
+    "block",
+    "name",
+    "parameters",
+    "backward",
+    "conv_gflop",
+    "matmul_gflop",
+    "attention_gflop",
+    "moved_MB",
+    "kernels",
+    "output_MB",
+    "saved_MB",
+)
+EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
+TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The smallest unit a cut may separate; work and bytes are of one sample's forward pass."""
+
+    block: int
+    name: str
+    parameters: int
+    backward: str
+    conv_flop: float
+    matmul_flop: float
+    attention_flop: float
+    moved_bytes: float
+    kernels: int
+    output_bytes: float
+    saved_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A tensor from the output of layer ``source`` to layer ``target`` of the same component."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A point where the patches of one layer need one another; ``elements`` per sample, whole image."""
+
+    layer: int
+    kind: str
+    elements: int
+    heads: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTime:
+    """Measured times of one layer at one batch size."""
+
+    layer: int
+    batch_size: int
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a model that runs as one chain of layers.
+
+    ``carried_bytes`` is the context that travels with the hidden state over every cut, per sample;
+    ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device.
+    """
+
+    name: str
+    trainable: bool
+    inputs: tuple[str, ...]
+    image_tokens: int
+    text_tokens: int
+    carried_bytes: float
+    self_conditioning: float
+    layers: tuple[Layer, ...]
+    skips: tuple[Skip, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    times: tuple[tuple[str, tuple[MeasuredTime, ...]], ...] = ()
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters of all layers."""
+        return sum(layer.parameters for layer in self.layers)
+
+    def live_skips(self, cut: int) -> Iterator[Skip]:
+        """Yield the skips that are live over the cut after layer ``cut``."""
+        return (skip for skip in self.skips if skip.source <= cut < skip.target)
+
+    def cut_bytes(self, cut: int) -> float:
+        """Return the bytes per sample over the cut after a layer, forwards without what is carried.
+
+        The hidden state and every live skip are sent; right after a skip's source both are, although they are
+        one tensor (as the published baselines do).
+        """
+        skips = sum(self.layers[skip.source].output_bytes for skip in self.live_skips(cut))
+        return self.layers[cut].output_bytes + skips
+
+
+@dataclass(frozen=True)
+class Model:
+    """A diffusion model: frozen components and one or several backbones, in the order of its file."""
+
+    name: str
+    title: str
+    source: str
+    dtype: str
+    height: int
+    width: int
+    components: tuple[Component, ...]
+
+    @cached_property
+    def backbones(self) -> tuple[int, ...]:
+        """Indices of the trainable components."""
+        return tuple(i for i, component in enumerate(self.components) if component.trainable)
+
+    @cached_property
+    def frozen(self) -> tuple[int, ...]:
+        """Indices of the frozen components, inputs before the components that need them."""
+        return tuple(i for i in self.order if not self.components[i].trainable)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Indices of all components in topological order."""
+        numbers = {component.name: i for i, component in enumerate(self.components)}
+        graph = {i: sorted(numbers[n] for n in c.inputs) for i, c in enumerate(self.components)}
+        return tuple(TopologicalSorter(graph).static_order())
+
+    def inputs_of(self, component: int) -> tuple[int, ...]:
+        """Return the indices of the components whose output a component needs."""
+        names = self.components[component].inputs
+        return tuple(i for i, other in enumerate(self.components) if other.name in names)
+
+
+def model_names() -> list[str]:
+    """Return the names of the shipped models."""
+    return sorted(path.parent.name for path in MODELS.glob("*/model.toml"))
+
+
+def load_model(name: str) -> Model:
+    """Return a shipped model by name, or any by the path of its folder.
+
+    Raises:
+        InputError: there is none, or a file of its folder breaks a rule.
+    """
+    if name in model_names():
+        return read_model(MODELS / name)
+    folder = Path(name)
+    if folder.is_dir():
+        return read_model(folder)
+    if folder.exists():
+        raise InputError(f"{folder}: is not a folder; a model is a folder with model.toml and layers.csv")
+    raise InputError(f"unknown model '{name}'; choose from {', '.join(model_names())} or pass a model folder")
+
+
+def read_model(folder: Path) -> Model:
+    """Read a model folder.
+
+    Raises:
+        InputError: a file is missing or breaks a rule.
+    """
+    if not (folder / "model.toml").exists():
+        raise InputError(f"{folder}: is not a model folder: it has no model.toml")
+    table = Table.read(folder / "model.toml")
+    reference = table.table("reference")
+    heads = list(table.tables("components"))
+    if not heads:
+        raise InputError(f"{table.path}: components is empty, must name at least one")
+    names = _component_names(heads)
+    skips = _read_skips(table, names)
+    rows = _rows_by_component(read_rows(folder / "layers.csv", LAYER_COLUMNS), names)
+    exchanges = _optional_rows(folder / "exchanges.csv", EXCHANGE_COLUMNS, names)
+    times = _read_times(folder, names)
+    model = Model(
+        name=table.text("name"),
+        title=table.text("title"),
+        source=table.text("source"),
+        dtype=table.choice("dtype", ("float16", "bfloat16", "float32")),
+        height=reference.integer("height", minimum=1),
+        width=reference.integer("width", minimum=1),
+        components=tuple(
+            _read_component(head, rows[name], skips[name], exchanges[name], times[name])
+            for name, head in zip(names, heads, strict=True)
+        ),
+    )
+    reference.finish()
+    table.finish()
+    _check_inputs(table, model)
+    _check_skips(table, model)
+    _check_coverage(folder, model)
+    return model
+
+
+def _component_names(heads: Iterable[Table]) -> list[str]:
+    names: list[str] = []
+    for head in heads:
+        name = head.text("name")
+        if name in names:
+            raise head.fail("name", name, "must not be the name of two components")
+        names.append(name)
+    return names
+
+
+def _read_component(
+    head: Table, rows: list[Row], skips: list[Skip], exchanges: list[Row], times: dict[str, list[Row]]
+) -> Component:
+    trainable = head.flag("trainable")
+    component = Component(
+        name=head.text("name"),
+        trainable=trainable,
+        inputs=head.texts("inputs", ()),
+        image_tokens=head.integer("image_tokens", 1),
+        text_tokens=head.integer("text_tokens", 0),
+        carried_bytes=head.number("carried_MB", 0.0) * MB,
+        self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
+        layers=_read_layers(head, rows, trainable),
+        skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
+        exchanges=tuple(_read_exchange(row, len(rows)) for row in exchanges),
+        times=tuple((device, _read_layer_times(of, len(rows))) for device, of in sorted(times.items())),
+    )
+    head.finish()
+    return component
+
+
+def _read_layers(head: Table, rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
+    if not rows:
+        raise head.fail("name", head.text("name"), "has no row in layers.csv")
+    layers: list[Layer] = []
+    for row in rows:
+        index = row.integer("index")
+        if index != len(layers):
+            raise row.fail(
+                "index", f"must be {len(layers)}: each component counts its layers from 0 in order"
+            )
+        layers.append(_read_layer(row))
+        if index and layers[-1].block < layers[-2].block:
+            raise row.fail("block", "must not fall below the block of the layer before")
+        if (layers[-1].backward == "full") > trainable:
+            raise row.fail("backward", "must not be full in a frozen component")
+    if trainable and all(layer.backward != "full" for layer in layers):
+        raise rows[0].fail("backward", "must be full in at least one layer of a trainable component")
+    return tuple(layers)
+
+
+def _read_layer(row: Row) -> Layer:
+    return Layer(
+        block=row.integer("block"),
+        name=row.text("name"),
+        parameters=row.integer("parameters"),
+        backward=row.choice("backward", BACKWARDS),
+        conv_flop=row.number("conv_gflop") * GFLOP,
+        matmul_flop=row.number("matmul_gflop") * GFLOP,
+        attention_flop=row.number("attention_gflop") * GFLOP,
+        moved_bytes=row.number("moved_MB") * MB,
+        kernels=row.integer("kernels"),
+        output_bytes=row.number("output_MB") * MB,
+        saved_bytes=row.number("saved_MB") * MB,
+    )
+
+
+def _read_exchange(row: Row, num_layers: int) -> Exchange:
+    return Exchange(
+        layer=_layer_index(row, num_layers),
+        kind=row.choice("kind", EXCHANGES),
+        elements=row.integer("elements"),
+        heads=row.integer("heads"),
+    )
+
+
+def _read_layer_times(rows: list[Row], num_layers: int) -> tuple[MeasuredTime, ...]:
+    times: dict[tuple[int, int], MeasuredTime] = {}
+    for row in rows:
+        key = (_layer_index(row, num_layers), row.integer("batch_size", minimum=1))
+        if key in times:
+            raise row.fail("batch_size", f"stands twice for layer {key[0]} of {row.text('component')}")
+        times[key] = MeasuredTime(
+            *key, row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND
+        )
+    return tuple(times[key] for key in sorted(times))
+
+
+def _layer_index(row: Row, num_layers: int) -> int:
+    index = row.integer("index")
+    if index >= num_layers:
+        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    return index
+
+
+def _read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
+    skips: dict[str, list[Skip]] = {name: [] for name in names}
+    for entry in table.tables("skips"):
+        name = entry.choice("component", names)
+        skip = Skip(entry.integer("source"), entry.integer("target"))
+        if skip in skips[name]:
+            raise entry.fail("source", skip.source, f"stands twice with target {skip.target}")
+        skips[name].append(skip)
+        entry.finish()
+    return skips
+
+
+def _rows_by_component(rows: list[Row], names: list[str]) -> dict[str, list[Row]]:
+    by_name: dict[str, list[Row]] = {name: [] for name in names}
+    for row in rows:
+        by_name[row.choice("component", names)].append(row)
+    return by_name
+
+
+def _optional_rows(path: Path, columns: tuple[str, ...], names: list[str]) -> dict[str, list[Row]]:
+    return _rows_by_component(read_rows(path, columns) if path.exists() else [], names)
+
+
+def _read_times(folder: Path, names: list[str]) -> dict[str, dict[str, list[Row]]]:
+    times: dict[str, dict[str, list[Row]]] = {name: {} for name in names}
+    for path in sorted((folder / "times").glob("*.csv")):
+        for name, rows in _rows_by_component(read_rows(path, TIME_COLUMNS), names).items():
+            times[name][path.stem] = rows
+    return times
+
+
+def _check_inputs(table: Table, model: Model) -> None:
+    names = [component.name for component in model.components]
+    for number, component in enumerate(model.components):
+        for name in component.inputs:
+            if name not in names:
+                rule = f"names no component; choose from {', '.join(names)}"
+                raise table.fail(f"components[{number}].inputs", name, rule)
+    try:
+        _ = model.order
+    except CycleError as error:
+        cycle = " -> ".join(names[i] for i in error.args[1])
+        raise InputError(f"{table.path}: components.inputs form the cycle {cycle}") from None
+
+
+def _check_skips(table: Table, model: Model) -> None:
+    for component in model.components:
+        last = len(component.layers) - 1
+        for skip in component.skips:
+            for key, index in (("source", skip.source), ("target", skip.target)):
+                if index > last:
+                    rule = f"must be a layer of {component.name}, which has 0 to {last}"
+                    raise table.fail(f"skips.{key}", index, rule)
+            if skip.target <= skip.source:
+                raise table.fail("skips.target", skip.target, f"must come after its source {skip.source}")
+
+
+def _check_coverage(folder: Path, model: Model) -> None:
+    for component in model.components:
+        for device, times in component.times:
+            measured = {time.layer for time in times}
+            for index, layer in enumerate(component.layers):
+                if index not in measured:
+                    path = folder / "times" / f"{device}.csv"
+                    raise InputError(f"{path}: layer {index} ({layer.name}) of {component.name} has no row")

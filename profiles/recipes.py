@@ -1,0 +1,50 @@
+"""Memory recipes: what one trained parameter costs in bytes, and what its optimizer step moves."""
+
+from dataclasses import dataclass
+from typing import Final
+
+FROZEN_WEIGHT_BYTES: Final = 2
+"""A frozen weight is held in half precision, whatever the recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecipe:
+    """Bytes per trained parameter, by what they hold."""
+
+    name: str
+    weight_bytes: int
+    gradient_bytes: int
+    master_bytes: int
+    moment_bytes: int
+    source: str
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes resident per trained parameter."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of optimizer state per trained parameter: master weight and both moments."""
+        return self.master_bytes + self.moment_bytes
+
+    @property
+    def step_bytes(self) -> int:
+        """Memory traffic of one optimizer step per parameter: the state is read and written, the gradient read,
+        the weight written (and read where it is its own master).
+        """
+        reread = 0 if self.master_bytes else self.weight_bytes
+        return self.gradient_bytes + self.weight_bytes + reread + 2 * self.optimizer_bytes
+
+
+RECIPES: Final = {
+    recipe.name: recipe
+    for recipe in (
+        MemoryRecipe("mixed", 2, 4, 4, 8, "mixed precision with fp32 gradients; Adam"),
+        MemoryRecipe(
+            "mixed-fp16-gradient", 2, 2, 4, 8, "mixed precision with half-precision gradients; Adam"
+        ),
+        MemoryRecipe("pulse", 2, 4, 0, 8, "PULSE, Eq. 14: 7 x the fp16 weights; how the 14 B divide is ours"),
+        MemoryRecipe("fp32", 4, 4, 0, 8, "single precision throughout; Adam"),
+    )
+}

@@ -1,0 +1,203 @@
+"""An experiment: one strategy on one scenario, replayed and measured."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sim.engine import simulate
+from sim.memory import peak_memory_bytes
+from sim.metrics import collective_s, exposed_communication_s, idle_s
+from strategies.network import Network
+from strategies.plan import Stage
+from strategies.scenario import Scenario
+from strategies.strategy import Refining, Strategy
+from strategies.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What one replayed iteration took; means over devices where a quantity has one value per device.
+
+    Attributes:
+        iteration_s: the period: makespan with the frozen work of one iteration.
+        first_iteration_s: the first one, which also runs its own frozen work.
+        idle_s: seconds without compute.
+        exposed_communication_s: idle seconds while something awaited is on the wire.
+        collective_s: seconds in which a collective runs.
+        p2p_bytes: what all GPUs together send in messages.
+        collective_bytes: what all GPUs together send in collectives.
+        peak_memory_bytes: the largest over devices.
+    """
+
+    iteration_s: float
+    first_iteration_s: float
+    idle_s: float
+    exposed_communication_s: float
+    collective_s: float
+    p2p_bytes: float
+    collective_bytes: float
+    peak_memory_bytes: float
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Iteration":
+        """Return what a trace says."""
+        return cls(
+            iteration_s=trace.end_s,
+            first_iteration_s=trace.end_s + trace.plan.prologue_s,
+            idle_s=idle_s(trace),
+            exposed_communication_s=exposed_communication_s(trace),
+            collective_s=collective_s(trace),
+            p2p_bytes=trace.p2p_bytes,
+            collective_bytes=trace.collective_bytes,
+            peak_memory_bytes=float(peak_memory_bytes(trace).max()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """A result: what was simulated, and what came out of it.
+
+    With self-conditioning all quantities are expectations over iterations with and without the extra forward
+    pass, and ratios are ratios of expectations; the peak memory is the larger of the two.
+    """
+
+    model: str
+    cluster: str
+    num_gpus: int
+    strategy: str
+    parameters: dict[str, Any]
+    batch_size: int
+    options: dict[str, Any]
+    expected: Iteration
+    fits_memory: bool
+    memory_bytes: float | None
+    provenance: str
+    stages: tuple[dict[str, Any], ...]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput."""
+        return self.batch_size / self.expected.iteration_s
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Share of the devices' time in which they are idle."""
+        return self.expected.idle_s / self.expected.iteration_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result under its public keys; bytes and seconds, floats as they are."""
+        expected = self.expected
+        return {
+            "task": "train",
+            "model": self.model,
+            "cluster": self.cluster,
+            "num_gpus": self.num_gpus,
+            "strategy": self.strategy,
+            "parameters": self.parameters,
+            "batch_size": self.batch_size,
+            "options": self.options,
+            "iteration_s": expected.iteration_s,
+            "first_iteration_s": expected.first_iteration_s,
+            "samples_per_s": self.samples_per_s,
+            "bubble_ratio": self.bubble_ratio,
+            "exposed_communication_s": expected.exposed_communication_s,
+            "collective_s": expected.collective_s,
+            "p2p_bytes": expected.p2p_bytes,
+            "collective_bytes": expected.collective_bytes,
+            "peak_memory_bytes": expected.peak_memory_bytes,
+            "fits_memory": self.fits_memory,
+            "provenance": self.provenance,
+            "stages": list(self.stages),
+        }
+
+
+def replay(strategy: Strategy, scenario: Scenario) -> Trace:
+    """Return the trace of one iteration; a strategy that refines its plan is replayed again.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+        DeadlockError: the strategy's order can never be carried out.
+    """
+    plan = strategy.plan(scenario)
+    network = Network(plan.placement)
+    trace = simulate(plan, network)
+    if isinstance(strategy, Refining):
+        refined = strategy.refine(scenario, trace)
+        if refined is not plan:
+            trace = simulate(refined, network)
+    return trace
+
+
+def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenario]]:
+    """Return the iterations that occur, with and without the extra forward pass, and their probabilities."""
+    probability = scenario.self_conditioning
+    if scenario.workload.self_conditioning_draw == "rank" and 0 < probability < 1:
+        group_size = getattr(strategy, "group_size", None) or 1
+        groups = scenario.workload.num_gpus // group_size
+        probability = 1 - (1 - probability) ** groups
+    both = [(1 - probability, scenario.with_extra_forward(False)), (probability, scenario.with_extra_forward(True))]
+    return [(share, variant) for share, variant in both if share > 0]
+
+
+def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
+    """Return the result of one strategy on one scenario.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    weighted, stages = [], ()
+    for share, variant in variants(strategy, scenario):
+        trace = replay(strategy, variant)
+        weighted.append((share, Iteration.of(trace)))
+        stages = stages or tuple(_describe(stage, trace) for stage in trace.plan.stages)
+    expected = _expectation(weighted)
+    memory_bytes = scenario.cluster.device.memory_bytes
+    return TrainingResult(
+        model=scenario.model.name,
+        cluster=scenario.cluster.name,
+        num_gpus=scenario.workload.num_gpus,
+        strategy=strategy.name,
+        parameters=asdict(strategy),  # type: ignore[call-overload]
+        batch_size=scenario.workload.batch_size,
+        options=_options(scenario),
+        expected=expected,
+        fits_memory=memory_bytes is None or expected.peak_memory_bytes <= memory_bytes,
+        memory_bytes=memory_bytes,
+        provenance=scenario.costs.provenance,
+        stages=stages,
+    )
+
+
+def bound(strategy: Strategy, scenario: Scenario) -> float:
+    """Return seconds below which the expected iteration of a point cannot take."""
+    return sum(share * strategy.bound(variant) for share, variant in variants(strategy, scenario))
+
+
+def _expectation(weighted: list[tuple[float, Iteration]]) -> Iteration:
+    means = {
+        name: sum(share * getattr(iteration, name) for share, iteration in weighted)
+        for name in Iteration.__slots__
+    }
+    means["peak_memory_bytes"] = max(iteration.peak_memory_bytes for _, iteration in weighted)
+    return Iteration(**means)
+
+
+def _options(scenario: Scenario) -> dict[str, Any]:
+    workload = scenario.workload
+    return {
+        "self_conditioning": scenario.self_conditioning,
+        "self_conditioning_draw": workload.self_conditioning_draw,
+        "checkpointing": workload.checkpointing,
+        "memory_recipe": workload.memory_recipe,
+        "placement": workload.placement,
+    }
+
+
+def _describe(stage: Stage, trace: Trace) -> dict[str, Any]:
+    return {
+        "devices": trace.plan.placement.devices(stage.position),
+        "first_layer": stage.first_layer,
+        "last_layer": stage.last_layer,
+        "forward_s": stage.forward_s,
+        "backward_s": stage.backward_s,
+        "parameters": stage.parameters,
+    }

@@ -1,0 +1,127 @@
+"""Memory: bytes on each device over one iteration, as a consequence of a plan and its times.
+
+A tensor lives on the device that wrote it from its write to its last read there and to the arrival of its last
+transfer; on a device that received it from its arrival to its last read. Resident buffers stay. Where one tensor
+dies in the instant in which another is born, both count.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.traces import Trace
+from strategies.wiring import Wiring
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Where the times of a trace stand in one flat list: op ends by device, arrivals, collectives, 0 and the end."""
+
+    ends: list[int]
+    arrivals: int
+    collectives: int
+    zero: int
+
+    @classmethod
+    def of(cls, wiring: Wiring) -> "_Clock":
+        ends = [0]
+        for ops in wiring.plan.ops:
+            ends.append(ends[-1] + len(ops))
+        collectives = ends[-1] + len(wiring.transfers)
+        return cls(ends, ends[-1], collectives, collectives + len(wiring.plan.collectives))
+
+    def times(self, trace: Trace) -> FloatArray:
+        collectives = (end for _, end in trace.collectives)
+        return np.fromiter(
+            chain(chain.from_iterable(trace.ends), trace.arrived, collectives, (0.0, trace.end_s)),
+            dtype=np.float64,
+            count=self.zero + 2,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Residencies:
+    """All stays of all tensors: where, how many bytes, when born and when dead (indices into the clock)."""
+
+    clock: _Clock
+    devices: IntArray
+    sizes: FloatArray
+    births: IntArray
+    deaths: IntArray
+    death_starts: IntArray
+
+
+def residencies(wiring: Wiring) -> Residencies:
+    """Return the stays of all tensors of a plan; they depend on its order alone, not on its times."""
+    clock = _Clock.of(wiring)
+    births, deaths = _births_and_deaths(wiring, clock)
+    keys = [key for key in births if wiring.plan.tensors[key[0]].size_bytes > 0]
+    lists = [deaths.get(key, [births[key]]) for key in keys]
+    return Residencies(
+        clock,
+        np.array([device for _, device in keys], dtype=np.int64),
+        np.array([wiring.plan.tensors[tensor].size_bytes for tensor, _ in keys]),
+        np.array([births[key] for key in keys], dtype=np.int64),
+        np.fromiter(chain.from_iterable(lists), dtype=np.int64),
+        np.cumsum([0] + [len(of) for of in lists[:-1]], dtype=np.int64),
+    )
+
+
+def _births_and_deaths(
+    wiring: Wiring, clock: _Clock
+) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], list[int]]]:
+    plan = wiring.plan
+    births = {(tensor, device): clock.ends[device] + at for tensor, (device, at) in wiring.writers.items()}
+    births.update(dict.fromkeys(plan.given, clock.zero))
+    deaths: dict[tuple[int, int], list[int]] = {}
+    for device, ops in enumerate(plan.ops):
+        for index, op in enumerate(ops, clock.ends[device]):
+            for tensor in op.reads:
+                deaths[tensor, device] = [index]
+    for slot, transfer in enumerate(wiring.transfers, clock.arrivals):
+        if transfer is not None:
+            births[transfer.tensor, transfer.target] = slot
+            deaths.setdefault((transfer.tensor, transfer.source), []).append(slot)
+    for number, collective in enumerate(plan.collectives, clock.collectives):
+        for device in collective.devices:
+            for tensor in collective.reads:
+                deaths.setdefault((tensor, device), []).append(number)
+            births.update({(tensor, device): number for tensor in collective.writes})
+    for key in plan.kept:
+        deaths[key] = [clock.zero + 1]
+    return births, deaths
+
+
+def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return (device, time in seconds, change in bytes) of every birth and death, births first at equal times."""
+    stays = stays or residencies(trace.wiring)
+    times = stays.clock.times(trace)
+    born = times[stays.births]
+    dead = np.maximum.reduceat(times[stays.deaths], stays.death_starts) if len(stays.sizes) else born
+    devices = np.concatenate([stays.devices, stays.devices])
+    moments = np.concatenate([born, dead])
+    changes = np.concatenate([stays.sizes, -stays.sizes])
+    order = np.lexsort((-changes, moments, devices))
+    return devices[order], moments[order], changes[order]
+
+
+def resident_bytes(trace: Trace) -> FloatArray:
+    """Return the bytes that stay on each device, shape (devices,)."""
+    return np.array([sum(b.size_bytes for b in buffers) for buffers in trace.plan.resident])
+
+
+def peak_memory_bytes(trace: Trace, stays: Residencies | None = None) -> FloatArray:
+    """Return the largest memory of each device in bytes, shape (devices,)."""
+    devices, _, changes = memory_events(trace, stays)
+    peaks = np.zeros(trace.plan.num_devices)
+    if len(changes):
+        held = np.cumsum(changes)
+        first = np.flatnonzero(np.diff(devices, prepend=-1))
+        before = held[first] - changes[first]
+        peaks[devices[first]] = np.maximum.reduceat(held, first) - before
+    return peaks + resident_bytes(trace)

@@ -1,0 +1,1 @@
+"""Who does what, in which order: plans, partitions, schedules, and one file per strategy."""

@@ -1,0 +1,110 @@
+"""DiffusionPipe: the optimal partition, frozen layers of the next iteration in the bubbles of this one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies import parameters as fields
+from strategies.actions import Order
+from strategies.bubbles import find_bubbles
+from strategies.filling import fill_bubbles
+from strategies.frozen import frozen_chains
+from strategies.linear import (
+    cut_backbone,
+    frozen_s,
+    one_forward_one_backward_order,
+    pipeline_bound,
+    shape_of,
+    shapes,
+)
+from strategies.parameters import parameter
+from strategies.pipeline import Filling, PipelineBuilder, Recipe, trained_parameters
+from strategies.plan import Plan
+from strategies.scenario import Scenario
+from strategies.traces import Trace
+
+FILLS = ("none", "full", "partial")
+
+
+@dataclass(frozen=True, slots=True)
+class DiffusionPipe:
+    """FIFO-1F1B on the optimal partition with cross-iteration bubble filling.
+
+    Source: Tian et al., DiffusionPipe, 2024, sections 3 to 5.
+    """
+
+    name: ClassVar[str] = "diffusionpipe"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = "optimal partition, frozen layers of the next iteration in the bubbles"
+
+    pipeline_degree: int = fields.pipeline_degree()
+    micro_batches: int = fields.micro_batches()
+    group_size: int | None = fields.group_size()
+    partition: str = fields.partition("optimal")
+    p2p: str = fields.p2p()
+    skip_route: str = fields.skip_route()
+    fill: str = parameter(
+        "partial", "what goes into the bubbles: layers, also on partial batches", choices=FILLS
+    )
+
+    def order(self) -> Order:
+        """Return the forwards and backwards of each position."""
+        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+
+    def _builder(self, scenario: Scenario) -> PipelineBuilder:
+        rows = one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+        recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True)
+        return PipelineBuilder(scenario, shape_of(self), cut_backbone(self, scenario), rows, recipe)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """Return the plan of one iteration; where bubbles are to be filled, without the frozen work."""
+        return self._builder(scenario).build(None if self.fill == "none" else Filling(()))
+
+    def refine(self, scenario: Scenario, trace: Trace) -> Plan:
+        """Return the plan with frozen layers in the bubbles of the one that was replayed."""
+        if self.fill == "none":
+            return trace.plan
+        shape = shape_of(self)
+        bubbles = find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s)
+        layers = fill_bubbles(
+            bubbles, frozen_chains(scenario), shape.group_batch(scenario), shape.degree, shape.replicas,
+            partial=self.fill == "partial",
+        )  # fmt: skip
+        return self._builder(scenario).build(Filling(layers, bubbles, trace.starts))
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Yield every degree, group size, number of micro-batches and way of filling."""
+        for shape in shapes(scenario):
+            for fill in FILLS:
+                yield cls(shape.degree, shape.micro_batches, shape.group_size, fill=fill)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Return seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
+        shape = shape_of(self)
+        pipeline_s = pipeline_bound(self, scenario, depth_first=True, frozen_before=False)
+        backbone_s = self._backbone_s(scenario)
+        if self.fill == "none":
+            return max(pipeline_s, max(backbone_s) + frozen_s(scenario, shape))
+        return max(pipeline_s, sum(backbone_s) / shape.degree + self._least_frozen_s(scenario))
+
+    def _backbone_s(self, scenario: Scenario) -> list[float]:
+        """Return the compute of each position without frozen work, in seconds."""
+        plan_stages = self._builder(scenario).stages
+        component = scenario.model.components[scenario.backbone]
+        passes = 2 if scenario.workload.extra_forward else 1
+        return [
+            self.micro_batches * (passes * stage.forward_s + stage.backward_s)
+            + scenario.costs.optimizer_s(trained_parameters(component, stage), scenario.workload.recipe)
+            for stage in plan_stages
+        ]
+
+    def _least_frozen_s(self, scenario: Scenario) -> float:
+        """Return the frozen seconds per device if every layer ran at the local batch that suits it best."""
+        shape = shape_of(self)
+        samples = shape.group_batch(scenario)
+        total = 0.0
+        for index in scenario.model.frozen:
+            costs = scenario.costs.components[index]
+            total += sum(costs.least_forward_s_per_sample(samples))
+        return total * samples / shape.group_size

@@ -1,0 +1,54 @@
+"""GPipe: all forwards, then all backwards, on stages of equal numbers of blocks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies import parameters as fields
+from strategies.actions import Order
+from strategies.linear import (
+    cut_backbone,
+    gpipe_order,
+    pipeline_bound,
+    recipe_of,
+    shape_of,
+    shapes,
+)
+from strategies.pipeline import PipelineBuilder
+from strategies.plan import Plan
+from strategies.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class GPipe:
+    """Source: Huang et al., GPipe, 2019."""
+
+    name: ClassVar[str] = "gpipe"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = "all forwards, then all backwards, on equal blocks"
+
+    pipeline_degree: int = fields.pipeline_degree()
+    micro_batches: int = fields.micro_batches()
+    group_size: int | None = fields.group_size()
+    partition: str = fields.partition("blocks")
+    p2p: str = fields.p2p()
+    skip_route: str = fields.skip_route()
+
+    def order(self) -> Order:
+        """Return the forwards and backwards of each position."""
+        return gpipe_order(self.pipeline_degree, self.micro_batches)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """Return the plan of one iteration."""
+        rows = gpipe_order(self.pipeline_degree, self.micro_batches)
+        cut = cut_backbone(self, scenario)
+        return PipelineBuilder(scenario, shape_of(self), cut, rows, recipe_of(self)).build()
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Yield every degree, group size and number of micro-batches that divides."""
+        return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in shapes(scenario))
+
+    def bound(self, scenario: Scenario) -> float:
+        """Return seconds that no iteration can undercut."""
+        return pipeline_bound(self, scenario, depth_first=False, frozen_before=True)

@@ -1,0 +1,260 @@
+"""Linear pipelines: what ``gpipe``, ``1f1b``, ``spp`` and ``diffusionpipe`` share: one stage per position.
+
+A strategy file names its fields and its order; how the backbone is cut, which points are worth a look and how
+fast a point can be at best is the same for all.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from profiles.collectives import collective_time
+from profiles.errors import InfeasibleError
+from strategies.actions import BACKWARD, FORWARD, StageAction
+from strategies.network import Network
+from strategies.partition import ChainCosts, Partition, best_of_front, block_partition, partition_front
+from strategies.pipeline import Cut, Recipe, Shape, layer_times, make_stages, trained_parameters
+from strategies.plan import Stage
+from strategies.scenario import Scenario
+
+Rows = tuple[tuple[StageAction, ...], ...]
+
+
+class Linear(Protocol):
+    """The fields of a linear pipeline."""
+
+    @property
+    def pipeline_degree(self) -> int: ...
+    @property
+    def micro_batches(self) -> int: ...
+    @property
+    def group_size(self) -> int | None: ...
+    @property
+    def partition(self) -> str: ...
+    @property
+    def p2p(self) -> str: ...
+    @property
+    def skip_route(self) -> str: ...
+
+
+def gpipe_order(degree: int, micro_batches: int) -> Rows:
+    """Return all forwards, then all backwards. Source: GPipe, section 2.3."""
+    return tuple(
+        tuple(StageAction(p, kind, m) for kind in (FORWARD, BACKWARD) for m in range(micro_batches))
+        for p in range(degree)
+    )
+
+
+def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
+    """Return the FIFO-1F1B order: fill the pipeline, alternate, drain it. Source: DiffusionPipe, Fig. 2."""
+    rows = []
+    for position in range(degree):
+        ahead = min(degree - 1 - position, micro_batches)
+        row = [StageAction(position, FORWARD, m) for m in range(ahead)]
+        for m in range(micro_batches):
+            if m + ahead < micro_batches:
+                row.append(StageAction(position, FORWARD, m + ahead))
+            row.append(StageAction(position, BACKWARD, m))
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def shape_of(strategy: Linear) -> Shape:
+    """Return the integers of a linear pipeline."""
+    return Shape(
+        strategy.pipeline_degree, strategy.micro_batches, strategy.group_size or strategy.pipeline_degree
+    )
+
+
+def recipe_of(strategy: Linear) -> Recipe:
+    """Return how a linear pipeline without bubble filling is carried out."""
+    return Recipe(blocking=strategy.p2p == "blocking")
+
+
+def cut_backbone(strategy: Linear, scenario: Scenario) -> Cut:
+    """Return where the backbone is cut.
+
+    Raises:
+        InfeasibleError: there are fewer layers than stages, or a skip that must stay local would cross a cut.
+    """
+    component = scenario.backbone
+    layers = scenario.model.components[component].layers
+    degree = strategy.pipeline_degree
+    if strategy.partition == "optimal":
+        cut = Cut(component, _optimal(strategy, scenario).boundaries)
+    else:
+        blocks = len({layer.block for layer in layers})
+        if degree > blocks:
+            raise InfeasibleError(
+                f"pipeline_degree({degree}) exceeds the {blocks} blocks of the backbone",
+                "more stages than blocks",
+            )
+        cut = Cut(component, block_partition([layer.block for layer in layers], degree))
+    if strategy.skip_route == "local":
+        _refuse_crossing_skips(scenario, cut)
+    return cut
+
+
+def _refuse_crossing_skips(scenario: Scenario, cut: Cut) -> None:
+    backbone = scenario.model.components[cut.component]
+    for boundary in cut.boundaries[1:-1]:
+        for skip in backbone.live_skips(boundary - 1):
+            raise InfeasibleError(
+                f"skip_route is local, but the skip from layer {skip.source} to {skip.target} crosses the cut"
+                f" before layer {boundary}",
+                "a skip that must stay local crosses a cut",
+            )
+
+
+def _optimal(strategy: Linear, scenario: Scenario) -> Partition:
+    shape, probability = shape_of(strategy), scenario.self_conditioning
+    if shape.degree > len(scenario.model.components[scenario.backbone].layers):
+        raise InfeasibleError(
+            f"pipeline_degree({shape.degree}) exceeds the layers of the backbone", "more stages than layers"
+        )
+    batch = shape.local_batch(scenario)
+    key = ("front", shape.degree, shape.group_size, batch, strategy.skip_route, scenario.self_conditioning)
+    if key not in scenario.memo:
+        costs = chain_costs(scenario, shape, local_skips=strategy.skip_route == "local")
+        try:
+            scenario.memo[key] = partition_front(costs, shape.degree, probability)
+        except ValueError as error:
+            raise InfeasibleError(str(error), "no legal cuts") from None
+    return best_of_front(
+        scenario.memo[key], shape.micro_batches, probability, _feedback_s(scenario, shape, batch)
+    )
+
+
+def chain_costs(scenario: Scenario, shape: Shape, *, local_skips: bool) -> ChainCosts:
+    """Return what the partition is optimised on: layers, messages over each cut, gradient reduction."""
+    component = scenario.model.components[scenario.backbone]
+    batch = shape.local_batch(scenario)
+    forward_s, backward_s = layer_times(scenario, scenario.backbone, batch)
+    cuts = range(len(component.layers) - 1)
+    cut_bytes = np.array([component.cut_bytes(cut) for cut in cuts]) * batch
+    wire_s, delay_s = _slowest_hop(scenario, shape)
+    legal = np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool)
+    trained = np.array([float(x.parameters if x.backward == "full" else 0) for x in component.layers])
+    reduce_s, reduce_latency_s = _reduction(scenario, shape)
+    return ChainCosts(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        cut_forward_s=(cut_bytes + component.carried_bytes * batch) * wire_s + delay_s,
+        cut_backward_s=cut_bytes * wire_s + delay_s,
+        sync_s=trained * reduce_s,
+        sync_latency_s=reduce_latency_s,
+        legal_cuts=legal if local_skips else None,
+    )
+
+
+def _network(scenario: Scenario, shape: Shape) -> Network:
+    placement = shape.placement(scenario)
+    key = ("network", placement.num_gpus, placement.group_size, placement.num_positions, placement.data_inner)
+    network: Network = scenario.memo.setdefault(key, Network(placement))
+    return network
+
+
+def _slowest_hop(scenario: Scenario, shape: Shape) -> tuple[float, float]:
+    """Return seconds per byte and delay of the slowest hop between neighbours."""
+    network = _network(scenario, shape)
+    routes = [network.route(p, p + 1) for p in range(shape.degree - 1)]
+    return max((r.wire_s_per_byte for r in routes), default=0.0), max(
+        (r.delay_s for r in routes), default=0.0
+    )
+
+
+def _reduction(scenario: Scenario, shape: Shape) -> tuple[float, float]:
+    """Return seconds per trained parameter and fixed seconds of a stage's gradient all-reduce."""
+    group = shape.placement(scenario).group(0)
+    size = scenario.workload.recipe.gradient_bytes
+    time = collective_time(scenario.cluster, "all_reduce", size, group)
+    return time.total_s - time.fixed_s, time.fixed_s
+
+
+def _feedback_s(scenario: Scenario, shape: Shape, batch: int) -> float:
+    """Return the time of the message that feeds the extra forward's output back (T_F of Eq. 18)."""
+    if shape.degree == 1:
+        return 0.0
+    route = _network(scenario, shape).route(shape.degree - 1, 0)
+    output = scenario.model.components[scenario.backbone].layers[-1].output_bytes
+    return output * batch * route.wire_s_per_byte + route.delay_s
+
+
+def pipeline_degrees(scenario: Scenario) -> list[int]:
+    """Return the pipeline degrees worth a look: divisors of the GPUs, at most as many as the backbone has blocks.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    gpus = scenario.workload.num_gpus
+    blocks = len({layer.block for layer in scenario.model.components[scenario.backbone].layers})
+    degrees = [degree for degree in divisors(gpus) if 2 <= degree <= blocks]
+    if not degrees:
+        raise InfeasibleError(
+            f"no divisor of gpus({gpus}) between 2 and the {blocks} blocks of the backbone",
+            "no pipeline degree",
+        )
+    return degrees
+
+
+def shapes(scenario: Scenario) -> Iterator[Shape]:
+    """Yield the shapes worth a look: every degree, group size and number of micro-batches that divides."""
+    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
+    for degree in pipeline_degrees(scenario):
+        samples = batch * degree // gpus
+        counts = [1] if batch * degree % gpus else divisors(samples)
+        for size in divisors(gpus):
+            if size % degree == 0:
+                yield from (Shape(degree, count, size) for count in counts)
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive number, ascending."""
+    small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
+
+
+def pipeline_bound(strategy: Linear, scenario: Scenario, *, depth_first: bool, frozen_before: bool) -> float:
+    """Return seconds below which no iteration of a linear pipeline can take.
+
+    Each position first waits for the forwards before it, then runs its own work, then waits for the backwards
+    after it; FIFO-1F1B besides sends at most P - s micro-batches ahead, so a round trip limits its pace.
+
+    Args:
+        strategy: the point.
+        scenario: what it is asked about.
+        depth_first: the order is FIFO-1F1B.
+        frozen_before: all frozen work runs before the pipeline.
+    """
+    shape = shape_of(strategy)
+    shape.placement(scenario)
+    cut = cut_backbone(strategy, scenario)
+    stages = make_stages(scenario, cut, shape.local_batch(scenario), range(shape.degree))
+    forward_s = np.array([stage.forward_s for stage in stages])
+    backward_s = np.array([stage.backward_s for stage in stages])
+    count, degree = shape.micro_batches, shape.degree
+    work_s = count * (forward_s + backward_s)
+    if depth_first:
+        trips = count // (degree - np.arange(degree))
+        work_s = np.maximum(work_s, trips * np.cumsum((forward_s + backward_s)[::-1])[::-1])
+    extra_s = count * forward_s if scenario.workload.extra_forward else 0.0
+    head_s = np.cumsum(forward_s) - forward_s
+    tail_s = np.cumsum(backward_s) - backward_s
+    reduce_s = np.array([reduction_s(scenario, shape, stage) for stage in stages])
+    ends_s = head_s + extra_s + work_s + np.maximum(reduce_s, tail_s + reduce_s[0])
+    return float(ends_s.max()) + (frozen_s(scenario, shape) if frozen_before else 0.0)
+
+
+def reduction_s(scenario: Scenario, shape: Shape, stage: Stage) -> float:
+    """Return the seconds of a stage's gradient reduction and optimizer step, on free ports."""
+    trained = trained_parameters(scenario.model.components[stage.component], stage)
+    per_parameter_s, fixed_s = _reduction(scenario, shape)
+    step_s = scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+    return step_s + (trained * per_parameter_s + fixed_s if trained else 0.0)
+
+
+def frozen_s(scenario: Scenario, shape: Shape) -> float:
+    """Return the seconds of all frozen work, data-parallel over a whole group."""
+    local = -(-shape.group_batch(scenario) // shape.group_size)
+    return sum(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.model.frozen)

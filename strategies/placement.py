@@ -1,0 +1,121 @@
+"""Placement: which GPUs the positions of a pipeline stand for.
+
+The GPUs are numbered node by node. A group of ``group_size`` GPUs is a chain in which each position is replicated
+on ``group_size / num_positions`` neighbours (DiffusionPipe, section 4.1). All groups are alike, so one is
+simulated; the others enter as members of collectives and as load on shared ports.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from profiles.clusters import Cluster
+from profiles.collectives import Group
+from profiles.errors import InfeasibleError
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the positions of all pipeline groups lie.
+
+    Args:
+        cluster: its nodes.
+        num_gpus: GPUs in all.
+        group_size: GPUs of one pipeline group.
+        num_positions: positions of the pipeline.
+        data_inner: data-parallel neighbours get neighbouring GPUs, instead of the positions of one pipeline.
+
+    Raises:
+        InfeasibleError: sizes do not divide one another, so that replicas would not be alike.
+    """
+
+    cluster: Cluster
+    num_gpus: int
+    group_size: int
+    num_positions: int
+    data_inner: bool = False
+
+    def __post_init__(self) -> None:
+        gpus, group, positions = self.num_gpus, self.group_size, self.num_positions
+        node = self.cluster.devices_per_node
+        if gpus % group:
+            raise InfeasibleError(
+                f"gpus({gpus}) is no multiple of group_size({group})", "groups do not divide the GPUs"
+            )
+        if group % positions:
+            raise InfeasibleError(
+                f"group_size({group}) is no multiple of pipeline_degree({positions})",
+                "positions do not divide the group",
+            )
+        if gpus <= node:
+            return
+        inner = gpus // group if self.data_inner else group
+        for name, size in (("gpus", gpus), ("neighbours", inner), ("replicas", self.replicas)):
+            if size % node and node % size:
+                raise InfeasibleError(
+                    f"{name}({size}) and devices_per_node({node}) do not divide one another, replicas would differ",
+                    "groups and nodes do not divide one another",
+                )
+
+    @cached_property
+    def replicas(self) -> int:
+        """GPUs on which each position of one group is replicated."""
+        return self.group_size // self.num_positions
+
+    @cached_property
+    def num_groups(self) -> int:
+        """The data-parallel degree."""
+        return self.num_gpus // self.group_size
+
+    @property
+    def copies(self) -> int:
+        """GPUs that each simulated device stands for."""
+        return self.num_gpus // self.num_positions
+
+    def rank(self, group: int, position: int, replica: int) -> int:
+        """Return the number of a GPU."""
+        slot = position * self.replicas + replica
+        return slot * self.num_groups + group if self.data_inner else group * self.group_size + slot
+
+    def node(self, rank: int) -> int:
+        """Return the node a GPU is in."""
+        return rank // self.cluster.devices_per_node
+
+    def ranks(self, position: int) -> list[int]:
+        """Return the GPUs of all groups that hold a position."""
+        return [self.rank(g, position, i) for g in range(self.num_groups) for i in range(self.replicas)]
+
+    def group(self, position: int) -> Group:
+        """Return the group of all GPUs that hold a position, which reduce their gradients together."""
+        ranks = self.ranks(position)
+        return Group(len(ranks), len({self.node(rank) for rank in ranks}))
+
+    def devices(self, position: int) -> list[int]:
+        """Return the GPUs of the first group that hold a position."""
+        return [self.rank(0, position, i) for i in range(self.replicas)]
+
+    def path(self, source: int, target: int) -> Iterator[tuple[Hashable, float]]:
+        """Yield the ports between two GPUs, each with its bandwidth in bytes per second."""
+        link = self.cluster.intra_node
+        nodes = self.node(source), self.node(target)
+        if nodes[0] != nodes[1]:
+            link = self.cluster.inter_node or link
+            ends: tuple[int, int] = nodes
+        else:
+            ends = source, target
+        if link.kind == "ideal":
+            return
+        for way, end in zip(("out", "in"), ends, strict=True):
+            yield (link.kind, way, end), link.bandwidth_bytes_per_s
+        if link.kind == "pcie":
+            switches = source // link.switch_size, target // link.switch_size
+            for way, switch in zip(("out", "in"), switches, strict=True):
+                yield ("switch", way, switch), link.switch_bandwidth_bytes_per_s
+            if switches[0] != switches[1]:
+                yield ("host", nodes[0]), link.host_bandwidth_bytes_per_s
+
+    def delay_s(self, source: int, target: int) -> float:
+        """Return latency and call time of a message between two GPUs."""
+        inside = self.node(source) == self.node(target)
+        link = self.cluster.intra_node if inside else self.cluster.inter_node
+        return 0.0 if link is None else link.latency_s + link.call_s

@@ -1,0 +1,126 @@
+"""The plan: who does what in which order, and which tensors tie it together.
+
+A plan says nothing about time beyond the duration of each op. Transfers, memory and bubbles are consequences:
+``strategies.wiring`` derives the transfers, the engine the times, ``sim.memory`` the bytes.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from strategies.actions import Action, Order
+from strategies.placement import Placement
+
+
+class Tensor(NamedTuple):
+    """Bytes that one device writes and others may read; ``stage`` and ``number`` (micro-batch) name it."""
+
+    role: str
+    stage: int
+    number: int
+    size_bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.stage}.{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One piece of work on a device's compute stream.
+
+    Args:
+        action: what it does.
+        duration_s: seconds, when nothing runs beside it.
+        reads: tensors that must be there before it starts.
+        writes: tensors that are there when it ends.
+        early: (offset_s, tensor) pairs, ascending: tensors that are there that long after its start.
+    """
+
+    action: Action
+    duration_s: float
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    early: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective of several devices; each device runs its collectives in the order of the plan.
+
+    Args:
+        operation: ``all_reduce``, ``all_gather``, ``reduce_scatter`` or ``all_to_all``.
+        devices: the simulated devices that take part; the replicas that were folded away are in the group.
+        size_bytes: bytes of the whole operation.
+        group_position: the position whose replicas form the group, or None: the simulated devices themselves.
+        reads: tensors that must be there before it starts.
+        writes: tensors that are there, on all its devices, when it ends.
+    """
+
+    operation: str
+    devices: tuple[int, ...]
+    size_bytes: float
+    group_position: int | None
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A contiguous run of layers of one component, and what one micro-batch of it takes on one device."""
+
+    component: int
+    first_layer: int
+    last_layer: int
+    position: int
+    forward_s: float
+    backward_s: float
+    parameters: int
+
+
+class Buffer(NamedTuple):
+    """Bytes that lie on a device throughout the iteration."""
+
+    name: str
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every device does in one iteration.
+
+    Args:
+        ops: for each device its compute stream.
+        tensors: all tensors; ops name them by index.
+        placement: which GPUs the simulated devices stand for.
+        stages: the stages, in order.
+        collectives: in the order in which each device's communication stream runs them.
+        resident: for each device the bytes that stay.
+        given: (tensor, device): there when the iteration starts.
+        kept: (tensor, device): must lie there when the iteration ends.
+        posted_after: (tensor, device) to the index of the op on that device after which its receive is posted.
+        blocking: between two ops a device waits until all it sends and receives there has arrived.
+        cross_iteration: the frozen work belongs to the next iteration.
+        prologue_s: seconds of frozen work that precede the first iteration alone.
+    """
+
+    ops: tuple[tuple[Op, ...], ...]
+    tensors: tuple[Tensor, ...]
+    placement: Placement
+    stages: tuple[Stage, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    resident: tuple[tuple[Buffer, ...], ...] = ()
+    given: tuple[tuple[int, int], ...] = ()
+    kept: tuple[tuple[int, int], ...] = ()
+    posted_after: dict[tuple[int, int], int] = field(default_factory=dict)
+    blocking: bool = False
+    cross_iteration: bool = False
+    prologue_s: float = 0.0
+
+    @property
+    def num_devices(self) -> int:
+        """Simulated devices."""
+        return len(self.ops)
+
+    @property
+    def order(self) -> Order:
+        """The actions of each device's compute stream."""
+        return tuple(tuple(op.action for op in ops) for ops in self.ops)

@@ -1,0 +1,119 @@
+"""The scenario: which model is trained on which cluster, with which workload.
+
+It is what every strategy is asked about; the strategy's own parameters are its fields.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from profiles.clusters import Cluster
+from profiles.costs import ModelCosts
+from profiles.errors import InfeasibleError, InputError
+from profiles.models import Model
+from profiles.recipes import RECIPES, MemoryRecipe
+
+DRAWS: Final = ("iteration", "rank")
+CHECKPOINTINGS: Final = ("none", "full")
+PLACEMENTS: Final = ("pipeline-inner", "data-inner")
+DEFAULT_BATCH_PER_GPU: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWorkload:
+    """What one training iteration does.
+
+    Attributes:
+        num_gpus: GPUs in all.
+        batch_size: samples of all GPUs together.
+        self_conditioning: probability of the extra forward pass; None takes each backbone's own.
+        self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
+            draws, and the slowest decides.
+        checkpointing: ``none``, or ``full``: keep each stage's input, run its forward again before its backward.
+        memory_recipe: bytes per trained parameter, a key of ``RECIPES``.
+        placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
+        extra_forward: whether the iteration at hand runs the extra forward pass.
+    """
+
+    num_gpus: int
+    batch_size: int
+    self_conditioning: float | None = None
+    self_conditioning_draw: str = "iteration"
+    checkpointing: str = "none"
+    memory_recipe: str = "mixed"
+    placement: str = "pipeline-inner"
+    extra_forward: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_gpus < 1:
+            raise InputError(f"--gpus is {self.num_gpus}, must be at least 1")
+        if self.batch_size < 1:
+            raise InputError(f"--batch-size is {self.batch_size}, must be at least 1")
+        if self.self_conditioning is not None and not 0 <= self.self_conditioning <= 1:
+            raise InputError(f"--self-conditioning is {self.self_conditioning}, must be between 0 and 1")
+        for flag, value, choices in (
+            ("self-conditioning-draw", self.self_conditioning_draw, DRAWS),
+            ("checkpointing", self.checkpointing, CHECKPOINTINGS),
+            ("memory-recipe", self.memory_recipe, tuple(RECIPES)),
+            ("placement", self.placement, PLACEMENTS),
+        ):
+            if value not in choices:
+                raise InputError(f"--{flag} is '{value}', must be one of {', '.join(choices)}")
+
+    @property
+    def recipe(self) -> MemoryRecipe:
+        """The memory recipe."""
+        return RECIPES[self.memory_recipe]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A model on a cluster under a workload, with the costs of the layers there.
+
+    ``memo`` holds what strategies derive from costs alone and would else derive again for every point.
+    """
+
+    model: Model
+    cluster: Cluster
+    workload: TrainingWorkload
+    costs: ModelCosts
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, model: Model, cluster: Cluster, workload: TrainingWorkload) -> "Scenario":
+        """Return a scenario with its costs.
+
+        Raises:
+            InputError: the cluster is too small, or the model has no costs on its devices.
+        """
+        if workload.num_gpus > cluster.max_devices:
+            raise InputError(
+                f"--gpus is {workload.num_gpus}, but cluster {cluster.name} has at most"
+                f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
+                f" = {cluster.max_devices}"
+            )
+        return cls(model, cluster, workload, ModelCosts(model, cluster.device))
+
+    @property
+    def backbone(self) -> int:
+        """The index of the only backbone.
+
+        Raises:
+            InfeasibleError: the model has none or several.
+        """
+        backbones = self.model.backbones
+        if len(backbones) != 1:
+            names = ", ".join(self.model.components[i].name for i in backbones) or "none"
+            raise InfeasibleError(f"needs one backbone, the model has {len(backbones)} ({names})")
+        return backbones[0]
+
+    @property
+    def self_conditioning(self) -> float:
+        """Probability that an iteration runs the extra forward pass."""
+        if self.workload.self_conditioning is not None:
+            return self.workload.self_conditioning
+        return max((self.model.components[i].self_conditioning for i in self.model.backbones), default=0.0)
+
+    def with_extra_forward(self, extra_forward: bool) -> "Scenario":
+        """Return the scenario of the iterations that run, or do not run, the extra forward pass."""
+        return replace(self, workload=replace(self.workload, extra_forward=extra_forward))

@@ -1,0 +1,61 @@
+"""What a strategy is: a frozen dataclass of its parameters that turns a scenario into a plan."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Protocol, Self, runtime_checkable
+
+from strategies.actions import Order
+from strategies.plan import Plan
+from strategies.scenario import Scenario
+from strategies.traces import Trace
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """One way of parallelising a model; its fields are its parameters."""
+
+    name: ClassVar[str]
+    task: ClassVar[str]
+    summary: ClassVar[str]
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """Return who does what in which order.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Yield the points of the design space worth a look for a scenario.
+
+        Raises:
+            InfeasibleError: the strategy does not apply at all.
+        """
+        ...
+
+    def bound(self, scenario: Scenario) -> float:
+        """Return seconds below which no iteration of this point can take.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
+@runtime_checkable
+class Refining(Protocol):
+    """A strategy that improves its plan once it has seen when everything happens."""
+
+    def refine(self, scenario: Scenario, trace: Trace) -> Plan:
+        """Return a better plan than the one that was replayed."""
+        ...
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A strategy whose order depends on its own parameters alone."""
+
+    def order(self) -> Order:
+        """Return the forwards and backwards of each position, in order."""
+        ...
