@@ -1,0 +1,41 @@
+"""The command line: ``python -m validate``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiles.errors import DiffusimError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except DiffusimError as error:
+        print(f"validate: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="validate", description="Is it true?")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")
+    count.add_argument("--model", required=True, help="architecture to build")
+    count.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's own")
+    count.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's own")
+    count.add_argument("--output", type=Path, metavar="DIR", help="write a model folder here")
+    count.set_defaults(run=_count)
+    return parser
+
+
+def _count(options: argparse.Namespace) -> None:
+    from validate.report import report_count  # noqa: PLC0415  importing torch takes seconds
+
+    report_count(options.model, options.height, options.width, options.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

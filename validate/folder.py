@@ -1,0 +1,117 @@
+"""Writes what was counted as a model folder: ``model.toml`` and ``layers.csv``."""
+
+import csv
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+
+from profiles.errors import InputError
+from profiles.models import LAYER_COLUMNS
+from validate.count import ComponentCount, ModelCount
+
+
+def write_folder(folder: Path, name: str, model: ModelCount) -> None:
+    """Write a model's two files, each number exact to the FLOP and the byte.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.toml").write_text(model_text(name, model), encoding="utf-8")
+        (folder / "layers.csv").write_text(layers_text(model), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--output {folder}: {error.strerror}") from error
+
+
+def layers_text(model: ModelCount) -> str:
+    """Return the contents of ``layers.csv``."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(LAYER_COLUMNS)
+    for component in model.components:
+        writer.writerows(_rows(component))
+    return text.getvalue()
+
+
+def model_text(name: str, model: ModelCount) -> str:
+    """Return the contents of ``model.toml``."""
+    lines = [
+        f"name = {_quoted(name)}",
+        f"title = {_quoted(model.architecture.title)}",
+        f"source = {_quoted(_source(model))}",
+        'dtype = "float16"',
+        "",
+        "[reference]",
+        f"height = {model.height}",
+        f"width = {model.width}",
+    ]
+    lines += [line for component in model.components for line in _component(component)]
+    lines += [line for component in model.components for line in _skips(component)]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(count: ComponentCount) -> Iterator[list[str | int]]:
+    backward = "full" if count.spec.trainable else "none"
+    for index, (layer, work) in enumerate(zip(count.layers, count.work, strict=True)):
+        yield [
+            count.spec.name,
+            index,
+            layer.block,
+            layer.name,
+            work.parameters,
+            backward,
+            _scaled(work.conv_flop, 9),
+            _scaled(work.matmul_flop, 9),
+            _scaled(work.attention_flop, 9),
+            _scaled(work.moved_bytes, 6),
+            work.kernels,
+            _scaled(work.output_bytes, 6),
+            _scaled(work.saved_bytes, 6),
+        ]
+
+
+def _component(count: ComponentCount) -> Iterator[str]:
+    spec = count.spec
+    yield ""
+    yield "[[components]]"
+    yield f"name = {_quoted(spec.name)}"
+    yield f"trainable = {_quoted(spec.trainable)}"
+    yield f"inputs = {_quoted(list(spec.inputs))}"
+    yield f"image_tokens = {count.image_tokens}"
+    yield f"text_tokens = {spec.text_tokens}"
+    if spec.carried:
+        yield f"carried_MB = {_scaled(count.carried_bytes, 6)}  # {', '.join(spec.carried)}"
+    if spec.self_conditioning:
+        yield f"self_conditioning = {spec.self_conditioning}"
+
+
+def _skips(count: ComponentCount) -> Iterator[str]:
+    for source, target in count.skips:
+        yield from ("", "[[skips]]", f"component = {_quoted(count.spec.name)}")
+        yield from (f"source = {source}", f"target = {target}")
+
+
+def _source(model: ModelCount) -> str:
+    tools = [f"{tool} {version(tool).split('+')[0]}" for tool in ("torch", "diffusers", "transformers")]
+    parts = [
+        f"counted by python -m validate count at {model.height}x{model.width}, batch 1, float16",
+        "one forward pass on the meta device, its operators tallied by layer (FLOP by the formulas of "
+        f"torch's FlopCounterMode, saved bytes by saved_tensors_hooks), {', '.join(tools)}",
+        f"configurations as published with {model.architecture.configs}",
+        model.architecture.remark,
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _quoted(value: str | bool | list[str]) -> str:
+    """Return a value as TOML, which writes these as JSON does."""
+    return json.dumps(value)
+
+
+def _scaled(number: int, digits: int) -> str:
+    """Return number / 10**digits, exactly."""
+    whole, rest = divmod(number, 10**digits)
+    return f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".")

@@ -1,0 +1,97 @@
+"""Layerings: a component's layers, in execution order, and the blocks that hold them.
+
+Layers are what a partitioner may separate; blocks are the coarser units that published baselines count.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """A layer by the module at whose return it ends; see ``validate.tally`` for what it then holds."""
+
+    name: str
+    block: int
+    end: nn.Module
+
+
+def chain(prefix: str, blocks: Sequence[nn.Module], last: nn.Module) -> list[LayerSpec]:
+    """List equal blocks in a row; the first holds what runs before it, the last ends with module ``last``."""
+    ends = [*blocks[:-1], last]
+    return [LayerSpec(f"{prefix}{i}", i, end) for i, end in enumerate(ends)]
+
+
+def clip_layers(encoder: nn.Module, root: str = "") -> list[LayerSpec]:
+    """List a CLIP encoder's layers: embeddings in the first, final norm (and projection) in the last."""
+    norm = encoder.get_submodule(f"{root}final_layer_norm")
+    return chain("layer", children(encoder, f"{root}encoder.layers"), norm)
+
+
+def t5_layers(encoder: nn.Module) -> list[LayerSpec]:
+    """List a T5 encoder's layers: embeddings in the first, final norm in the last."""
+    norm = encoder.get_submodule("encoder.final_layer_norm")
+    return chain("layer", children(encoder, "encoder.block"), norm)
+
+
+def pixart_layers(transformer: nn.Module) -> list[LayerSpec]:
+    """List PixArt's blocks: embeddings in the first, the output's norm and projection in the last."""
+    blocks = children(transformer, "transformer_blocks")
+    return chain("block", blocks, transformer.get_submodule("proj_out"))
+
+
+def vae_layers(vae: nn.Module) -> list[LayerSpec]:
+    """List an encoder's convolutions, ResNets, resamplings and attention, each a block of its own.
+
+    The last norm is part of ``conv_out``.
+    """
+    named = [("conv_in", vae.get_submodule("encoder.conv_in"))]
+    for level, down in enumerate(children(vae, "encoder.down_blocks")):
+        named += [(f"down{level}.resnet{i}", resnet) for i, resnet in enumerate(children(down, "resnets"))]
+        named += [(f"down{level}.downsample", sampler) for sampler in children(down, "downsamplers")]
+    named += middle_layers(vae.get_submodule("encoder.mid_block"))
+    named += [("conv_out", vae.get_submodule("encoder.conv_out"))]
+    named += [("quant_conv", vae.get_submodule("quant_conv"))]
+    return [LayerSpec(name, block, module) for block, (name, module) in enumerate(named)]
+
+
+def unet_layers(net: nn.Module) -> list[LayerSpec]:
+    """List a U-Net's ResNets, attentions, resamplings and outer convolutions.
+
+    Blocks are those whose outputs the input half hands to the output half: each ResNet with its attention,
+    and each downsampling. An upsampling belongs to the block before it, ``conv_out`` (with its norm) to the
+    last. The time embedding is part of ``conv_in``, joining a skip part of the ResNet that reads it.
+    """
+    blocks = [[("conv_in", net.get_submodule("conv_in"))]]
+    for level, down in enumerate(children(net, "down_blocks")):
+        blocks += resnet_blocks(f"down{level}", down)
+        blocks += [[(f"down{level}.downsample", sampler)] for sampler in children(down, "downsamplers")]
+    blocks += [middle_layers(net.get_submodule("mid_block"))]
+    for level, up in enumerate(children(net, "up_blocks")):
+        blocks += resnet_blocks(f"up{level}", up)
+        blocks[-1] += [(f"up{level}.upsample", sampler) for sampler in children(up, "upsamplers")]
+    blocks[-1] += [("conv_out", net.get_submodule("conv_out"))]
+    return [LayerSpec(name, i, module) for i, block in enumerate(blocks) for name, module in block]
+
+
+def resnet_blocks(prefix: str, level: nn.Module) -> list[list[tuple[str, nn.Module]]]:
+    """Return one block per ResNet of a level, with the attention after it where there is one."""
+    blocks = [[(f"{prefix}.resnet{i}", resnet)] for i, resnet in enumerate(children(level, "resnets"))]
+    for i, attention in enumerate(children(level, "attentions")):
+        blocks[i].append((f"{prefix}.attention{i}", attention))
+    return blocks
+
+
+def middle_layers(middle: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the layers between the halves: ResNet, attention, ResNet."""
+    first, second = children(middle, "resnets")
+    (attention,) = children(middle, "attentions")
+    return [("middle.resnet0", first), ("middle.attention", attention), ("middle.resnet1", second)]
+
+
+def children(module: nn.Module, path: str) -> list[nn.Module]:
+    """Return the modules of the list at a path; empty where there is no such list."""
+    named = dict(module.named_modules())
+    return [*named[path].children()] if path in named else []

@@ -1,0 +1,74 @@
+"""What the command line prints about a count, and writes if asked to."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from validate.architectures import architecture
+from validate.count import ComponentCount, count
+from validate.folder import write_folder
+
+COLUMNS: Final = (
+    "component",
+    "layers",
+    "blocks",
+    "skips",
+    "M parameters",
+    "GMAC",
+    "conv",
+    "matmul",
+    "self-attention",
+    "GB moved",
+    "kernels",
+    "GB saved",
+)
+
+
+def report_count(name: str, height: int | None, width: int | None, folder: Path | None) -> None:
+    """Count a model, print its totals and, where a folder is given, write it there.
+
+    Args:
+        name: one of the architectures.
+        height: pixels; the model's own by default.
+        width: pixels; the model's own by default.
+        folder: where to write the model's files.
+    """
+    counted = count(architecture(name), height, width)
+    if folder:
+        write_folder(folder, name, counted)
+    title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
+    Console(width=160).print(table(title, counted.components))
+
+
+def table(title: str, components: Iterable[ComponentCount]) -> Table:
+    """Return a table with one row per component; 1 MAC is 2 FLOP."""
+    result = Table(title=title, title_justify="left")
+    for column in COLUMNS:
+        result.add_column(column, justify="left" if column == "component" else "right")
+    for component in components:
+        result.add_row(*_cells(component))
+    return result
+
+
+def _cells(component: ComponentCount) -> list[str]:
+    work = component.work
+    flop = (
+        component.flop,
+        sum(w.conv_flop for w in work),
+        sum(w.matmul_flop for w in work),
+        sum(w.attention_flop for w in work),
+    )
+    return [
+        component.spec.name,
+        f"{len(work)}",
+        f"{len({layer.block for layer in component.layers})}",
+        f"{len(component.skips)}",
+        f"{component.parameters / 1e6:.1f}",
+        *(f"{f / 2e9:.1f}" for f in flop),
+        f"{sum(w.moved_bytes for w in work) / 1e9:.3f}",
+        f"{sum(w.kernels for w in work)}",
+        f"{sum(w.saved_bytes for w in work) / 1e9:.3f}",
+    ]
