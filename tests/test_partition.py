@@ -1,0 +1,379 @@
+"""The exact partition against brute force, and the published block-wise one."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.partition import (
+    ChainCosts,
+    best_of_front,
+    block_partition,
+    optimal_partition,
+    partition_front,
+    pipeline_bound_s,
+    stage_sums,
+)
+
+derandomised = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def u_net(rng, num_layers):
+    """Outer layers slow with few parameters, inner layers quick with many: W and Y pull apart."""
+    depth = 1 - np.abs(np.linspace(-1, 1, num_layers))
+    forward = (1.5 - depth) * rng.uniform(0.8, 1.2, num_layers)
+    cut = rng.uniform(0.0, 1.0, num_layers - 1)
+    sync = (0.1 + 6 * depth**2) * rng.uniform(0.8, 1.2, num_layers)
+    return ChainCosts(forward, rng.uniform(1.5, 2.5) * forward, cut, rng.uniform(0, 1) * cut, sync, 0.1)
+
+
+def uniform(rng, num_layers):
+    layers, cuts = np.ones(num_layers), np.ones(num_layers - 1)
+    return ChainCosts(layers, 2 * layers, 0.5 * cuts, 0.5 * cuts, rng.choice([0.5, 3.0]) * layers, 0.0)
+
+
+def integers(rng, num_layers):
+    """Few small whole numbers, zeros among them: exact in floats, and full of ties."""
+    layers = rng.integers(0, 4, (3, num_layers)).astype(float)
+    cuts = rng.integers(0, 6, (2, num_layers - 1)).astype(float)
+    return ChainCosts(layers[0], layers[1], cuts[0], cuts[1], 2 * layers[2], float(rng.integers(0, 2)))
+
+
+def opposed(rng, num_layers):
+    """Layers slow in one direction only: the extra forward pass wants other cuts, so W and W_sc pull apart."""
+    slow, quick = rng.integers(1, 8, num_layers), rng.integers(0, 2, num_layers)
+    forwards = rng.random(num_layers) < 0.5
+    forward, backward = np.where(forwards, (slow, quick), (quick, 2 * slow)).astype(float)
+    cuts = rng.integers(0, 16, (2, num_layers - 1)).astype(float)
+    return ChainCosts(forward, backward, *cuts, rng.integers(0, 24, num_layers).astype(float), 0.0)
+
+
+def legal_integers(rng, num_layers):
+    legal = rng.random(num_layers - 1) < 0.6
+    return replaced(integers(rng, num_layers), legal_cuts=legal)
+
+
+def replicated(rng, num_layers):
+    """Compute and messages shrink with the replication, the gradient reduction does not."""
+    share = float(rng.choice([0.5, 0.25]))
+    whole = u_net(rng, num_layers)
+    parts = ("forward_s", "backward_s", "cut_forward_s", "cut_backward_s")
+    return replaced(whole, **{name: share * getattr(whole, name) for name in parts})
+
+
+FAMILIES = (u_net, uniform, integers, opposed, legal_integers, replicated)
+
+
+def replaced(costs, **changes):
+    fields = {name: getattr(costs, name) for name in ChainCosts.__dataclass_fields__}
+    return ChainCosts(**(fields | changes))
+
+
+def small_cases(family, count):
+    """Random chains of up to nine layers with a number of stages that their legal cuts permit."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        num_layers = int(rng.integers(1, 10))
+        costs = family(rng, num_layers)
+        num_cuts = num_layers - 1 if costs.legal_cuts is None else int(costs.legal_cuts.sum())
+        yield costs, int(rng.integers(1, min(5, num_cuts + 1) + 1)), int(rng.integers(1, 9))
+
+
+def maxima(costs, boundaries):
+    """(W, W_sc, Y) by the printed equations, stage by stage."""
+    stages = []
+    for begin, end in itertools.pairwise(boundaries):
+        forward, backward = sum(costs.forward_s[begin:end]), sum(costs.backward_s[begin:end])
+        there, back = (costs.cut_forward_s[begin - 1], costs.cut_backward_s[begin - 1]) if begin else (0, 0)
+        gap = sum(costs.sync_s[begin:end]) + costs.sync_latency_s - backward
+        stages.append(
+            (max(forward + backward, there + back), max(2 * forward + backward, 2 * there + back), gap)
+        )
+    return tuple(max(column) for column in zip(*stages, strict=True))
+
+
+def objective(point, num_stages, num_micro_batches, probability, feedback_s):
+    stage, conditioned, gap = point
+    rounds = num_micro_batches + 2 * num_stages - 2
+    without, extra = rounds * stage + gap, rounds * conditioned + gap + feedback_s
+    return (1 - probability) * without + probability * extra
+
+
+def every_partition(costs, num_stages):
+    """All partitions in lexicographic order."""
+    num_layers = len(costs.forward_s)
+    legal = [cut for cut in range(1, num_layers) if costs.legal_cuts is None or costs.legal_cuts[cut - 1]]
+    return [(0, *cuts, num_layers) for cuts in itertools.combinations(legal, num_stages - 1)]
+
+
+def brute_force(costs, num_stages, *rest):
+    return min(objective(maxima(costs, b), num_stages, *rest) for b in every_partition(costs, num_stages))
+
+
+def reached(partition):
+    return (
+        partition.longest_stage_s,
+        partition.longest_stage_self_conditioned_s,
+        partition.largest_gap_s,
+    )
+
+
+def counted(point, probability):
+    stage, conditioned, gap = point
+    return {0.0: (stage, gap), 1.0: (conditioned, gap)}.get(probability, point)
+
+
+def free(costs):
+    """The same chain with free links."""
+    return replaced(costs, cut_forward_s=0 * costs.cut_forward_s, cut_backward_s=0 * costs.cut_backward_s)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_partition_beats_the_optimal_one(family, probability):
+    for costs, num_stages, num_micro_batches in small_cases(family, 80):
+        rest = (num_micro_batches, probability, 0.75)
+        found = optimal_partition(costs, num_stages, *rest)
+        assert pipeline_bound_s(found, *rest) == pytest.approx(
+            brute_force(costs, num_stages, *rest), rel=1e-12
+        )
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_maxima_are_those_of_the_printed_equations(family, probability):
+    for costs, num_stages, num_micro_batches in small_cases(family, 40):
+        found = optimal_partition(costs, num_stages, num_micro_batches, probability)
+        assert found.boundaries in every_partition(costs, num_stages)
+        assert reached(found) == pytest.approx(maxima(costs, found.boundaries), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("family", [integers, opposed, legal_integers, uniform])
+def test_the_front_is_exactly_what_brute_force_leaves_undominated(family, probability):
+    for costs, num_stages, _ in small_cases(family, 120):
+        points = {counted(maxima(costs, b), probability) for b in every_partition(costs, num_stages)}
+        undominated = [
+            p
+            for p in points
+            if not any(q != p and all(x <= y for x, y in zip(q, p, strict=True)) for q in points)
+        ]
+        front = partition_front(costs, num_stages, probability)
+        assert [counted(reached(partition), probability) for partition in front] == sorted(undominated)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+def test_equal_maxima_are_reached_with_the_lexicographically_smallest_boundaries(probability):
+    for costs, num_stages, _ in small_cases(integers, 60):
+        everything = every_partition(costs, num_stages)
+        for partition in partition_front(costs, num_stages, probability):
+            point = counted(reached(partition), probability)
+            alike = (b for b in everything if counted(maxima(costs, b), probability) == point)
+            assert partition.boundaries == next(alike)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_optimum_and_the_best_of_the_front_are_the_same_partition(family, probability):
+    for costs, num_stages, _ in small_cases(family, 40):
+        front = partition_front(costs, num_stages, probability)
+        for num_micro_batches in (1, 2, 4, 16):
+            found = optimal_partition(costs, num_stages, num_micro_batches, probability, 0.2)
+            assert found == best_of_front(front, num_micro_batches, probability, 0.2)
+
+
+def test_a_front_between_the_probabilities_serves_them_all():
+    for costs, num_stages, num_micro_batches in small_cases(u_net, 40):
+        front = partition_front(costs, num_stages, 0.5)
+        for probability in (0.0, 0.1, 0.9, 1.0):
+            rest = (num_micro_batches, probability, 0.2)
+            best = pipeline_bound_s(best_of_front(front, *rest), *rest)
+            assert best == pytest.approx(brute_force(costs, num_stages, *rest), rel=1e-12)
+
+
+def one_number_per_state(costs, num_stages, num_micro_batches):
+    """The recursion that keeps, for each prefix, only the (W, Y) with the least K W + Y."""
+    rounds = num_micro_batches + 2 * num_stages - 2
+    num_layers = len(costs.forward_s)
+
+    def stage(begin, end):
+        there_and_back = costs.cut_forward_s[begin - 1] + costs.cut_backward_s[begin - 1] if begin else 0
+        backward = sum(costs.backward_s[begin:end])
+        gap = sum(costs.sync_s[begin:end]) + costs.sync_latency_s - backward
+        return max(sum(costs.forward_s[begin:end]) + backward, there_and_back), gap
+
+    best = {end: stage(0, end) for end in range(1, num_layers + 1)}
+    for _ in range(1, num_stages):
+        best = {
+            end: min(
+                (tuple(map(max, best[begin], stage(begin, end))) for begin in best if begin < end),
+                key=lambda pair: rounds * pair[0] + pair[1],
+            )
+            for end in range(min(best) + 1, num_layers + 1)
+        }
+    longest, gap = best[num_layers]
+    return rounds * longest + gap
+
+
+def test_a_recursion_with_one_number_per_state_is_beaten():
+    losses = []
+    for costs, num_stages, num_micro_batches in small_cases(u_net, 200):
+        found = pipeline_bound_s(optimal_partition(costs, num_stages, num_micro_batches), num_micro_batches)
+        assert found == pytest.approx(brute_force(costs, num_stages, num_micro_batches, 0.0, 0.0), rel=1e-12)
+        losses.append(one_number_per_state(costs, num_stages, num_micro_batches) / found - 1)
+    assert min(losses) > -1e-12
+    assert sum(loss > 1e-3 for loss in losses) >= 5
+
+
+def test_equal_layers_are_cut_into_equal_stages():
+    costs = replaced(uniform(np.random.default_rng(0), 12), forward_s=np.full(12, 0.1))
+    assert optimal_partition(costs, 4, 8).boundaries == (0, 3, 6, 9, 12)
+
+
+def test_one_stage_is_the_whole_chain_and_uses_no_link():
+    costs = ChainCosts(np.ones(3), np.full(3, 2.0), np.full(2, 99.0), np.full(2, 99.0), np.ones(3), 0.5)
+    found = optimal_partition(costs, 1, 4)
+    assert (found.boundaries, reached(found)) == ((0, 3), (9.0, 12.0, -2.5))
+
+
+def test_a_gap_below_zero_counts():
+    costs = ChainCosts(np.ones(2), np.ones(2), np.zeros(1), np.zeros(1), np.zeros(2), 0.25)
+    assert pipeline_bound_s(optimal_partition(costs, 2, 1), 1) == 3 * 2.0 + (0.25 - 1.0)
+
+
+def test_a_single_layer_makes_a_single_stage():
+    costs = ChainCosts(np.ones(1), np.ones(1), np.zeros(0), np.zeros(0), np.ones(1), 0.0)
+    assert [partition.boundaries for partition in partition_front(costs, 1)] == [(0, 1)]
+
+
+def test_a_slow_message_moves_the_cut():
+    layers, cut = np.ones(4), np.array([0.0, 9.0, 0.0])
+    costs = ChainCosts(layers, layers, cut, cut, np.zeros(4), 0.0)
+    assert optimal_partition(costs, 2, 4).boundaries == (0, 1, 4)
+
+
+@st.composite
+def chains(draw):
+    num_layers = draw(st.integers(1, 8))
+    cost = st.integers(0, 20).map(float)
+
+    def row(length):
+        return np.array(draw(st.lists(cost, min_size=length, max_size=length)), dtype=float)
+
+    parts = [row(num_layers), row(num_layers), row(num_layers - 1), row(num_layers - 1), row(num_layers)]
+    return ChainCosts(*parts, draw(cost)), draw(st.integers(1, num_layers))
+
+
+@derandomised
+@given(chains(), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.25, 2.0, 8.0]), st.integers(1, 8))
+def test_scaling_all_costs_scales_the_bound_and_keeps_the_cuts(case, probability, factor, num_micro_batches):
+    costs, num_stages = case
+    names = ("forward_s", "backward_s", "cut_forward_s", "cut_backward_s", "sync_s", "sync_latency_s")
+    scaled = replaced(costs, **{name: factor * getattr(costs, name) for name in names})
+    before = optimal_partition(costs, num_stages, num_micro_batches, probability, 1.0)
+    after = optimal_partition(scaled, num_stages, num_micro_batches, probability, factor)
+    rest = (num_micro_batches, probability)
+    assert after.boundaries == before.boundaries
+    assert pipeline_bound_s(after, *rest, factor) == factor * pipeline_bound_s(before, *rest, 1.0)
+
+
+@derandomised
+@given(chains(), st.integers(1, 8))
+def test_no_stage_is_shorter_than_the_longest_layer_or_the_mean(case, num_micro_batches):
+    costs, num_stages = case
+    layers = costs.forward_s + costs.backward_s
+    found = optimal_partition(costs, num_stages, num_micro_batches)
+    assert found.longest_stage_s >= max(layers.max(), layers.sum() / num_stages)
+
+
+@derandomised
+@given(chains())
+def test_more_stages_never_lengthen_the_longest_one_over_free_links(case):
+    costs, num_stages = case
+    longest = [partition_front(free(costs), count)[0].longest_stage_s for count in range(1, num_stages + 1)]
+    assert longest == sorted(longest, reverse=True)
+
+
+@derandomised
+@given(chains(), st.integers(1, 8))
+def test_more_micro_batches_never_lengthen_the_longest_stage(case, num_micro_batches):
+    costs, num_stages = case
+    fewer, more = (
+        optimal_partition(costs, num_stages, m) for m in (num_micro_batches, num_micro_batches + 1)
+    )
+    assert more.longest_stage_s <= fewer.longest_stage_s
+
+
+@derandomised
+@given(chains())
+def test_only_legal_cuts_are_made(case):
+    costs, _ = case
+    legal = np.arange(costs.num_layers - 1) % 2 == 0
+    found = optimal_partition(replaced(costs, legal_cuts=legal), int(legal.sum()) + 1, 4)
+    assert found.boundaries == (0, *range(1, costs.num_layers, 2), costs.num_layers)
+
+
+def test_more_stages_than_layers_are_refused():
+    with pytest.raises(ValueError, match=r"^num_stages\(9\) exceeds the 8 layers of the chain$"):
+        optimal_partition(uniform(np.random.default_rng(0), 8), 9, 4)
+
+
+def test_too_few_legal_cuts_are_refused():
+    costs = replaced(uniform(np.random.default_rng(0), 4), legal_cuts=np.array([True, False, False]))
+    with pytest.raises(ValueError, match=r"^num_stages\(3\) needs 2 cuts, but 1 of 3 are legal$"):
+        partition_front(costs, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 4), r"num_stages\(0\) must be at least 1"),
+        ((2, 0), r"num_micro_batches\(0\) must be at least 1"),
+        ((2, 4, 1.5), r"self_conditioning\(1.5\) must be between 0 and 1"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_with_its_value(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        optimal_partition(uniform(np.random.default_rng(0), 4), *arguments)
+
+
+def test_costs_of_unequal_length_are_a_programming_error():
+    with pytest.raises(AssertionError):
+        ChainCosts(np.ones(3), np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "num_stages", "sizes"),
+    [
+        (25, 2, [12, 13]),
+        (25, 4, [6, 6, 7, 6]),
+        (25, 8, [3, 3, 3, 3, 4, 3, 3, 3]),
+        (7, 2, [4, 3]),
+        (5, 5, [1, 1, 1, 1, 1]),
+        (6, 1, [6]),
+    ],
+)
+def test_blocks_are_shared_out_by_python_rounding(num_blocks, num_stages, sizes):
+    assert np.diff(block_partition(range(num_blocks), num_stages)).tolist() == sizes
+
+
+def test_the_layers_of_a_block_stay_together():
+    assert block_partition([3, 3, 3, 4, 5, 5, 8], 2) == (0, 4, 7)
+
+
+@derandomised
+@given(st.integers(1, 60), st.data())
+def test_every_stage_of_a_block_partition_holds_a_block(num_blocks, data):
+    num_stages = data.draw(st.integers(1, num_blocks))
+    assert min(np.diff(block_partition(range(num_blocks), num_stages))) >= 1
+
+
+def test_more_stages_than_blocks_are_refused():
+    with pytest.raises(ValueError, match=r"^num_stages\(4\) exceeds the 3 blocks of the chain$"):
+        block_partition([0, 0, 1, 1, 2], 4)
+
+
+def test_stage_sums_add_up_the_layers_of_each_stage():
+    assert stage_sums([1, 2, 3, 4, 5], (0, 1, 4, 5)).tolist() == [1.0, 9.0, 5.0]
