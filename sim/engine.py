@@ -5,36 +5,57 @@ clocks; an event exists only where somebody really waits. SimPy orders events of
 counter, so two runs of a plan are identical to the bit.
 """
 
-from collections.abc import Generator
+import gc
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil, inf
 from typing import Final
 
 import simpy
 
 from profiles.errors import DeadlockError
-from strategies.network import CollectiveRoute, Network
+from strategies.network import CollectiveRoute, Network, Route
 from strategies.plan import Plan
 from strategies.traces import Span, Trace
-from strategies.wiring import Slots, Wiring, previous_collectives, wire
+from strategies.wiring import Slots, Transfer, Wiring, previous_collectives, wire
 from strategies.worklist import describe_deadlock
 
 CHUNK_S: Final = 1e-3
+"""Collectives move in chunks of at most this long, so that point-to-point traffic gets its turn."""
 MAX_CHUNKS: Final = 64
+"""More chunks than this are not worth their events; longer collectives move in larger ones."""
+
+ROUNDING_S: Final = 1e-12
+"""Work below this is done: the last digits of a sum of times."""
 
 Process = Generator[simpy.Event, None, None]
 
 
-def simulate(plan: Plan, network: Network | None = None) -> Trace:
+def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None = None) -> Trace:
     """Return the trace of one replayed iteration.
 
     Args:
         plan: what every device does.
         network: its ports; by default those of the plan's placement.
+        wiring: its deliveries, where they are known already.
 
     Raises:
         DeadlockError: the order can never be carried out; the text names what each device was waiting for.
     """
-    return _Replay(wire(plan), network or Network(plan.placement)).run()
+    with _no_collection():
+        return _Replay(wiring or wire(plan), network or Network(plan.placement)).run()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking the plan's many small objects again and again: none are cyclic."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Replay:
@@ -43,20 +64,16 @@ class _Replay:
     def __init__(self, wiring: Wiring, network: Network) -> None:
         self.env = simpy.Environment()
         self.wiring = wiring
-        self.network = network
         self.plan = plan = wiring.plan
         count = len(wiring.transfers)
         self.sent = [inf] * count
         self.arrived = [inf] * count
         self.written = [False] * count
         self.unposted = list(wiring.posted)
-        self.waiting: dict[int, list[simpy.Event]] = {}
+        self.waiting: list[simpy.Event | None] = [None] * count
         self.starts: list[list[float]] = [[] for _ in plan.ops]
         self.ends: list[list[float]] = [[] for _ in plan.ops]
-        self.routes = [
-            None if transfer is None else network.route(transfer.source, transfer.target)
-            for transfer in wiring.transfers
-        ]
+        self.legs = [_leg(transfer, network) for transfer in wiring.transfers]
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
@@ -64,6 +81,7 @@ class _Replay:
         self.beside = _streams(plan)
 
     def run(self) -> Trace:
+        """Replay the plan to its end."""
         for number, before in enumerate(previous_collectives(self.plan.collectives)):
             self.env.process(self._collective(number, before))
         for device in range(len(self.plan.ops)):
@@ -91,157 +109,179 @@ class _Replay:
         )
 
     def _device(self, device: int) -> Process:
-        env, arrived, beside = self.env, self.arrived, self.beside[device]
-        starts, ends = self.starts[device], self.ends[device]
-        waits, sends = self.wiring.waits[device], self.wiring.sends[device]
+        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire."""
+        env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
+        began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
+        waits, sends = self.wiring.waits[device], self.wiring.sends[device]
+        now = 0.0
         for index, op in enumerate(self.plan.ops[device]):
-            start = env.now
+            start = now
             for slot in waits[index]:
                 if arrived[slot] == inf:
-                    event = env.event()
-                    self.waiting.setdefault(slot, []).append(event)
+                    event = waiting[slot] = waiting[slot] or env.event()
                     yield event
-                start = max(start, arrived[slot])
-            if beside is not None or index in early:
-                if start > env.now:
-                    yield env.timeout(start - env.now)
-                start = env.now
-                yield from self._compute(op.duration_s, early.get(index, ()), beside)
-            elif (delay := start - env.now + op.duration_s) > 0:
-                yield env.timeout(delay)
-            starts.append(start)
-            ends.append(env.now)
+                    now = env.now
+                if arrived[slot] > start:
+                    start = arrived[slot]
+            if index in early:
+                yield from self._run_early(start - now, op.duration_s, early[index], beside)
+            elif beside is None:
+                yield env.timeout(start - now + op.duration_s)
+            else:
+                yield env.timeout(start - now + beside.estimate_s(op.duration_s, start))
+                if beside.overlaps(start):
+                    yield from self._finish(op.duration_s, start, beside)
+            now = env.now
+            began(start)
+            ended(now)
             for slot in sends[index]:
-                self._write(slot)
+                self._write(slot, now)
             if index in receives:
-                for slot in receives[index]:
-                    self.unposted[slot] = False
-                    if self.written[slot]:
-                        self._send(slot)
+                self._post(receives[index], now)
 
-    def _compute(
-        self, duration_s: float, early: tuple[()] | list[tuple[float, Slots]], beside: "_Stream | None"
+    def _run_early(
+        self, wait_s: float, duration_s: float, early: Sequence[tuple[float, Slots]], beside: "_Stream | None"
     ) -> Process:
-        """Run one op that writes early or runs beside collectives."""
+        """Run one op that writes tensors before it ends: piece by piece, from one write to the next."""
+        yield self.env.timeout(wait_s)
         done = 0.0
-        for offset, slots in early:
-            yield from self._work(offset - done, beside)
+        for offset, slots in [*early, (duration_s, ())]:
+            start = self.env.now
+            yield self.env.timeout(offset - done)
+            if beside is not None:
+                yield from self._finish(offset - done, start, beside)
             done = offset
             for slot in slots:
-                self._write(slot)
-        yield from self._work(duration_s - done, beside)
+                self._write(slot, self.env.now)
 
-    def _work(self, work_s: float, beside: "_Stream | None") -> Process:
-        """Run for ``work_s``, lengthened by what overlaps with the device's communication stream."""
+    def _finish(self, work_s: float, start: float, beside: "_Stream") -> Process:
+        """Run on until ``work_s`` since ``start`` is done, although collectives run beside it."""
         env = self.env
-        if beside is None:
-            if work_s > 0:
-                yield env.timeout(work_s)
-            return
-        slowdown = self.plan.placement.cluster.overlap_slowdown
-        while work_s > 1e-12:
-            start, active_before = env.now, beside.active_s(env.now)
-            yield env.timeout(beside.estimate_s(work_s, start, slowdown))
-            overlap = beside.active_s(env.now) - active_before
-            work_s -= (env.now - start) - overlap * (1 - 1 / slowdown)
+        while (left_s := work_s - beside.done_s(start, env.now)) > ROUNDING_S:
+            yield env.timeout(beside.estimate_s(left_s, env.now))
 
-    def _write(self, slot: int) -> None:
+    def _write(self, slot: int, now: float) -> None:
+        """Hand a delivery over; it goes on the wire unless its receive is still to be posted."""
         if self.unposted[slot]:
             self.written[slot] = True
         else:
-            self._send(slot)
+            self._send(slot, now)
 
-    def _send(self, slot: int) -> None:
+    def _post(self, slots: Sequence[int], now: float) -> None:
+        for slot in slots:
+            self.unposted[slot] = False
+            if self.written[slot]:
+                self._send(slot, now)
+
+    def _send(self, slot: int, now: float) -> None:
         """Put a delivery on the wire: it holds its ports, then arrives after its delay."""
-        now = begin = self.env.now
-        route = self.routes[slot]
-        if route is not None:
-            clocks, size = self.clocks, self.wiring.transfers[slot].size_bytes  # type: ignore[union-attr]
-            for port, _ in route.ports:
-                begin = max(begin, clocks[port])
-            for port, hold in route.ports:
-                clocks[port] = begin + size * hold
-            self.arrived[slot] = begin + (size * route.wire_s_per_byte + route.delay_s)
-        else:
-            self.arrived[slot] = now
+        begin, clocks = now, self.clocks
+        ports, travel_s = self.legs[slot]
+        for port, _ in ports:
+            if clocks[port] > begin:
+                begin = clocks[port]
+        for port, hold_s in ports:
+            clocks[port] = begin + hold_s
         self.sent[slot] = begin
-        for event in self.waiting.pop(slot, ()):
+        self.arrived[slot] = begin + travel_s
+        event = self.waiting[slot]
+        if event is not None:
             event.succeed()  # who waits learns when it arrives, and sleeps until then
 
     def _collective(self, number: int, before: list[int]) -> Process:
+        """Run one collective once its predecessors are done and everything it reads is written."""
         env, route = self.env, self.collective_routes[number]
         for other in before:
             yield self.done[other]
         for slot in self.wiring.collective_waits[number]:
             if self.arrived[slot] == inf:
-                event = env.event()
-                self.waiting.setdefault(slot, []).append(event)
+                event = self.waiting[slot] = self.waiting[slot] or env.event()
                 yield event
         start = env.now
-        streams = [
-            s for s in (self.beside[d] for d in self.plan.collectives[number].devices) if s is not None
-        ]
-        for stream in streams:
-            stream.begin(start, route.wire_s + route.fixed_s)
-        if route.fixed_s > 0:
-            yield env.timeout(route.fixed_s)
-        yield from self._move(route, streams)
-        for stream in streams:
+        streams = [self.beside[device] for device in self.plan.collectives[number].devices]
+        active = [stream for stream in streams if stream is not None]
+        for stream in active:
+            stream.begin(start, route.fixed_s + route.wire_s)
+        yield env.timeout(route.fixed_s)
+        yield from self._move(route, active)
+        for stream in active:
             stream.end(env.now)
         self.spans[number] = (start, env.now)
         for slot in self.wiring.collective_sends[number]:
-            self._write(slot)
+            self._write(slot, env.now)
         self.done[number].succeed()
 
     def _move(self, route: CollectiveRoute, streams: "list[_Stream]") -> Process:
-        """Move a collective chunk by chunk, so that point-to-point traffic gets its turn at the ports."""
+        """Move a collective chunk by chunk."""
+        clocks = self.clocks
         chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
         for chunk in range(chunks):
-            begin = self.env.now
-            for port, _hold in route.ports:
-                begin = max(begin, self.clocks[port])
+            begin = max([self.env.now] + [clocks[port] for port, _ in route.ports])
             for port, hold in route.ports:
-                self.clocks[port] = begin + hold / chunks
+                clocks[port] = begin + hold / chunks
             for stream in streams:
                 stream.until = begin + route.wire_s * (chunks - chunk) / chunks
             yield self.env.timeout(begin + route.wire_s / chunks - self.env.now)
 
 
+def _leg(transfer: Transfer | None, network: Network) -> tuple[tuple[tuple[int, float], ...], float]:
+    """Return the (port, seconds held) pairs of a delivery and the seconds it travels; a signal takes none."""
+    if transfer is None:
+        return (), 0.0
+    route: Route = network.route(transfer.source, transfer.target)
+    size = transfer.size_bytes
+    ports = tuple([(port, size * hold) for port, hold in route.ports])
+    return ports, size * route.wire_s_per_byte + route.delay_s
+
+
 class _Stream:
-    """How long a device's communication stream has been busy, for the slowdown of compute beside it."""
+    """When a device's communication stream was busy, for the slowdown of compute beside it."""
 
-    __slots__ = ("_active_s", "_since", "until")
+    __slots__ = ("_spans", "running", "slowdown", "until")
 
-    def __init__(self) -> None:
-        self._active_s = 0.0
-        self._since: float | None = None
+    def __init__(self, slowdown: float) -> None:
+        self.slowdown = slowdown
         self.until = 0.0
+        self.running = False
+        self._spans: list[list[float]] = []
 
     def begin(self, now: float, at_least_s: float) -> None:
-        self._since, self.until = now, now + at_least_s
+        """A collective begins; it takes at least so long."""
+        self.running, self.until = True, now + at_least_s
+        self._spans.append([now, inf])
 
     def end(self, now: float) -> None:
-        assert self._since is not None
-        self._active_s += now - self._since
-        self._since = None
+        """The collective ends."""
+        self.running = False
+        self._spans[-1][1] = now
 
-    def active_s(self, now: float) -> float:
-        """Seconds of collectives up to now."""
-        return self._active_s + (0.0 if self._since is None else now - self._since)
+    def overlaps(self, start: float) -> bool:
+        """Whether a collective has run since a time."""
+        return bool(self._spans) and self._spans[-1][1] > start
 
-    def estimate_s(self, work_s: float, now: float, slowdown: float) -> float:
-        """Seconds until the work is done if no other collective begins; never too long."""
-        if self._since is None or self.until <= now:
+    def done_s(self, start: float, now: float) -> float:
+        """Return the work that compute from a start to now has done."""
+        overlap = 0.0
+        for begun, ended in reversed(self._spans):
+            if ended <= start:
+                break
+            overlap += min(ended, now) - max(begun, start)
+        return now - start - overlap * (1 - 1 / self.slowdown)
+
+    def estimate_s(self, work_s: float, now: float) -> float:
+        """Return the seconds until work is done if no other collective begins; never too long."""
+        if not self.running or self.until <= now:
             return work_s
-        beside = min(work_s * slowdown, self.until - now)
-        return beside + max(0.0, work_s - beside / slowdown)
+        beside = min(work_s * self.slowdown, self.until - now)
+        return beside + max(0.0, work_s - beside / self.slowdown)
 
 
 def _streams(plan: Plan) -> list[_Stream | None]:
     """Return the communication streams of the devices that have one and whose compute it slows down."""
     streams: list[_Stream | None] = [None] * len(plan.ops)
-    if plan.placement.cluster.overlap_slowdown > 1:
+    slowdown = plan.placement.cluster.overlap_slowdown
+    if slowdown > 1:
         for device in {device for collective in plan.collectives for device in collective.devices}:
-            streams[device] = _Stream()
+            streams[device] = _Stream(slowdown)
     return streams

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from profiles.units import GIB
 from sim.engine import simulate
 from sim.memory import peak_memory_bytes
 from sim.metrics import collective_s, exposed_communication_s, idle_s
@@ -74,6 +75,14 @@ class TrainingResult:
     stages: tuple[dict[str, Any], ...]
 
     @property
+    def missing_memory(self) -> str | None:
+        """How much memory the devices lack, in words; None where the point fits."""
+        if self.fits_memory or self.memory_bytes is None:
+            return None
+        needed, there = self.expected.peak_memory_bytes / GIB, self.memory_bytes / GIB
+        return f"needs {needed:.1f} GiB, the device has {there:.1f} GiB: {needed - there:.1f} GiB too much"
+
+    @property
     def samples_per_s(self) -> float:
         """Throughput."""
         return self.batch_size / self.expected.iteration_s
@@ -138,19 +147,29 @@ def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenar
     return [(share, variant) for share, variant in both if share > 0]
 
 
+def replay_variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Trace]]:
+    """Return the traces of the iterations that occur, each with its probability.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    return [(share, replay(strategy, variant)) for share, variant in variants(strategy, scenario)]
+
+
 def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
     """Return the result of one strategy on one scenario.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    weighted, stages = [], ()
-    for share, variant in variants(strategy, scenario):
-        trace = replay(strategy, variant)
-        weighted.append((share, Iteration.of(trace)))
-        stages = stages or tuple(_describe(stage, trace) for stage in trace.plan.stages)
-    expected = _expectation(weighted)
+    return summarize(strategy, scenario, replay_variants(strategy, scenario))
+
+
+def summarize(strategy: Strategy, scenario: Scenario, weighted: list[tuple[float, Trace]]) -> TrainingResult:
+    """Return the result that traces with their probabilities amount to."""
+    expected = _expectation([(share, Iteration.of(trace)) for share, trace in weighted])
     memory_bytes = scenario.cluster.device.memory_bytes
+    _, trace = weighted[0]
     return TrainingResult(
         model=scenario.model.name,
         cluster=scenario.cluster.name,
@@ -163,7 +182,7 @@ def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
         fits_memory=memory_bytes is None or expected.peak_memory_bytes <= memory_bytes,
         memory_bytes=memory_bytes,
         provenance=scenario.costs.provenance,
-        stages=stages,
+        stages=tuple(_describe(stage, trace) for stage in trace.plan.stages),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from strategies.actions import Order
-from strategies.linear import divisors, frozen_s, one_forward_one_backward_order, reduction_s
+from strategies.linear import divisors, frozen_s, one_forward_one_backward_order, step_s
 from strategies.parameters import parameter
 from strategies.pipeline import Cut, PipelineBuilder, Recipe, Shape, make_stages
 from strategies.plan import Plan
@@ -63,5 +63,5 @@ class DDP:
         work_s = frozen_s(scenario, shape) + self.micro_batches * passes
         trained = sum(layer.parameters for layer in layers if layer.backward == "full")
         if self.overlap == "none":
-            return work_s + reduction_s(scenario, shape, stage)
+            return work_s + step_s(scenario, shape, stage)
         return work_s + scenario.costs.optimizer_s(trained, scenario.workload.recipe)

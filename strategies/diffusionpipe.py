@@ -16,6 +16,7 @@ from strategies.linear import (
     pipeline_bound,
     shape_of,
     shapes,
+    stages_of,
 )
 from strategies.parameters import parameter
 from strategies.pipeline import Filling, PipelineBuilder, Recipe, trained_parameters
@@ -82,21 +83,19 @@ class DiffusionPipe:
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
         shape = shape_of(self)
-        pipeline_s = pipeline_bound(self, scenario, depth_first=True, frozen_before=False)
-        backbone_s = self._backbone_s(scenario)
         if self.fill == "none":
-            return max(pipeline_s, max(backbone_s) + frozen_s(scenario, shape))
-        return max(pipeline_s, sum(backbone_s) / shape.degree + self._least_frozen_s(scenario))
+            return pipeline_bound(self, scenario, after_s=frozen_s(scenario, shape))
+        evenly_s = sum(self._backbone_s(scenario)) / shape.degree + self._least_frozen_s(scenario)
+        return max(pipeline_bound(self, scenario), evenly_s)
 
     def _backbone_s(self, scenario: Scenario) -> list[float]:
         """Return the compute of each position without frozen work, in seconds."""
-        plan_stages = self._builder(scenario).stages
         component = scenario.model.components[scenario.backbone]
         passes = 2 if scenario.workload.extra_forward else 1
         return [
             self.micro_batches * (passes * stage.forward_s + stage.backward_s)
             + scenario.costs.optimizer_s(trained_parameters(component, stage), scenario.workload.recipe)
-            for stage in plan_stages
+            for stage in stages_of(self, scenario)
         ]
 
     def _least_frozen_s(self, scenario: Scenario) -> float:

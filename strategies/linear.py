@@ -13,7 +13,7 @@ from profiles.collectives import collective_time
 from profiles.errors import InfeasibleError
 from strategies.actions import BACKWARD, FORWARD, StageAction
 from strategies.network import Network
-from strategies.partition import ChainCosts, Partition, best_of_front, block_partition, partition_front
+from strategies.partition import ChainCosts, Partition, block_partition, optimal_partition
 from strategies.pipeline import Cut, Recipe, Shape, layer_times, make_stages, trained_parameters
 from strategies.plan import Stage
 from strategies.scenario import Scenario
@@ -96,6 +96,13 @@ def cut_backbone(strategy: Linear, scenario: Scenario) -> Cut:
     return cut
 
 
+def stages_of(strategy: Linear, scenario: Scenario) -> tuple[Stage, ...]:
+    """Return the stages of a linear pipeline."""
+    shape = shape_of(strategy)
+    cut = cut_backbone(strategy, scenario)
+    return make_stages(scenario, cut, shape.local_batch(scenario), range(shape.degree))
+
+
 def _refuse_crossing_skips(scenario: Scenario, cut: Cut) -> None:
     backbone = scenario.model.components[cut.component]
     for boundary in cut.boundaries[1:-1]:
@@ -113,17 +120,18 @@ def _optimal(strategy: Linear, scenario: Scenario) -> Partition:
         raise InfeasibleError(
             f"pipeline_degree({shape.degree}) exceeds the layers of the backbone", "more stages than layers"
         )
-    batch = shape.local_batch(scenario)
-    key = ("front", shape.degree, shape.group_size, batch, strategy.skip_route, scenario.self_conditioning)
+    key = ("partition", shape, strategy.skip_route, probability)
     if key not in scenario.memo:
         costs = chain_costs(scenario, shape, local_skips=strategy.skip_route == "local")
+        feedback_s = _feedback_s(scenario, shape)
         try:
-            scenario.memo[key] = partition_front(costs, shape.degree, probability)
+            scenario.memo[key] = optimal_partition(
+                costs, shape.degree, shape.micro_batches, probability, feedback_s
+            )
         except ValueError as error:
             raise InfeasibleError(str(error), "no legal cuts") from None
-    return best_of_front(
-        scenario.memo[key], shape.micro_batches, probability, _feedback_s(scenario, shape, batch)
-    )
+    partition: Partition = scenario.memo[key]
+    return partition
 
 
 def chain_costs(scenario: Scenario, shape: Shape, *, local_skips: bool) -> ChainCosts:
@@ -172,13 +180,13 @@ def _reduction(scenario: Scenario, shape: Shape) -> tuple[float, float]:
     return time.total_s - time.fixed_s, time.fixed_s
 
 
-def _feedback_s(scenario: Scenario, shape: Shape, batch: int) -> float:
+def _feedback_s(scenario: Scenario, shape: Shape) -> float:
     """Return the time of the message that feeds the extra forward's output back (T_F of Eq. 18)."""
     if shape.degree == 1:
         return 0.0
     route = _network(scenario, shape).route(shape.degree - 1, 0)
     output = scenario.model.components[scenario.backbone].layers[-1].output_bytes
-    return output * batch * route.wire_s_per_byte + route.delay_s
+    return output * shape.local_batch(scenario) * route.wire_s_per_byte + route.delay_s
 
 
 def pipeline_degrees(scenario: Scenario) -> list[int]:
@@ -199,13 +207,18 @@ def pipeline_degrees(scenario: Scenario) -> list[int]:
 
 
 def shapes(scenario: Scenario) -> Iterator[Shape]:
-    """Yield the shapes worth a look: every degree, group size and number of micro-batches that divides."""
+    """Yield the shapes worth a look: every degree, group size and number of micro-batches that divides.
+
+    With pipelines on neighbouring GPUs, groups inside one node send and reduce over the same links whatever
+    their size, so the smallest stands for them.
+    """
     gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
+    alike = 0 if scenario.workload.placement == "data-inner" else min(scenario.cluster.devices_per_node, gpus)
     for degree in pipeline_degrees(scenario):
         samples = batch * degree // gpus
         counts = [1] if batch * degree % gpus else divisors(samples)
         for size in divisors(gpus):
-            if size % degree == 0:
+            if size % degree == 0 and (size == degree or size > alike):
                 yield from (Shape(degree, count, size) for count in counts)
 
 
@@ -215,7 +228,9 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-def pipeline_bound(strategy: Linear, scenario: Scenario, *, depth_first: bool, frozen_before: bool) -> float:
+def pipeline_bound(
+    strategy: Linear, scenario: Scenario, *, depth_first: bool = True, before_s: float = 0.0, after_s: float = 0.0
+) -> float:
     """Return seconds below which no iteration of a linear pipeline can take.
 
     Each position first waits for the forwards before it, then runs its own work, then waits for the backwards
@@ -225,12 +240,12 @@ def pipeline_bound(strategy: Linear, scenario: Scenario, *, depth_first: bool, f
         strategy: the point.
         scenario: what it is asked about.
         depth_first: the order is FIFO-1F1B.
-        frozen_before: all frozen work runs before the pipeline.
+        before_s: frozen work of each device before the pipeline, in seconds.
+        after_s: frozen work of each device between its last backward and its optimizer step, in seconds.
     """
     shape = shape_of(strategy)
     shape.placement(scenario)
-    cut = cut_backbone(strategy, scenario)
-    stages = make_stages(scenario, cut, shape.local_batch(scenario), range(shape.degree))
+    stages = stages_of(strategy, scenario)
     forward_s = np.array([stage.forward_s for stage in stages])
     backward_s = np.array([stage.backward_s for stage in stages])
     count, degree = shape.micro_batches, shape.degree
@@ -239,19 +254,25 @@ def pipeline_bound(strategy: Linear, scenario: Scenario, *, depth_first: bool, f
         trips = count // (degree - np.arange(degree))
         work_s = np.maximum(work_s, trips * np.cumsum((forward_s + backward_s)[::-1])[::-1])
     extra_s = count * forward_s if scenario.workload.extra_forward else 0.0
-    head_s = np.cumsum(forward_s) - forward_s
+    own_s = np.cumsum(forward_s) - forward_s + extra_s + work_s
+    steps_s = np.array([step_s(scenario, shape, stage, after_s) for stage in stages])
     tail_s = np.cumsum(backward_s) - backward_s
-    reduce_s = np.array([reduction_s(scenario, shape, stage) for stage in stages])
-    ends_s = head_s + extra_s + work_s + np.maximum(reduce_s, tail_s + reduce_s[0])
-    return float(ends_s.max()) + (frozen_s(scenario, shape) if frozen_before else 0.0)
+    return before_s + float(max((own_s + steps_s).max(), (own_s + tail_s).max() + steps_s[0]))
 
 
-def reduction_s(scenario: Scenario, shape: Shape, stage: Stage) -> float:
-    """Return the seconds of a stage's gradient reduction and optimizer step, on free ports."""
+def step_s(scenario: Scenario, shape: Shape, stage: Stage, beside_s: float = 0.0) -> float:
+    """Return the seconds from a stage's last backward to the end of its optimizer step, on free ports.
+
+    Args:
+        scenario: recipe and costs.
+        shape: who reduces gradients with whom.
+        stage: the stage.
+        beside_s: seconds of compute that run while the gradients are reduced.
+    """
     trained = trained_parameters(scenario.model.components[stage.component], stage)
     per_parameter_s, fixed_s = _reduction(scenario, shape)
-    step_s = scenario.costs.optimizer_s(trained, scenario.workload.recipe)
-    return step_s + (trained * per_parameter_s + fixed_s if trained else 0.0)
+    reduce_s = trained * per_parameter_s + fixed_s if trained else 0.0
+    return max(reduce_s, beside_s) + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
 
 
 def frozen_s(scenario: Scenario, shape: Shape) -> float:

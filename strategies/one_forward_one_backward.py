@@ -8,6 +8,7 @@ from strategies import parameters as fields
 from strategies.actions import Order
 from strategies.linear import (
     cut_backbone,
+    frozen_s,
     one_forward_one_backward_order,
     pipeline_bound,
     recipe_of,
@@ -51,4 +52,4 @@ class OneForwardOneBackward:
 
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut."""
-        return pipeline_bound(self, scenario, depth_first=True, frozen_before=True)
+        return pipeline_bound(self, scenario, before_s=frozen_s(scenario, shape_of(self)))

@@ -185,6 +185,9 @@ class PipelineBuilder:
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
         self.rows: list[list[Draft]] = [[] for _ in range(shape.degree)]
+        self._hidden = [self._hidden_bytes(stage) for stage in range(cut.num_stages - 1)]
+        self._gradient = [0.0] + [self._gradient_bytes(stage) for stage in range(1, cut.num_stages)]
+        self._saved = [self._saved_bytes(stage) for stage in range(cut.num_stages)]
         self._known: dict[tuple[str, int, int], int] = {}
         self._order = [self._with_extra_forwards(row) for row in rows]
 
@@ -254,25 +257,25 @@ class PipelineBuilder:
         role = "extra hidden" if extra else "hidden"
         draft = Draft(action, self.stages[stage].forward_s, reads=list(inputs))
         if stage:
-            draft.reads.append(self._tensor(role, stage - 1, index, self._hidden_bytes(stage - 1)))
+            draft.reads.append(self._tensor(role, stage - 1, index, self._hidden[stage - 1]))
         elif not extra and self.scenario.workload.extra_forward:
             draft.reads.append(self._feedback(index))
         if stage + 1 < len(self.stages):
-            draft.writes.append(self._tensor(role, stage, index, self._hidden_bytes(stage)))
+            draft.writes.append(self._tensor(role, stage, index, self._hidden[stage]))
         elif extra:
             draft.writes.append(self._feedback(index))
         if not extra:
-            draft.writes.append(self._tensor("saved", stage, index, self._saved_bytes(stage)))
+            draft.writes.append(self._tensor("saved", stage, index, self._saved[stage]))
         return draft
 
     def _backward(self, action: StageAction) -> Draft:
         stage, _, index = action
         draft = Draft(action, self.stages[stage].backward_s)
-        draft.reads.append(self._tensor("saved", stage, index, self._saved_bytes(stage)))
+        draft.reads.append(self._tensor("saved", stage, index, self._saved[stage]))
         if stage + 1 < len(self.stages):
-            draft.reads.append(self._tensor("gradient", stage + 1, index, self._gradient_bytes(stage + 1)))
+            draft.reads.append(self._tensor("gradient", stage + 1, index, self._gradient[stage + 1]))
         if stage:
-            draft.writes.append(self._tensor("gradient", stage, index, self._gradient_bytes(stage)))
+            draft.writes.append(self._tensor("gradient", stage, index, self._gradient[stage]))
         return draft
 
     def _feedback(self, index: int) -> int:
@@ -351,15 +354,14 @@ class PipelineBuilder:
                 row[:0] = [placed.draft for placed in own]
                 continue
             steps = next((i for i, d in enumerate(row) if d.action[1] == OPTIMIZER), len(row))
-            inserted = reach = 0
-            for placed in own:
+            reach = 0
+            for inserted, placed in enumerate(own):
                 if placed.bubble is None:
-                    at = max(steps, reach)
+                    at = steps
                 else:
                     at = bisect_left(filling.starts[position], filling.bubbles[placed.bubble].start_s - 1e-12)
                 reach = max(reach, at)
                 row.insert(reach + inserted, placed.draft)
-                inserted += 1
 
     def _finish(self) -> Plan:
         resident = tuple(self._resident(position) for position in range(self.shape.degree))

@@ -1,0 +1,307 @@
+"""The command line: ``sim models | clusters | strategies | run | sweep | schedule``.
+
+Results go to stdout, everything else to stderr. Exit code 0; 2 with one line for anything the user can mend; 130
+on Ctrl-C; a traceback is a bug.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from profiles.clusters import cluster_names, load_cluster
+from profiles.errors import DiffusimError, InputError
+from profiles.models import load_model, model_names
+from profiles.recipes import RECIPES
+from strategies.registry import all_strategies, make_strategy, strategy_class
+from strategies.scenario import CHECKPOINTINGS, DEFAULT_BATCH_PER_GPU, DRAWS, PLACEMENTS, Scenario, TrainingWorkload
+
+MAX_INTEGER: Final = 10**12
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose refusals are one line, and which never guesses a flag from its beginning."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = _parser(arguments).parse_args(arguments)
+        command: Callable[[argparse.Namespace], int] = options.command
+        return command(options)
+    except DiffusimError as error:
+        print(f"sim: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("sim: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser; the flags of the strategies named in the arguments are among its own."""
+    parser = _Parser(prog="sim", description="Explore how to parallelise diffusion models, without a cluster.")
+    parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, summary in (
+        ("models", _models, "list the models"),
+        ("clusters", _clusters, "list the clusters"),
+        ("strategies", _strategies, "list the strategies and their parameters"),
+    ):
+        sub = commands.add_parser(name, help=summary, description=summary)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.set_defaults(command=command)
+    named = _named_strategies(arguments)
+    run = commands.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
+    _add_scenario(run, required_strategy=True)
+    _add_files(run)
+    run.set_defaults(command=_run)
+    sweep = commands.add_parser("sweep", help="find the best strategy", description="Find the best strategy.")
+    _add_scenario(sweep, required_strategy=False)
+    _add_sweep(sweep)
+    sweep.set_defaults(command=_sweep)
+    schedule = commands.add_parser(
+        "schedule", help="print a strategy's order", description="Print a strategy's order."
+    )
+    _add_scenario(schedule, required_strategy=True, optional_model=True)
+    schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
+    schedule.set_defaults(command=_schedule)
+    for sub in (run, sweep, schedule):
+        _add_parameters(sub, named)
+    return parser
+
+
+def _named_strategies(arguments: Sequence[str]) -> list[str]:
+    """Return the strategies named by --strategy, so that their flags are known before the rest is parsed."""
+    early = _Parser(add_help=False)
+    early.add_argument("--strategy", default="")
+    known, _ = early.parse_known_args([a for a in arguments if a not in ("-h", "--help")])
+    return [name for name in known.strategy.split(",") if name in all_strategies()]
+
+
+def _add_scenario(
+    parser: argparse.ArgumentParser, *, required_strategy: bool, optional_model: bool = False
+) -> None:
+    shared = parser.add_argument_group("scenario")
+    shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
+    shared.add_argument("--cluster", default="p4de", help="a cluster's name, or a cluster file (default: p4de)")
+    shared.add_argument("--gpus", type=_integer, help="GPUs in all (default: one node)")
+    shared.add_argument("--batch-size", type=_integer, help="samples of all GPUs together (default: 32 per GPU)")
+    shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+    training = parser.add_argument_group("training")
+    training.add_argument("--self-conditioning", type=_number, metavar="P", help="probability (default: the model's)")
+    training.add_argument("--self-conditioning-draw", choices=DRAWS, default="iteration", help="who draws")
+    training.add_argument("--checkpointing", choices=CHECKPOINTINGS, default="none", help="what is recomputed")
+    training.add_argument("--memory-recipe", choices=list(RECIPES), default="mixed", help="bytes per parameter")
+    training.add_argument("--placement", choices=PLACEMENTS, default="pipeline-inner", help="who gets fast links")
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
+    parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    from sim.sweep import OBJECTIVES
+
+    parser.add_argument("--task", choices=("train",), default="train", help="what is swept")
+    parser.add_argument("--objective", choices=OBJECTIVES, default="throughput", help="what is ranked by")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
+    parser.add_argument("--json", action="store_true", help="print all rows as JSON")
+    _add_files_of_best(parser)
+
+
+def _add_files_of_best(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
+    parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
+
+
+def _add_parameters(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Offer the fields of strategies as flags; a field of several strategies is one flag."""
+    known: dict[str, Field[Any]] = {}
+    for name in names:
+        for item in fields(strategy_class(name)):  # type: ignore[arg-type]
+            known.setdefault(item.name, item)
+    if not known:
+        return
+    group = parser.add_argument_group(f"parameters of {', '.join(names)}")
+    for item in known.values():
+        group.add_argument(
+            f"--{item.name.replace('_', '-')}",
+            dest=f"parameter_{item.name}",
+            type=_parameter_type(item),
+            choices=item.metadata["choices"] or None,
+            default=MISSING,
+            metavar=None if item.metadata["choices"] else item.name.upper(),
+            help=item.metadata["help"] + ("" if item.default is None else f" (default: {item.default})"),
+        )
+
+
+def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
+    return str if isinstance(item.default, str) else _integer
+
+
+def _integer(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is '{text}', must be an integer") from None
+    if abs(value) > MAX_INTEGER:
+        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_INTEGER}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is '{text}', must be a number") from None
+
+
+def _parameters(options: argparse.Namespace) -> dict[str, Any]:
+    prefix = "parameter_"
+    given = {k.removeprefix(prefix): v for k, v in vars(options).items() if k.startswith(prefix)}
+    return {key: value for key, value in given.items() if value is not MISSING}
+
+
+def _scenario(options: argparse.Namespace) -> Scenario:
+    cluster = load_cluster(options.cluster)
+    num_gpus = options.gpus if options.gpus is not None else min(cluster.devices_per_node, 8)
+    batch_size = options.batch_size if options.batch_size is not None else DEFAULT_BATCH_PER_GPU * num_gpus
+    workload = TrainingWorkload(
+        num_gpus=num_gpus,
+        batch_size=batch_size,
+        self_conditioning=options.self_conditioning,
+        self_conditioning_draw=options.self_conditioning_draw,
+        checkpointing=options.checkpointing,
+        memory_recipe=options.memory_recipe,
+        placement=options.placement,
+    )
+    return Scenario.of(load_model(options.model), cluster, workload)
+
+
+def _models(options: argparse.Namespace) -> int:
+    from sim.tables import print_models
+
+    models = [load_model(name) for name in model_names()]
+    return _print(options, models, print_models)
+
+
+def _clusters(options: argparse.Namespace) -> int:
+    from sim.tables import print_clusters
+
+    return _print(options, [load_cluster(name) for name in cluster_names()], print_clusters)
+
+
+def _strategies(options: argparse.Namespace) -> int:
+    from sim.tables import print_strategies
+
+    return _print(options, list(all_strategies().values()), print_strategies)
+
+
+def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[Any], bool], None]) -> int:
+    show(items, options.json)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from sim.experiment import replay_variants, summarize
+    from sim.tables import print_result
+
+    scenario = _scenario(options)
+    strategy = make_strategy(options.strategy, _parameters(options))
+    weighted = replay_variants(strategy, scenario)
+    result = summarize(strategy, scenario, weighted)
+    if result.missing_memory:
+        print(f"sim: warning: {options.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
+    _write_files(options, weighted)
+    if options.json:
+        print(json.dumps(result.to_json(), allow_nan=False))
+    else:
+        print_result(result)
+    return 0
+
+
+def _write_files(options: argparse.Namespace, weighted: list[tuple[float, Any]]) -> None:
+    """Write the trace and the picture of each iteration that occurs; the one with extra forwards beside."""
+    for number, (_, trace) in enumerate(weighted):
+        suffix = "-extra-forward" if number else ""
+        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
+            if path is not None:
+                target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
+                write(trace, target)
+                print(f"sim: wrote {target}", file=sys.stderr)
+
+
+def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401
+    from sim.exports import write_chrome_trace
+
+    write_chrome_trace(trace, path)
+
+
+def _write_gantt(trace: Any, path: Path) -> None:  # noqa: ANN401
+    from sim.plots import plot_timeline, save_figure
+
+    save_figure(plot_timeline(trace), path)
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from sim.experiment import replay_variants
+    from sim.frames import check_out, write_rows
+    from sim.sweep import Sweep, find_points, run_sweep
+    from sim.tables import print_rows_json, print_sweep, progress
+
+    scenario = _scenario(options)
+    out = options.out or Path(f"sweep-{scenario.model.name}-{scenario.workload.num_gpus}gpus.csv")
+    check_out(out)
+    names = options.strategy.split(",") if options.strategy else None
+    sweep = Sweep(scenario, options.objective, find_points(scenario, names, _parameters(options)))
+    try:
+        with progress() as report:
+            run_sweep(sweep, report)
+    finally:
+        write_rows(sweep, out)
+        print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
+    best = next((p for p in sweep.ranked() if p.status == "simulated"), None)
+    if best is not None and best.strategy is not None and (options.trace or options.gantt):
+        _write_files(options, replay_variants(best.strategy, scenario))
+    if options.json:
+        print_rows_json(sweep)
+    else:
+        print_sweep(sweep)
+    return 0
+
+
+def _schedule(options: argparse.Namespace) -> int:
+    from sim.experiment import replay
+    from strategies.actions import format_order, format_torch
+    from strategies.strategy import Scheduled
+
+    strategy = make_strategy(options.strategy, _parameters(options))
+    if options.model is not None:
+        order = replay(strategy, _scenario(options)).plan.order
+    elif isinstance(strategy, Scheduled):
+        order = strategy.order()
+    else:
+        raise InputError(f"the order of {options.strategy} depends on the model: give --model")
+    sys.stdout.write(format_torch(order) if options.format == "torch" else format_order(order))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""The sweep: every point of every strategy, bounded first and simulated only while it can still matter.
+
+Points are simulated in order of their bounds. A point is left out when its bound already exceeds both the k-th
+best time so far and the best of its own strategy; since a bound never exceeds the truth, the best of each
+strategy and the k best of all are exact.
+"""
+
+import heapq
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
+from typing import Any, Final
+
+from profiles.errors import InfeasibleError, InputError
+from sim.experiment import TrainingResult, bound, run_training
+from strategies.parameters import check_parameters
+from strategies.registry import all_strategies, strategy_class
+from strategies.scenario import Scenario
+from strategies.strategy import Strategy
+
+OBJECTIVES: Final = ("throughput", "latency", "memory")
+TOP: Final = 20
+"""So many of the best points are exact."""
+WAVE: Final = 16
+"""Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
+SERIAL_POINTS: Final = 48
+"""Fewer points than this are done before worker processes would have started."""
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class Point:
+    """One point of the design space and what is known of it.
+
+    Attributes:
+        strategy: the strategy with its parameters; None where a strategy does not apply at all.
+        name: the strategy's name.
+        bound_s: seconds that its iteration cannot undercut.
+        result: what its simulation gave.
+        reason: why it cannot exist, or does not fit.
+        kind: the reason without its numbers.
+    """
+
+    strategy: Strategy | None
+    name: str
+    bound_s: float = inf
+    result: TrainingResult | None = None
+    reason: str | None = None
+    kind: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The strategy's parameters; none where it does not apply at all."""
+        return {} if self.strategy is None else asdict(self.strategy)  # type: ignore[call-overload, no-any-return]
+
+    @property
+    def status(self) -> str:
+        """``infeasible``, ``simulated`` or ``bounded``."""
+        if self.reason is not None:
+            return "infeasible"
+        return "bounded" if self.result is None else "simulated"
+
+    def score(self, objective: str) -> float:
+        """Return what the objective minimises: seconds, or bytes; infinite where it is not known."""
+        if self.status != "simulated" or self.result is None:
+            return inf
+        expected = self.result.expected
+        return expected.peak_memory_bytes if objective == "memory" else expected.iteration_s
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A sweep under way; its points can be looked at whenever it is interrupted.
+
+    Attributes:
+        scenario: what is swept over.
+        objective: what the ranking minimises.
+        points: all points, in the order in which they were found.
+    """
+
+    scenario: Scenario
+    objective: str = "throughput"
+    points: list[Point] = field(default_factory=list)
+
+    def ranked(self) -> list[Point]:
+        """Return simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once."""
+        order = {"simulated": 0, "bounded": 1, "infeasible": 2}
+        ranked = sorted(self.points, key=lambda p: (order[p.status], p.score(self.objective), p.bound_s))
+        seen = set()
+        unique = []
+        for point in ranked:
+            key = _identity(point)
+            if key is None or key not in seen:
+                unique.append(point)
+                seen.add(key)
+        return unique
+
+    def infeasible_by_reason(self) -> dict[str, int]:
+        """Return how many points cannot exist or do not fit, by reason, the most frequent first."""
+        counts: dict[str, int] = {}
+        for point in self.points:
+            if point.kind is not None:
+                counts[point.kind] = counts.get(point.kind, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _identity(point: Point) -> tuple[Any, ...] | None:
+    """Return what two points of equal results share; group sizes that change nothing are one point."""
+    if point.status != "simulated" or point.result is None:
+        return None
+    parameters = {k: v for k, v in point.result.parameters.items() if k != "group_size"}
+    return (point.name, tuple(parameters.items()), point.result.expected)
+
+
+def find_points(
+    scenario: Scenario, names: Sequence[str] | None = None, fixed: Mapping[str, Any] | None = None
+) -> list[Point]:
+    """Return the points of all strategies, or those named, that keep to fixed parameters.
+
+    Raises:
+        InputError: a strategy is unknown, or no strategy has a fixed parameter.
+    """
+    classes = [strategy_class(name) for name in names] if names else list(all_strategies().values())
+    fixed = fixed or {}
+    for key in fixed:
+        if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
+            raise InputError(f"no strategy of this sweep has the parameter --{key.replace('_', '-')}")
+    points: list[Point] = []
+    for cls in classes:
+        if cls.task != "train":
+            continue
+        try:
+            found = [check_parameters(s) for s in _keep(list(cls.candidates(scenario)), fixed)]
+            points += [Point(strategy, cls.name) for strategy in dict.fromkeys(found)]
+        except InfeasibleError as error:
+            points.append(Point(None, cls.name, reason=str(error), kind=error.kind))
+    return points
+
+
+def _keep(candidates: list[Strategy], fixed: Mapping[str, Any]) -> list[Strategy]:
+    """Return the candidates with a fixed value; where none has it, all of them set to it."""
+    for key, value in fixed.items():
+        if candidates and hasattr(candidates[0], key):
+            matching = [c for c in candidates if getattr(c, key) == value]
+            candidates = matching or [replace(c, **{key: value}) for c in candidates]  # type: ignore[type-var]
+    return candidates
+
+
+def run_sweep(sweep: Sweep, report: Report = lambda stage, done, total: None, workers: int | None = None) -> None:
+    """Bound all points of a sweep, then simulate those that can still matter.
+
+    Args:
+        sweep: its points are filled in as they are done.
+        report: told the stage, how many points are done and how many there are.
+        workers: processes; by default one per core.
+    """
+    _bound_points(sweep, report)
+    queue = sorted((p for p in sweep.points if p.reason is None), key=lambda p: p.bound_s)
+    workers = workers or os.cpu_count() or 1
+    with _executor(sweep.scenario, workers if len(queue) > SERIAL_POINTS else 1) as executor:
+        _simulate_points(sweep, queue, executor, report)
+
+
+def _bound_points(sweep: Sweep, report: Report) -> None:
+    for number, point in enumerate(sweep.points):
+        if point.strategy is not None:
+            try:
+                point.bound_s = bound(point.strategy, sweep.scenario)
+            except InfeasibleError as error:
+                point.reason, point.kind = str(error), error.kind
+        report("bounding", number + 1, len(sweep.points))
+
+
+def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None, report: Report) -> None:
+    done = 0
+    best: list[float] = []
+    best_of: dict[str, float] = {}
+    while queue:
+        wave = [p for p in queue if _matters(p, best, best_of, sweep.objective)][:WAVE]
+        if not wave:
+            break
+        chosen = {id(point) for point in wave}
+        queue = [p for p in queue if id(p) not in chosen]
+        strategies = [p.strategy for p in wave if p.strategy is not None]
+        if executor is None:
+            outcomes = (_attempt(strategy, sweep.scenario) for strategy in strategies)
+        else:
+            outcomes = executor.map(_attempt_in_worker, strategies)
+        for point, outcome in zip(wave, outcomes, strict=True):
+            _record(point, outcome)
+            best_of[point.name] = min(best_of.get(point.name, inf), point.score(sweep.objective))
+            best = heapq.nsmallest(TOP, [*best, point.score(sweep.objective)])
+            done += 1
+            report("simulating", done, done + len(queue))
+
+
+def _matters(point: Point, best: list[float], best_of: Mapping[str, float], objective: str) -> bool:
+    """Whether a point can still be among the best of all or the best of its strategy."""
+    if objective == "memory":
+        return True
+    kth = best[-1] if len(best) >= TOP else inf
+    return point.bound_s < max(kth, best_of.get(point.name, inf))
+
+
+def _record(point: Point, outcome: TrainingResult | InfeasibleError) -> None:
+    if isinstance(outcome, InfeasibleError):
+        point.reason, point.kind = str(outcome), outcome.kind
+        return
+    point.result = outcome
+    if outcome.missing_memory:
+        point.reason, point.kind = outcome.missing_memory, "out of memory"
+
+
+def _attempt(strategy: Strategy, scenario: Scenario) -> TrainingResult | InfeasibleError:
+    try:
+        return run_training(strategy, scenario)
+    except InfeasibleError as error:
+        return error
+
+
+_scenario_of_worker: list[Scenario] = []
+"""The scenario a worker process was started with; empty elsewhere."""
+
+
+def _start_worker(scenario: Scenario) -> None:
+    """Give a process its scenario once; an interrupt is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _scenario_of_worker.append(scenario)
+
+
+def _attempt_in_worker(strategy: Strategy) -> TrainingResult | InfeasibleError:
+    return _attempt(strategy, _scenario_of_worker[0])
+
+
+@contextmanager
+def _executor(scenario: Scenario, workers: int) -> Iterator[Executor | None]:
+    if workers == 1:
+        yield None
+        return
+    executor = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(scenario,))
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,276 @@
+"""Tables: what a person reads on the terminal."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from profiles.clusters import Cluster
+from profiles.models import Model
+from profiles.units import GB, GIB
+from sim.experiment import TrainingResult
+from sim.frames import rows
+from sim.sweep import Point, Sweep
+from strategies.strategy import Strategy
+
+BEST: Final = 10
+"""Rows of the table of the best."""
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=140)
+
+
+def print_models(models: Sequence[Model], as_json: bool) -> None:
+    """Print the models, one component per row."""
+    if as_json:
+        print(json.dumps([_model_json(model) for model in models]))
+        return
+    table = Table("model", "component", "trained", "layers", "blocks", "parameters", "skips", "measured on")
+    for model in models:
+        for number, component in enumerate(model.components):
+            table.add_row(
+                model.name if number == 0 else "",
+                component.name,
+                "yes" if component.trainable else "frozen",
+                str(len(component.layers)),
+                str(len({layer.block for layer in component.layers})),
+                f"{component.parameters / 1e6:,.1f} M",
+                str(len(component.skips)),
+                ", ".join(device for device, _ in component.times) or "estimated",
+            )
+    _console().print(table)
+
+
+def _model_json(model: Model) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "title": model.title,
+        "source": model.source,
+        "components": [
+            {
+                "name": component.name,
+                "trainable": component.trainable,
+                "layers": len(component.layers),
+                "parameters": component.parameters,
+                "skips": len(component.skips),
+                "measured_on": [device for device, _ in component.times],
+            }
+            for component in model.components
+        ],
+    }
+
+
+def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
+    """Print the clusters."""
+    keys = ("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
+    lines = [_cluster_row(cluster) for cluster in clusters]
+    if as_json:
+        print(json.dumps([dict(zip(keys, line, strict=True)) for line in lines]))
+        return
+    table = Table(*keys)
+    for line in lines:
+        table.add_row(*map(str, line))
+    _console().print(table)
+
+
+def _cluster_row(cluster: Cluster) -> tuple[str, str, int, int, str, str]:
+    links = [
+        "-" if link is None else link.kind
+        if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
+        for link in (cluster.intra_node, cluster.inter_node)
+    ]  # fmt: skip
+    return (
+        cluster.name, cluster.device.name, cluster.devices_per_node, cluster.max_nodes, links[0], links[1]
+    )  # fmt: skip
+
+
+def print_strategies(strategies: Sequence[type[Strategy]], as_json: bool) -> None:
+    """Print the strategies with their parameters and defaults."""
+    if as_json:
+        print(json.dumps([_strategy_json(cls) for cls in strategies]))
+        return
+    table = Table("strategy", "task", "what it is", "parameters")
+    for cls in strategies:
+        flags = " ".join(f"--{f.name.replace('_', '-')}" for f in fields(cls))  # type: ignore[arg-type]
+        table.add_row(cls.name, cls.task, cls.summary, flags)
+    _console().print(table)
+
+
+def _strategy_json(cls: type[Strategy]) -> dict[str, Any]:
+    return {
+        "name": cls.name,
+        "task": cls.task,
+        "summary": cls.summary,
+        "parameters": {
+            item.name: {
+                "default": item.default,
+                "choices": list(item.metadata["choices"]),
+                "help": item.metadata["help"],
+            }
+            for item in fields(cls)  # type: ignore[arg-type]
+        },
+    }
+
+
+def print_result(result: TrainingResult) -> None:
+    """Print one result."""
+    expected = result.expected
+    console = _console()
+    parameters = ", ".join(f"{k} {v}" for k, v in result.parameters.items())
+    console.print(f"{result.strategy} ({parameters})")
+    console.print(f"{result.model} on {result.num_gpus} GPUs of {result.cluster}, batch {result.batch_size}")
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in (
+        ("iteration", _milliseconds(expected.iteration_s)),
+        ("first iteration", _milliseconds(expected.first_iteration_s)),
+        ("throughput", f"{result.samples_per_s:,.1f} samples/s"),
+        ("bubble ratio", f"{result.bubble_ratio:.1%}"),
+        ("exposed communication", _milliseconds(expected.exposed_communication_s)),
+        ("collectives", _milliseconds(expected.collective_s)),
+        ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB"),
+        ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB"),
+        ("peak memory", _memory(result)),
+        ("layer times", result.provenance),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    console.print(_stage_table(result))
+
+
+def _stage_table(result: TrainingResult) -> Table:
+    table = Table("stage", "devices", "layers", "forward", "backward", "parameters", title="per micro-batch")
+    for number, stage in enumerate(result.stages):
+        table.add_row(
+            str(number),
+            _span(stage["devices"]),
+            f"{stage['first_layer']}-{stage['last_layer']}",
+            _milliseconds(stage["forward_s"]),
+            _milliseconds(stage["backward_s"]),
+            f"{stage['parameters'] / 1e6:,.1f} M",
+        )
+    return table
+
+
+def _span(devices: list[int]) -> str:
+    if len(devices) > 2 and devices == list(range(devices[0], devices[-1] + 1)):
+        return f"{devices[0]}-{devices[-1]}"
+    return ",".join(map(str, devices))
+
+
+def print_rows_json(sweep: Sweep) -> None:
+    """Print all rows of a sweep as one JSON list."""
+    print(json.dumps(rows(sweep), allow_nan=False))
+
+
+def print_sweep(sweep: Sweep) -> None:
+    """Print the best points, the best of each strategy among them, what is infeasible and why, and the winner."""
+    console = _console()
+    ranked = sweep.ranked()
+    simulated = [point for point in ranked if point.status == "simulated"]
+    if simulated:
+        console.print(_best_table(sweep, simulated))
+        _print_winner(console, sweep, simulated[0])
+    for kind, count in sweep.infeasible_by_reason().items():
+        example = next(p for p in ranked if p.kind == kind)
+        console.print(f"infeasible: {count} x {kind} (such as {example.name}: {example.reason})")
+    counts = {status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")}
+    console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
+
+
+def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:
+    scenario, workload = sweep.scenario, sweep.scenario.workload
+    table = Table(
+        "#", "strategy", "P", "M", "D", "more", "iteration", "samples/s", "over ddp", "bubble", "peak memory",
+        title=f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}, batch"
+        f" {workload.batch_size}",
+    )  # fmt: skip
+    ddp = next((p.result for p in simulated if p.name == "ddp"), None)
+    for rank, point in _shown(simulated):
+        assert point.result is not None
+        table.add_row(str(rank), *_best_row(point.result, ddp))
+    return table
+
+
+def _shown(simulated: list[Point]) -> Iterator[tuple[int, Point]]:
+    """Yield the best points with their ranks, then the best of each strategy that is not among them."""
+    seen = set()
+    for rank, point in enumerate(simulated, 1):
+        if rank <= BEST or point.name not in seen:
+            seen.add(point.name)
+            yield rank, point
+
+
+def _best_row(result: TrainingResult, ddp: TrainingResult | None) -> list[str]:
+    main = ("pipeline_degree", "micro_batches", "group_size")
+    defaults = ("overlapped", "relay", "sequential")
+    more = [f"{v}" for k, v in result.parameters.items() if k not in main and v not in defaults]
+    return [
+        result.strategy,
+        *(str(result.parameters.get(key, "-")) for key in main),
+        " ".join(more),
+        _milliseconds(result.expected.iteration_s),
+        f"{result.samples_per_s:,.1f}",
+        "-" if ddp is None else f"{result.samples_per_s / ddp.samples_per_s:.2f}",
+        f"{result.bubble_ratio:.1%}",
+        f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
+    ]
+
+
+def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
+    """Say where the winner's time goes, how far to trust it and how to have it again."""
+    assert best.result is not None
+    expected, result = best.result.expected, best.result
+    waiting = expected.exposed_communication_s
+    console.print(
+        f"best: {best.name}; of each iteration the devices compute {1 - result.bubble_ratio:.1%}, wait for data on"
+        f" the wire {waiting / expected.iteration_s:.1%}, idle otherwise"
+        f" {(expected.idle_s - waiting) / expected.iteration_s:.1%}"
+    )
+    device = sweep.scenario.cluster.device
+    if result.provenance == "estimated":
+        console.print(f"layer times are estimated with the rates of {device.name}: {device.source}", soft_wrap=True)
+    else:
+        console.print(f"layer times are measured on {device.name}")
+    console.print(f"again: {command(result)}", soft_wrap=True)
+
+
+def command(result: TrainingResult) -> str:
+    """Return the command line that gives a result again."""
+    flags = {
+        "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
+        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters, **result.options,
+    }  # fmt: skip
+    return "sim run " + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in flags.items())
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"
+
+
+def _memory(result: TrainingResult) -> str:
+    there = "" if result.memory_bytes is None else f" of {result.memory_bytes / GIB:.0f} GiB"
+    return f"{result.expected.peak_memory_bytes / GIB:.1f} GiB{there}"
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show progress on stderr while something runs; nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield report
