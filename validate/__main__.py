@@ -28,6 +28,13 @@ def _parser() -> argparse.ArgumentParser:
     count.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's own")
     count.add_argument("--output", type=Path, metavar="DIR", help="write a model folder here")
     count.set_defaults(run=_count)
+    work = commands.add_parser("work", help="count the work of every observed model and resolution")
+    work.add_argument("--output", type=Path, metavar="FILE", required=True, help="write the table here")
+    work.set_defaults(run=_work)
+    fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
+    fit.add_argument("--device", required=True, help="device to fit")
+    fit.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
+    fit.set_defaults(run=_fit)
     return parser
 
 
@@ -35,6 +42,18 @@ def _count(options: argparse.Namespace) -> None:
     from validate.report import report_count  # noqa: PLC0415  importing torch takes seconds
 
     report_count(options.model, options.height, options.width, options.output)
+
+
+def _work(options: argparse.Namespace) -> None:
+    from validate.work import write_work  # noqa: PLC0415  importing torch takes seconds
+
+    write_work(options.output)
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from validate.rates import report_fit  # noqa: PLC0415  importing scipy takes a while
+
+    report_fit(options.device, options.output)
 
 
 if __name__ == "__main__":

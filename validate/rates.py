@@ -1,0 +1,182 @@
+"""What the command line prints about a fit, and the device file it writes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from profiles.devices import RATE_KEYS
+from profiles.errors import InputError
+from validate.fit import (
+    OBSERVATIONS,
+    RATIO,
+    Equation,
+    Fit,
+    Observation,
+    Target,
+    equations,
+    fit,
+    leave_one_out,
+    read_observations,
+    read_target,
+    read_work,
+)
+
+DIGITS: Final = 5
+COLUMNS: Final = (
+    "source",
+    "model",
+    "pixels",
+    "batch",
+    "published",
+    "predicted",
+    "error",
+    "without it",
+    "role",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A fit, and what it predicts.
+
+    Attributes:
+        rows: all equations, those that were fitted first.
+        without: for each fitted equation the fit to all others.
+    """
+
+    target: Target
+    rows: tuple[Equation, ...]
+    fit: Fit
+    without: tuple[Fit, ...]
+
+    @property
+    def fitted(self) -> tuple[Equation, ...]:
+        """The equations that were fitted."""
+        return self.rows[: len(self.without)]
+
+    def errors(self, quantity: str, role: str) -> list[float]:
+        """Return the relative errors of the predictions of one quantity."""
+        return [
+            row.predict(self.fit.seconds) / row.observation.value - 1
+            for row in self.rows
+            if (row.observation.quantity, row.observation.role) == (quantity, role)
+        ]
+
+
+def fit_device(name: str, folder: Path = OBSERVATIONS) -> Report:
+    """Fit a device to the observations in a folder.
+
+    Raises:
+        InputError: there are none of this device, or a file breaks a rule.
+    """
+    names = sorted(path.stem for path in folder.glob("*.toml"))
+    if name not in names:
+        raise InputError(f"no observations of device '{name}'; choose from {', '.join(names)}")
+    target = read_target(folder / f"{name}.toml")
+    path = folder / f"{name}.csv"
+    rows = equations(path, read_observations(path), read_work(folder / "work.csv"))
+    rows.sort(key=lambda row: row.observation.role != "fit")
+    fitted = [row for row in rows if row.observation.role == "fit"]
+    return Report(target, tuple(rows), fit(fitted, target), tuple(leave_one_out(fitted, target)))
+
+
+def report_fit(name: str, output: Path | None) -> None:
+    """Fit a device, print what the fit predicts, and write the device file if asked to."""
+    report = fit_device(name)
+    console = Console(width=150)
+    console.print(residual_table(report))
+    for line in summary(report):
+        console.print(line, highlight=False)
+    if output:
+        try:
+            output.write_text(device_text(report), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--output {output}: {error.strerror}") from error
+
+
+def residual_table(report: Report) -> Table:
+    """Return one row per observation; ``without it`` is the prediction of the fit to all other rows."""
+    result = Table(title=f"{report.target.name}: published and predicted", title_justify="left")
+    for column in COLUMNS:
+        result.add_column(column, justify="left" if column in ("source", "model", "role") else "right")
+    for number, row in enumerate(report.rows):
+        seen, predicted = row.observation, row.predict(report.fit.seconds)
+        left_out = number < len(report.without)
+        result.add_row(
+            seen.source,
+            seen.model,
+            f"{seen.height}x{seen.width}",
+            f"{seen.batch}",
+            _value(seen, seen.value),
+            _value(seen, predicted),
+            f"{100 * (predicted / seen.value - 1):+.1f} %",
+            _value(seen, row.predict(report.without[number].seconds)) if left_out else "",
+            seen.role,
+        )
+    return result
+
+
+def summary(report: Report) -> Iterator[str]:
+    """Yield the rates, the errors, and what the observations do not determine."""
+    for key, rate in report.fit.rates.items():
+        yield f"{key} = {rate:.{DIGITS}g}: {rate_source(report, key)}"
+    for role in ("fit", "check"):
+        errors = [100 * abs(error) for error in report.errors("latency_s", role)]
+        if errors:
+            yield f"latencies, {role}: median error {median(errors):.1f} %, worst {max(errors):.1f} %"
+    ratios = [row for row in report.fitted if row.observation.quantity == RATIO]
+    if ratios:
+        worst = max(abs(row.predict(report.fit.seconds) - row.observation.value) for row in ratios)
+        yield f"ratios, fit: worst error {100 * worst:.1f} points"
+    yield f"condition number {report.fit.condition:.0f}"
+
+
+def rate_source(report: Report, key: str) -> str:
+    """Return where a rate comes from, and how far the observations determine it."""
+    number = RATE_KEYS.index(key)
+    others = [other.rates[key] for other in report.without]
+    spread = f"{min(others):.4g} to {max(others):.4g} when any one observation is left out"
+    if not report.fit.bound[number]:
+        return f"fitted; {spread}"
+    if all(other.bound[number] for other in report.without):
+        spread = "so it does when any one observation is left out"
+    limit = "zero" if key == "kernel_us" else "the peak"
+    return f"fitted; rests on its bound, {limit}: not determined apart from the other rates ({spread})"
+
+
+def device_text(report: Report) -> str:
+    """Return the device file."""
+    target, rates = report.target, report.fit.rates
+    lines = [
+        f"name = {json.dumps(target.name)}",
+        f"source = {json.dumps(_source(report))}",
+        f"memory_GiB = {target.memory_GiB:g}",
+        "",
+        "[rates]",
+        *(f"{key} = {rates[key]:.{DIGITS}g}" for key in RATE_KEYS),
+        "",
+        "[rates.sources]",
+        *(f"{key} = {json.dumps(rate_source(report, key))}" for key in RATE_KEYS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _source(report: Report) -> str:
+    where = "; ".join(dict.fromkeys(row.observation.source for row in report.fitted))
+    errors = [100 * abs(error) for error in report.errors("latency_s", "fit")]
+    return (
+        f"rates: python -m validate fit --device {report.target.name}, non-negative least squares on relative errors"
+        f" of {len(report.fitted)} published numbers ({where}); latencies within {median(errors):.1f} % (median) and"
+        f" {max(errors):.1f} % (worst). Rates are effective ones of this cost model, not hardware limits. Peaks and"
+        f" memory: {report.target.source}"
+    )
+
+
+def _value(observation: Observation, value: float) -> str:
+    return f"{100 * value:.1f} %" if observation.quantity == RATIO else f"{value:.4g} s"

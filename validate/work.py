@@ -1,0 +1,60 @@
+"""Writes the work of every (model, resolution) that was observed, so that a fit needs no counting."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+from profiles.errors import InputError
+from validate.architectures import architecture
+from validate.count import ComponentCount, count_component
+from validate.fit import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
+
+
+def write_work(path: Path) -> None:
+    """Count what every observation file names and write one table.
+
+    Raises:
+        InputError: an observation file breaks a rule, or the table cannot be written.
+    """
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(WORK_COLUMNS)
+    for (model, height, width), frozen in sorted(_wanted().items()):
+        writer.writerows(work_rows(model, height, width, bool(frozen)))
+    try:
+        path.write_text(text.getvalue(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--output {path}: {error.strerror}") from error
+
+
+def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[list[str]]:
+    """Yield one row per trainable component, and per frozen one where asked for, at a resolution in pixels."""
+    for spec in architecture(model).components:
+        if spec.trainable or frozen:
+            yield [model, *_totals(count_component(spec, height, width), height, width)]
+
+
+def _wanted() -> Counter[tuple[str, int, int]]:
+    """Return the observed (model, height, width), each with how many of its rows need the frozen part."""
+    wanted: Counter[tuple[str, int, int]] = Counter()
+    for path in sorted(OBSERVATIONS.glob("*.toml")):
+        for row in read_observations(path.with_suffix(".csv")):
+            wanted[row.model, row.height, row.width] += row.quantity == RATIO
+    return wanted
+
+
+def _totals(count: ComponentCount, height: int, width: int) -> list[str]:
+    work = count.work
+    return [
+        count.spec.name,
+        "full" if count.spec.trainable else "none",
+        str(height),
+        str(width),
+        str(sum(w.conv_flop for w in work) / 1e9),
+        str(sum(w.matmul_flop for w in work) / 1e9),
+        str(sum(w.attention_flop for w in work) / 1e9),
+        str(sum(w.moved_bytes for w in work) / 1e6),
+        str(sum(w.kernels for w in work)),
+    ]
