@@ -42,13 +42,13 @@ def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None =
     Raises:
         DeadlockError: the order can never be carried out; the text names what each device was waiting for.
     """
-    with _no_collection():
+    with no_collection():
         return _Replay(wiring or wire(plan), network or Network(plan.placement)).run()
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector from walking the plan's many small objects again and again: none are cyclic."""
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking a plan's many small objects again and again; none are cyclic."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from profiles.units import GIB
-from sim.engine import simulate
+from sim.engine import no_collection, simulate
 from sim.memory import peak_memory_bytes
 from sim.metrics import collective_s, exposed_communication_s, idle_s
 from strategies.network import Network
@@ -126,14 +126,15 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         InfeasibleError: the point does not exist for the scenario.
         DeadlockError: the strategy's order can never be carried out.
     """
-    plan = strategy.plan(scenario)
-    network = Network(plan.placement)
-    trace = simulate(plan, network)
-    if isinstance(strategy, Refining):
-        refined = strategy.refine(scenario, trace)
-        if refined is not plan:
-            trace = simulate(refined, network)
-    return trace
+    with no_collection():
+        plan = strategy.plan(scenario)
+        network = Network(plan.placement)
+        trace = simulate(plan, network)
+        if isinstance(strategy, Refining):
+            refined = strategy.refine(scenario, trace)
+            if refined is not plan:
+                trace = simulate(refined, network)
+        return trace
 
 
 def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenario]]:

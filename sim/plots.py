@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
@@ -33,7 +34,7 @@ from sim.timelines import (
     idle_spans,
     memory_curves,
 )
-from strategies.actions import FrozenAction
+from strategies.actions import FrozenAction, StageAction
 from strategies.traces import Span, Trace
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
@@ -50,7 +51,9 @@ COLOURS: Final = {
 IDLE_FACE: Final = "#F6F6F6"
 IDLE_HATCH: Final = "#C4C4C4"
 INK: Final = "#222222"
-MARKERS: Final = "osD^vP<X>*ph"
+FRONT: Final = "#9A9A9A"
+STRATEGY_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
+STRATEGY_MARKERS: Final = "osD^vP<X>*p"
 DOTS_PER_INCH: Final = 150
 
 Row = Mapping[str, Any]
@@ -148,8 +151,10 @@ def plot_timeline(trace: Trace, title: str = "") -> Figure:
     _draw_bars(axes, info, foot)
     _draw_collectives(axes, info)
     _number_bars(axes, info, foot, (width - 1.0) / max(info.end_s, 1e-12), row_height)
-    _dress_timeline(figure, axes, info, row_height)
-    _set_title(axes, title, _milliseconds(info.end_s), f"bubble ratio {info.bubble_ratio:.1%}")
+    _dress_timeline(axes, info, (foot - 0.42) / 2, row_height)
+    handles = _timeline_legend(info)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    _set_title(axes, title, _milliseconds(info.end_s), f"bubble ratio {100 * info.bubble_ratio:.1f} %")
     return figure
 
 
@@ -168,19 +173,24 @@ def _draw_idle(axes: Axes, info: TimelineInfo, foot: float) -> None:
 
 
 def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
-    groups: dict[tuple[str, int], list[Box]] = {}
+    """Draw the ops; white lines part them, except where bars are so narrow that nothing else would be seen."""
+    narrow_s = info.end_s / 400
+    groups: dict[tuple[str, int, bool], list[Box]] = {}
     for bar in info.bars:
         if bar.duration_s > 0:
             box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
-            groups.setdefault((bar.category, bar.chunk), []).append(box)
-    for (category, chunk), boxes in groups.items():
-        style = {"facecolor": _shade(COLOURS[category], chunk), "edgecolor": "white", "linewidth": 0.5}
-        axes.add_collection(_boxes(boxes, **style))
+            groups.setdefault((bar.category, bar.chunk, bar.duration_s > narrow_s), []).append(box)
+    for (category, chunk, wide), boxes in groups.items():
+        face = _shade(COLOURS[category], chunk)
+        edge, width = ("white", 0.5) if wide else (face, 0.3)
+        axes.add_collection(_boxes(boxes, facecolor=face, edgecolor=edge, linewidth=width))
 
 
 def _draw_collectives(axes: Axes, info: TimelineInfo) -> None:
     boxes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
-    axes.add_collection(_boxes(boxes, facecolor=COLOURS[COLLECTIVE], edgecolor="white", linewidth=0.4))
+    axes.add_collection(
+        _boxes(boxes, facecolor=COLOURS[COLLECTIVE], edgecolor=COLOURS[COLLECTIVE], linewidth=0.5)
+    )
 
 
 def _shade(colour: str, chunk: int) -> tuple[float, float, float]:
@@ -190,14 +200,13 @@ def _shade(colour: str, chunk: int) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _contrast(colour: tuple[float, float, float]) -> str:
-    red, green, blue = colour
+def _contrast(colour: Sequence[float]) -> str:
+    """Return the colour in which text on a background (red, green, blue, ...) can be read."""
+    red, green, blue = colour[:3]
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
-def _number_bars(
-    axes: Axes, info: TimelineInfo, foot: float, inches_per_s: float, row_height: float
-) -> None:
+def _number_bars(axes: Axes, info: TimelineInfo, foot: float, inches_per_s: float, row_height: float) -> None:
     """Write the micro-batch, or the patch, into each bar that is wide enough."""
     size = min(8.0, 72 * row_height * 0.4)
     for bar in info.bars:
@@ -215,21 +224,18 @@ def _number_bars(
 def _number(bar: Bar) -> str:
     if isinstance(bar.action, FrozenAction):
         return ""
-    number = bar.action.micro_batch if hasattr(bar.action, "micro_batch") else bar.action.patch
+    number = bar.action.micro_batch if isinstance(bar.action, StageAction) else bar.action.patch
     return str(number) if number >= 0 else ""
 
 
-def _dress_timeline(figure: Figure, axes: Axes, info: TimelineInfo, row_height: float) -> None:
-    num_devices = len(info.idle)
+def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: float) -> None:
+    devices = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
     axes.set_xlim(0.0, max(info.end_s, 1e-12) / MILLISECOND)
-    axes.set_ylim(num_devices - 0.45, -0.55)
-    step = max(1, ceil(0.16 / row_height))
-    axes.set_yticks(range(0, num_devices, step), [f"device {d}" for d in range(0, num_devices, step)])
+    axes.set_ylim(len(info.idle) - 0.45, -0.55)
+    axes.set_yticks([device + middle for device in devices], [f"device {device}" for device in devices])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("time in ms")
-    handles = _timeline_legend(info)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
 
 
 def _timeline_legend(info: TimelineInfo) -> list[Patch]:
@@ -315,9 +321,8 @@ def plot_bubble_ratios_info(rows: Iterable[Row]) -> BubbleRatioInfo:
     for row in rows:
         parameters = row.get("parameters", {})
         key = parameters.get("pipeline_degree"), parameters.get("micro_batches")
-        ratio = row.get("bubble_ratio")
-        if None not in key and _is_number(ratio):
-            best[key] = min(best.get(key, 1.0), ratio)
+        if all(map(_is_number, (*key, row.get("bubble_ratio")))):
+            best[key] = min(best.get(key, 1.0), float(row["bubble_ratio"]))
     if not best:
         raise InputError("no row has a pipeline_degree, micro_batches and a bubble_ratio: nothing to plot")
     stages = sorted({degree for degree, _ in best})
@@ -332,22 +337,23 @@ def plot_bubble_ratios(rows: Iterable[Row], title: str = "") -> Figure:
     """
     info = plot_bubble_ratios_info(rows)
     figure, axes = _chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages))
-    percent = [[float("nan") if r is None else 100 * r for r in row] for row in info.ratios]
-    colours = mpl.colormaps["cividis_r"]
-    highest = max((value for row in percent for value in row if value == value), default=0.0) or 1.0
-    image = axes.imshow(percent, cmap=colours, vmin=0.0, vmax=highest, aspect="auto")
-    for y, row in enumerate(percent):
-        for x, value in enumerate(row):
-            known = value == value
-            colour = _contrast(colours(value / highest)[:3]) if known else INK
-            axes.text(x, y, f"{value:.1f}" if known else "-", ha="center", va="center", color=colour)
-    axes.set_xticks(range(len(info.micro_batches)), map(str, info.micro_batches))
-    axes.set_yticks(range(len(info.stages)), map(str, info.stages))
+    percent = np.ma.masked_invalid([[np.nan if r is None else 100 * r for r in row] for row in info.ratios])
+    highest = float(percent.max()) or 1.0
+    colours = mpl.colormaps["Blues"].with_extremes(bad=IDLE_FACE)
+    cells = axes.pcolormesh(percent, cmap=colours, vmin=0.0, vmax=highest, edgecolors="white", linewidth=2.0)
+    for (y, x), value in np.ndenumerate(percent.filled(np.nan)):
+        known = isfinite(value)
+        colour = _contrast(colours(value / highest)) if known else IDLE_HATCH
+        text = f"{value:.1f}" if known else "-"
+        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour)
+    axes.set_xticks(np.arange(len(info.micro_batches)) + 0.5, list(map(str, info.micro_batches)))
+    axes.set_yticks(np.arange(len(info.stages)) + 0.5, list(map(str, info.stages)))
+    axes.invert_yaxis()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel("micro-batches")
     axes.set_ylabel("stages")
-    figure.colorbar(image, ax=axes, label="bubble ratio in %").outline.set_visible(False)  # type: ignore[operator]
+    figure.colorbar(cells, ax=axes, label="bubble ratio in %")
     _set_title(axes, title)
     return figure
 
@@ -395,7 +401,9 @@ def plot_sweep_info(results: Iterable[Row]) -> SweepInfo:
 def _sweep_point(row: Row) -> SweepPoint:
     """Return the point of a row; an image's latency gives the throughput of sampling."""
     throughput = row["samples_per_s"] if "samples_per_s" in row else row["batch_size"] / row["latency_s"]
-    return SweepPoint(row["strategy"], row["peak_memory_bytes"], throughput, bool(row.get("fits_memory", True)))
+    return SweepPoint(
+        row["strategy"], row["peak_memory_bytes"], throughput, bool(row.get("fits_memory", True))
+    )
 
 
 def _pareto_front(points: Iterable[SweepPoint]) -> list[SweepPoint]:
@@ -413,17 +421,18 @@ def plot_sweep(results: Iterable[Row], title: str = "") -> Figure:
     info = plot_sweep_info(results)
     figure, axes = _chart(9.0, 5.4)
     if info.front:
-        memory, throughput = [p.peak_memory_bytes / GIB for p in info.front], [p.samples_per_s for p in info.front]
-        axes.step(memory, throughput, where="post", color="#9A9A9A", linewidth=1.6, zorder=1)
+        memory_gib = [point.peak_memory_bytes / GIB for point in info.front]
+        throughput = [point.samples_per_s for point in info.front]
+        axes.step(memory_gib, throughput, where="post", color=FRONT, linewidth=1.6, zorder=1)
         _label_best(axes, info.front[-1])
     names = list(dict.fromkeys(point.strategy for point in info.points))
     for number, name in enumerate(names):
         _scatter(axes, number, [point for point in info.points if point.strategy == name])
+    axes.margins(0.08)
     axes.set_xlabel("peak memory of a device in GiB")
     axes.set_ylabel("samples per second")
     axes.set_xlim(left=0.0)
     axes.set_ylim(bottom=0.0)
-    axes.margins(0.08)
     axes.grid(color="#E6E6E6", linewidth=0.8)
     axes.set_axisbelow(True)
     handles = _sweep_legend(names, info)
@@ -441,9 +450,8 @@ def _label_best(axes: Axes, best: SweepPoint) -> None:
 
 
 def _look(number: int) -> tuple[str, str]:
-    """Return the colour and the marker of a strategy; no two alike among the first 84."""
-    colours = list(dict.fromkeys(COLOURS.values()))
-    return colours[number % len(colours)], MARKERS[number % len(MARKERS)]
+    """Return the colour and the marker of a strategy; no two alike among the first 77."""
+    return STRATEGY_COLOURS[number % 7], STRATEGY_MARKERS[number % 11]
 
 
 def _scatter(axes: Axes, number: int, points: Sequence[SweepPoint]) -> None:
@@ -463,8 +471,9 @@ def _sweep_legend(names: Sequence[str], info: SweepInfo) -> list[Line2D]:
         colour, marker = _look(number)
         handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name))
     if info.front:
-        handles.append(Line2D([], [], color="#9A9A9A", label="Pareto front"))
+        handles.append(Line2D([], [], color=FRONT, label="Pareto front"))
     if not all(point.fits_memory for point in info.points):
-        hollow = {"marker": "o", "markerfacecolor": "none", "color": INK}
-        handles.append(Line2D([], [], linestyle="none", label="does not fit", **hollow))
+        hollow = Line2D([], [], linestyle="none", marker="o", markerfacecolor="none", color=INK)
+        hollow.set_label("does not fit")
+        handles.append(hollow)
     return handles

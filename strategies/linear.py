@@ -4,7 +4,7 @@ A strategy file names its fields and its order; how the backbone is cut, which p
 fast a point can be at best is the same for all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from profiles.errors import InfeasibleError
 from strategies.actions import BACKWARD, FORWARD, StageAction
 from strategies.network import Network
 from strategies.partition import ChainCosts, Partition, block_partition, optimal_partition
-from strategies.pipeline import Cut, Recipe, Shape, layer_times, make_stages, trained_parameters
+from strategies.pipeline import Cut, FloatArray, Recipe, Shape, layer_times, make_stages, trained_parameters
 from strategies.plan import Stage
 from strategies.scenario import Scenario
 
@@ -234,7 +234,8 @@ def pipeline_bound(
     """Return seconds below which no iteration of a linear pipeline can take.
 
     Each position first waits for the forwards before it, then runs its own work, then waits for the backwards
-    after it; FIFO-1F1B besides sends at most P - s micro-batches ahead, so a round trip limits its pace.
+    after it; FIFO-1F1B besides sends at most P - s micro-batches ahead, so a round trip limits its pace. Each
+    link likewise carries all its messages one after the other.
 
     Args:
         strategy: the point.
@@ -243,21 +244,40 @@ def pipeline_bound(
         before_s: frozen work of each device before the pipeline, in seconds.
         after_s: frozen work of each device between its last backward and its optimizer step, in seconds.
     """
-    shape = shape_of(strategy)
-    shape.placement(scenario)
-    stages = stages_of(strategy, scenario)
+    shape, stages = shape_of(strategy), stages_of(strategy, scenario)
     forward_s = np.array([stage.forward_s for stage in stages])
     backward_s = np.array([stage.backward_s for stage in stages])
+    wire_s, delay_s = _hops(scenario, shape, stages)
+    there_s, back_s = wire_s[0] + delay_s, wire_s[1] + delay_s
     count, degree = shape.micro_batches, shape.degree
+    passes = 2 if scenario.workload.extra_forward else 1
+    head_s = _before(forward_s + np.append(there_s, 0.0))
+    tail_s = _before(backward_s + np.append(back_s, 0.0))
     work_s = count * (forward_s + backward_s)
     if depth_first:
-        trips = count // (degree - np.arange(degree))
-        work_s = np.maximum(work_s, trips * np.cumsum((forward_s + backward_s)[::-1])[::-1])
-    extra_s = count * forward_s if scenario.workload.extra_forward else 0.0
-    own_s = np.cumsum(forward_s) - forward_s + extra_s + work_s
+        around_s = forward_s + backward_s + np.append(there_s + back_s, 0.0)
+        work_s = np.maximum(work_s, count // (degree - np.arange(degree)) * np.cumsum(around_s[::-1])[::-1])
+    own_s = head_s + (passes - 1) * count * forward_s + work_s
+    link_s = (head_s + forward_s)[:-1] + passes * count * wire_s[0] + (tail_s + backward_s)[1:]
     steps_s = np.array([step_s(scenario, shape, stage, after_s) for stage in stages])
-    tail_s = np.cumsum(backward_s) - backward_s
-    return before_s + float(max((own_s + steps_s).max(), (own_s + tail_s).max() + steps_s[0]))
+    last_s = max(float((own_s + tail_s).max()), float(link_s.max(initial=0.0)))
+    return before_s + max(float((own_s + steps_s).max()), last_s + float(steps_s[0]))
+
+
+def _before(values: FloatArray) -> FloatArray:
+    """Return for each entry the sum of those before it."""
+    return np.cumsum(values) - values
+
+
+def _hops(scenario: Scenario, shape: Shape, stages: Sequence[Stage]) -> tuple[FloatArray, FloatArray]:
+    """Return seconds on the wire of one micro-batch over each hop, there and back, (2, P - 1), and the delays."""
+    component, batch = scenario.model.components[stages[0].component], shape.local_batch(scenario)
+    network = _network(scenario, shape)
+    routes = [network.route(p, p + 1) for p in range(shape.degree - 1)]
+    back = np.array([component.cut_bytes(stage.last_layer) * batch for stage in stages[:-1]])
+    sizes = np.stack([back + component.carried_bytes * batch, back])
+    wire_s = sizes * np.array([route.wire_s_per_byte for route in routes])
+    return wire_s, np.array([route.delay_s for route in routes])
 
 
 def step_s(scenario: Scenario, shape: Shape, stage: Stage, beside_s: float = 0.0) -> float:
