@@ -1,0 +1,168 @@
+"""Small clusters, models, scenarios and plans made in code: what the tests of plans and times share."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
+from profiles.devices import Device, Rates
+from profiles.models import Component, Layer, MeasuredTime, Model, Skip
+from strategies.actions import parse_action
+from strategies.placement import Placement
+from strategies.plan import Collective, Op, Plan, Tensor
+from strategies.scenario import Scenario, TrainingWorkload
+
+FREE = Link("ideal", float("inf"), 0.0, 0.0)
+
+
+def make_link(kind="nvswitch", bandwidth=float("inf"), latency_s=0.0, call_s=0.0, **pcie):
+    """A link; without a bandwidth its messages hold no port."""
+    return Link(kind, bandwidth, latency_s, call_s, **pcie)
+
+
+def make_cluster(
+    intra=FREE, inter=None, devices_per_node=64, max_nodes=None, slowdown=1.0, call_s=0.0, efficiency=1.0,
+    memory_bytes=None, memory_bytes_per_s=None,
+):  # fmt: skip
+    """A cluster of devices named ideal; optimizer steps take time only where a memory rate is given."""
+    rates = None
+    if memory_bytes_per_s is not None:
+        rates = Rates(1e12, 1e12, 1e12, memory_bytes_per_s, 0.0)
+    return Cluster(
+        name="made",
+        source="made by a test",
+        device=Device("ideal", "made by a test", memory_bytes, rates),
+        devices_per_node=devices_per_node,
+        max_nodes=max_nodes or (64 if inter else 1),
+        overlap_slowdown=slowdown,
+        intra_node=intra,
+        inter_node=inter,
+        collectives=Collectives(
+            call_s, tuple((operation, ((1.0, efficiency),)) for operation in OPERATIONS), ((1.0, 1.0),)
+        ),
+    )
+
+
+def make_component(
+    name, forward_s, backward_s=None, *, trainable=True, inputs=(), fixed_s=0.0, output_bytes=0.0,
+    saved_bytes=0.0, parameters=0, skips=(), carried_bytes=0.0, self_conditioning=0.0, blocks=None, locked=(),
+):  # fmt: skip
+    """A component with measured seconds per sample for each layer, on top of ``fixed_s`` per call.
+
+    The backward takes twice the forward unless told otherwise; layers in ``locked`` pass gradients through.
+    """
+    backward_s = backward_s or [2 * seconds if trainable else 0.0 for seconds in forward_s]
+    fixed_backward_s = 2 * fixed_s if trainable else 0.0
+    kinds = ["none" if not trainable else "input" if i in locked else "full" for i in range(len(forward_s))]
+    layers = tuple(
+        Layer(
+            block=blocks[i] if blocks else i,
+            name=f"layer{i}",
+            parameters=parameters,
+            backward=kind,
+            conv_flop=0.0,
+            matmul_flop=0.0,
+            attention_flop=0.0,
+            moved_bytes=0.0,
+            kernels=0,
+            output_bytes=output_bytes,
+            saved_bytes=saved_bytes if trainable else 0.0,
+        )
+        for i, kind in enumerate(kinds)
+    )
+    times = tuple(
+        MeasuredTime(i, batch, fixed_s + batch * forward, fixed_backward_s + batch * backward)
+        for i, (forward, backward) in enumerate(zip(forward_s, backward_s, strict=True))
+        for batch in (1, 2)
+    )
+    return Component(
+        name=name,
+        trainable=trainable,
+        inputs=tuple(inputs),
+        image_tokens=1,
+        text_tokens=0,
+        carried_bytes=carried_bytes,
+        self_conditioning=self_conditioning,
+        layers=layers,
+        skips=tuple(Skip(*skip) for skip in skips),
+        times=(("ideal", times),),
+    )
+
+
+def make_model(*components):
+    """A model of these components."""
+    return Model("made", "Made", "made by a test", "float16", 64, 64, tuple(components))
+
+
+def make_scenario(model, cluster, num_gpus, batch_size, **workload):
+    """A training scenario; an iteration runs the extra forward only if ``extra_forward`` says so."""
+    return Scenario.of(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
+
+
+def make_op(action, duration_s, reads="", writes="", early=()):
+    """An op whose tensors have names: ``reads`` and ``writes`` as words, ``early`` as (offset, name) pairs."""
+    return action, duration_s, reads.split(), writes.split(), early
+
+
+def make_plan(
+    rows, *, cluster=None, placement=None, sizes=None, collectives=(), given=(), kept=(), posted_after=None,
+    resident=(), blocking=False,
+):  # fmt: skip
+    """A plan of rows of ``make_op``; tensors not in ``sizes`` weigh nothing.
+
+    ``collectives`` are (devices, bytes, group position, reads, writes), all-reduces all of them; ``given`` and
+    ``kept`` are (name, device) pairs, the keys of ``posted_after`` too.
+    """
+    names = {}
+    for _, _, reads, writes, early in (op for row in rows for op in row):
+        for name in [*reads, *writes, *(name for _, name in early)]:
+            names.setdefault(name, len(names))
+    for _, _, _, reads, writes in collectives:
+        for name in [*reads.split(), *writes.split()]:
+            names.setdefault(name, len(names))
+    for name, _ in [*given, *kept]:
+        names.setdefault(name, len(names))
+
+    def numbers(words):
+        return tuple(names[word] for word in words)
+
+    ops = tuple(
+        tuple(
+            Op(
+                parse_action(action), duration_s, numbers(reads), numbers(writes),
+                tuple((offset_s, names[name]) for offset_s, name in early),
+            )
+            for action, duration_s, reads, writes, early in row
+        )
+        for row in rows
+    )  # fmt: skip
+    return Plan(
+        ops=ops,
+        tensors=tuple(Tensor(name, 0, 0, float((sizes or {}).get(name, 0.0))) for name in names),
+        placement=placement or Placement(cluster or make_cluster(), len(rows), len(rows), len(rows)),
+        collectives=tuple(
+            Collective(
+                "all_reduce", devices, size_bytes, position, numbers(reads.split()), numbers(writes.split())
+            )
+            for devices, size_bytes, position, reads, writes in collectives
+        ),
+        resident=tuple(resident) or tuple(() for _ in rows),
+        given=tuple((names[name], device) for name, device in given),
+        kept=tuple((names[name], device) for name, device in kept),
+        posted_after={(names[name], device): after for (name, device), after in (posted_after or {}).items()},
+        blocking=blocking,
+    )
+
+
+@pytest.fixture(scope="session")
+def make():
+    """The builders of this file, by what they build."""
+    return SimpleNamespace(
+        link=make_link,
+        cluster=make_cluster,
+        component=make_component,
+        model=make_model,
+        scenario=make_scenario,
+        op=make_op,
+        plan=make_plan,
+    )

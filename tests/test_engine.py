@@ -1,0 +1,588 @@
+"""The engine against closed forms, the worklist evaluator and a plain SimPy model of shared ports."""
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import DeadlockError
+from sim.engine import CHUNK_S, MAX_CHUNKS, simulate
+from sim.memory import memory_events
+from strategies.actions import BACKWARD, FORWARD
+from strategies.linear import gpipe_order, one_forward_one_backward_order
+from strategies.network import Network
+from strategies.placement import Placement
+from strategies.plan import Op, Plan, Tensor
+from strategies.worklist import evaluate
+
+ORDERS = {"gpipe": gpipe_order, "1f1b": one_forward_one_backward_order}
+SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (2, 8), (4, 1), (4, 2), (4, 4), (4, 16), (8, 3)]
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=150)
+
+
+def pipeline(order, placement, forward_s, backward_s, hidden_bytes=0.0, saved_bytes=0.0, blocking=False):
+    """A plan of stages with these seconds, in this order; both directions carry the same bytes."""
+    degree = len(order)
+    tensors, numbers = [], {}
+
+    def tensor(role, stage, micro_batch, size_bytes):
+        key = (role, stage, micro_batch)
+        if key not in numbers:
+            numbers[key] = len(tensors)
+            tensors.append(Tensor(role, stage, micro_batch, size_bytes))
+        return numbers[key]
+
+    def op(stage, kind, micro_batch):
+        saved = tensor("saved", stage, micro_batch, saved_bytes)
+        before = [tensor("hidden", stage - 1, micro_batch, hidden_bytes)] if stage else []
+        if kind == FORWARD:
+            after = [tensor("hidden", stage, micro_batch, hidden_bytes)] if stage + 1 < degree else []
+            return tuple(before), (saved, *after)
+        after = [tensor("gradient", stage + 1, micro_batch, hidden_bytes)] if stage + 1 < degree else []
+        before = [tensor("gradient", stage, micro_batch, hidden_bytes)] if stage else []
+        return (saved, *after), tuple(before)
+
+    durations_s = {FORWARD: forward_s, BACKWARD: backward_s}
+    ops = tuple(
+        tuple(Op(action, durations_s[action.kind][action.stage], *op(*action)) for action in row)
+        for row in order
+    )
+    return Plan(ops, tuple(tensors), placement, resident=((),) * degree, blocking=blocking)
+
+
+def line(cluster, degree):
+    """One pipeline with a GPU for each position."""
+    return Placement(cluster, degree, degree, degree)
+
+
+# Closed forms on free links.
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("degree", "micro_batches"), SHAPES)
+def test_equal_stages_take_the_closed_form_to_the_bit(make, order, degree, micro_batches):
+    rows = ORDERS[order](degree, micro_batches)
+    trace = simulate(pipeline(rows, line(make.cluster(), degree), [1.0] * degree, [2.0] * degree))
+    assert trace.end_s == (micro_batches + degree - 1) * 3.0
+    assert trace.ends[0][-1] == trace.end_s
+    assert sum(end - start for start, end in trace.busy(0)) == 3.0 * micro_batches
+
+
+@pytest.mark.parametrize(("degree", "micro_batches"), SHAPES)
+def test_1f1b_holds_the_activations_of_the_micro_batches_ahead(make, degree, micro_batches):
+    rows = one_forward_one_backward_order(degree, micro_batches)
+    plan = pipeline(rows, line(make.cluster(), degree), [1.0] * degree, [2.0] * degree, saved_bytes=1.0)
+    assert held(simulate(plan)) == [min(micro_batches, degree - position) for position in range(degree)]
+
+
+@pytest.mark.parametrize(("degree", "micro_batches"), SHAPES)
+def test_gpipe_holds_the_activations_of_all_micro_batches(make, degree, micro_batches):
+    rows = gpipe_order(degree, micro_batches)
+    plan = pipeline(rows, line(make.cluster(), degree), [1.0] * degree, [2.0] * degree, saved_bytes=1.0)
+    assert held(simulate(plan)) == [micro_batches] * degree
+
+
+def held(trace):
+    """The most bytes that lie on each device at once."""
+    devices, _, changes = memory_events(trace)
+    return [float(np.cumsum(changes[devices == device]).max()) for device in range(trace.plan.num_devices)]
+
+
+def test_every_hop_adds_its_wire_latency_and_call(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=4.0, latency_s=0.25, call_s=0.5))
+    trace = simulate(pipeline(gpipe_order(2, 1), line(cluster, 2), [1.0, 1.0], [2.0, 2.0], hidden_bytes=2.0))
+    assert trace.starts == [[0.0, 6.5], [2.25, 3.25]]
+    assert trace.end_s == 8.5
+
+
+def test_messages_between_nodes_take_the_slower_link(make):
+    cluster = make.cluster(
+        make.link("nvswitch", bandwidth=8.0),
+        make.link("nic", bandwidth=1.0, latency_s=0.5),
+        devices_per_node=2,
+    )
+    trace = simulate(pipeline(gpipe_order(4, 1), line(cluster, 4), [1.0] * 4, [1.0] * 4, hidden_bytes=8.0))
+    assert [starts[0] for starts in trace.starts] == [0.0, 2.0, 11.5, 13.5]
+
+
+def test_a_port_carries_one_message_after_the_other(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a"), make.op("0F1", 1.0, writes="b")],
+        [make.op("1F0", 1.0, "a"), make.op("1F1", 1.0, "b")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 3.0, "b": 3.0}))
+    assert (trace.sent, trace.arrived) == ([1.0, 4.0], [4.0, 7.0])
+    assert trace.starts[1] == [4.0, 7.0]
+
+
+def test_latency_holds_no_port(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0, latency_s=10.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a b")],
+        [make.op("1F0", 1.0, "a"), make.op("1F1", 1.0, "b")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 1.0, "b": 1.0}))
+    assert sorted(trace.arrived) == [12.0, 13.0]
+
+
+def test_a_tensor_crosses_once_however_often_it_is_read(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a")],
+        [make.op("1F0", 1.0, "a"), make.op("1F1", 1.0, "a")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 2.0}))
+    assert trace.p2p_bytes == 2.0
+    assert trace.starts[1] == [3.0, 4.0]
+
+
+def test_two_stages_on_one_device_move_nothing(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0, latency_s=1.0))
+    rows = [[make.op("0F0", 1.0, writes="a"), make.op("1F0", 1.0, "a")]]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 9.0}))
+    assert (trace.end_s, trace.p2p_bytes) == (2.0, 0.0)
+
+
+def test_a_kept_tensor_must_arrive_before_the_iteration_ends(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
+    rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 1.0)]]
+    plan = make.plan(rows, cluster=cluster, sizes={"a": 5.0}, kept=[("a", 1)])
+    assert simulate(plan).end_s == evaluate(plan, Network(plan.placement)).end_s == 6.0
+
+
+def test_a_plan_without_work_takes_no_time(make):
+    assert simulate(make.plan([[], []])).end_s == 0.0
+
+
+# When receives are posted.
+
+
+def test_a_message_waits_for_its_receive_to_be_posted(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a")],
+        [make.op("1F0", 4.0), make.op("1F1", 2.0), make.op("1F2", 1.0, "a")],
+    ]
+    sizes = {"a": 2.0}
+    assert simulate(make.plan(rows, cluster=cluster, sizes=sizes)).sent == [1.0]
+    posted = make.plan(rows, cluster=cluster, sizes=sizes, posted_after={("a", 1): 1})
+    assert (simulate(posted).sent, simulate(posted).starts[1]) == ([6.0], [0.0, 4.0, 8.0])
+
+
+def test_a_blocking_device_waits_for_what_it_sends(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a"), make.op("0F1", 1.0)],
+        [make.op("1F5", 4.0), make.op("1F0", 1.0, "a")],
+    ]
+    sizes = {"a": 2.0}
+    assert simulate(make.plan(rows, cluster=cluster, sizes=sizes)).starts == [[0.0, 1.0], [0.0, 4.0]]
+    blocking = simulate(make.plan(rows, cluster=cluster, sizes=sizes, blocking=True))
+    assert blocking.starts == [[0.0, 6.0], [0.0, 6.0]]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("degree", "micro_batches"), SHAPES)
+def test_blocking_pipelines_come_to_an_end_and_are_never_faster(make, order, degree, micro_batches):
+    placement = line(make.cluster(make.link("nvswitch", bandwidth=10.0, latency_s=0.1)), degree)
+    stages = [1.0 + 0.3 * (position % 3) for position in range(degree)]
+    rows = ORDERS[order](degree, micro_batches)
+    overlapped, blocking = (
+        simulate(pipeline(rows, placement, stages, stages, hidden_bytes=4.0, blocking=blocking))
+        for blocking in (False, True)
+    )
+    assert blocking.end_s >= overlapped.end_s - 1e-9
+    assert blocking.p2p_bytes == overlapped.p2p_bytes
+
+
+# Against the worklist evaluator, wherever no port is shared.
+
+seconds = st.floats(0.01, 3.0)
+
+
+@st.composite
+def stages(draw):
+    """Forward and backward seconds of each stage, and the number of micro-batches."""
+    degree = draw(st.integers(1, 6))
+    times = st.lists(seconds, min_size=degree, max_size=degree)
+    return draw(times), draw(times), draw(st.integers(1, 9))
+
+
+@repeatable
+@given(stages(), st.sampled_from(sorted(ORDERS)), st.floats(0.0, 4.0), st.booleans())
+def test_with_any_latency_the_engine_equals_the_worklist(make, times, order, latency_s, blocking):
+    forward_s, backward_s, micro_batches = times
+    degree = len(forward_s)
+    placement = line(make.cluster(make.link(latency_s=latency_s)), degree)
+    rows = ORDERS[order](degree, micro_batches)
+    plan = pipeline(rows, placement, forward_s, backward_s, hidden_bytes=1.0, blocking=blocking)
+    assert_same_times(simulate(plan), evaluate(plan, Network(placement)))
+
+
+@repeatable
+@given(stages(), st.sampled_from(sorted(ORDERS)), st.floats(0.0, 1.0))
+def test_with_ports_held_no_longer_than_any_op_the_engine_equals_the_worklist(make, times, order, share):
+    # In 1F1B with two positions, and in GPipe with any, no two messages then ever meet in a port.
+    forward_s, backward_s, micro_batches = times
+    degree = len(forward_s) if order == "gpipe" else min(2, len(forward_s))
+    placement = line(make.cluster(make.link("nvswitch", bandwidth=1.0, latency_s=0.2)), degree)
+    rows = ORDERS[order](degree, micro_batches)
+    shortest_s = min(forward_s[:degree] + backward_s[:degree])
+    plan = pipeline(rows, placement, forward_s, backward_s, hidden_bytes=share * shortest_s)
+    assert_same_times(simulate(plan), evaluate(plan, Network(placement)))
+
+
+@repeatable
+@given(stages(), st.floats(0.0, 2.0), st.floats(0.0, 2.0))
+def test_with_collectives_on_links_of_their_own_the_engine_equals_the_worklist(make, times, bytes_, call_s):
+    # Two groups of a position each: every device reduces after its last backward.
+    forward_s, backward_s, micro_batches = times
+    degree = len(forward_s)
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2 * degree, call_s=call_s)
+    rows = [
+        [
+            make.op(f"{position}F0", forward_s[position]),
+            make.op(f"{position}B0", backward_s[position], writes=f"g{position}"),
+            make.op(f"{position}F1", micro_batches),
+            make.op(f"{position}O", 0.5, f"r{position}"),
+        ]
+        for position in range(degree)
+    ]
+    reductions = [((p,), bytes_, p, f"g{p}", f"r{p}") for p in range(degree)]
+    plan = make.plan(rows, placement=Placement(cluster, 2 * degree, degree, degree), collectives=reductions)
+    trace, expected = simulate(plan), evaluate(plan, Network(plan.placement))
+    assert_same_times(trace, expected)
+    assert trace.collective_bytes == expected.collective_bytes
+
+
+def assert_same_times(trace, expected):
+    for found, wanted in zip(
+        [*trace.starts, *trace.ends, trace.sent, trace.arrived, sum(trace.collectives, ())],
+        [*expected.starts, *expected.ends, expected.sent, expected.arrived, sum(expected.collectives, ())],
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+    assert trace.end_s == pytest.approx(expected.end_s, abs=1e-9)
+    assert trace.p2p_bytes == expected.p2p_bytes
+
+
+# Against a plain SimPy model, where ports are shared.
+
+
+class PlainModel:
+    """Every port a Resource of its own, every message a process that holds its ports."""
+
+    def __init__(self, plan):
+        self.env, self.plan, self.network = simpy.Environment(), plan, Network(plan.placement)
+        self.ports = {}
+        self.arrivals = {}
+        self.readers = {}
+        writers = {
+            tensor: device for device, ops in enumerate(plan.ops) for op in ops for tensor in op.writes
+        }
+        for device, ops in enumerate(plan.ops):
+            for tensor in (tensor for op in ops for tensor in op.reads):
+                if writers[tensor] != device and device not in self.readers.setdefault(tensor, []):
+                    self.readers[tensor].append(device)
+                    self.arrivals[tensor, device] = self.env.event()
+        self.starts = [[] for _ in plan.ops]
+
+    def run(self):
+        for device in range(len(self.plan.ops)):
+            self.env.process(self.device(device))
+        self.env.run()
+        return self.starts
+
+    def device(self, device):
+        for op in self.plan.ops[device]:
+            yield self.env.all_of(
+                [self.arrivals[t, device] for t in op.reads if (t, device) in self.arrivals]
+            )
+            self.starts[device].append(self.env.now)
+            yield self.env.timeout(op.duration_s)
+            for tensor in op.writes:
+                for reader in self.readers.get(tensor, []):
+                    self.env.process(self.message(tensor, device, reader))
+
+    def message(self, tensor, source, target):
+        route = self.network.route(source, target)
+        size_bytes = self.plan.tensors[tensor].size_bytes
+        requests = []
+        for port, hold_s_per_byte in route.ports:
+            resource = self.ports.setdefault(port, simpy.Resource(self.env))
+            requests.append((resource, resource.request(), hold_s_per_byte))
+        yield self.env.all_of([request for _, request, _ in requests])
+        for resource, request, hold_s_per_byte in requests:
+            self.env.process(self.release(resource, request, size_bytes * hold_s_per_byte))
+        yield self.env.timeout(size_bytes * route.wire_s_per_byte + route.delay_s)
+        self.arrivals[tensor, target].succeed()
+
+    def release(self, resource, request, after_s):
+        yield self.env.timeout(after_s)
+        resource.release(request)
+
+
+def pcie(make, bandwidth):
+    return make.link(
+        "pcie", bandwidth, 0.05, 0.02, switch_size=2,
+        switch_bandwidth_bytes_per_s=0.8 * bandwidth, host_bandwidth_bytes_per_s=1.2 * bandwidth,
+    )  # fmt: skip
+
+
+def shared_placements(make):
+    """Pipelines whose messages meet in ports: in a node's, a switch's, the host's, or those of folded replicas."""
+    nodes = make.cluster(make.link("nvswitch", 2.0, 0.1), make.link("nic", 1.0, 0.3), devices_per_node=2)
+    big_nodes = make.cluster(make.link("nvswitch", 2.0, 0.1), make.link("nic", 4.0, 0.3), devices_per_node=4)
+    return {
+        "small nodes": Placement(nodes, 8, 8, 8),
+        "replicated positions": Placement(nodes, 8, 8, 4),
+        "data inner": Placement(nodes, 8, 4, 4, data_inner=True),
+        "data inner, big nodes": Placement(big_nodes, 16, 4, 4, data_inner=True),
+        "pcie": Placement(make.cluster(pcie(make, 1.0)), 8, 8, 8),
+        "pcie, replicated": Placement(make.cluster(pcie(make, 2.0)), 8, 8, 4),
+        "nvswitch": Placement(make.cluster(make.link("nvswitch", 0.5, 0.1)), 6, 6, 6),
+    }
+
+
+SHARED = (
+    "small nodes", "replicated positions", "data inner", "data inner, big nodes", "pcie", "pcie, replicated",
+    "nvswitch",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_ports_behave_like_a_resource_each(make, name, order, seed):
+    random = np.random.default_rng(seed)
+    placement = shared_placements(make)[name]
+    degree, micro_batches = placement.num_positions, int(random.integers(1, 9))
+    forward_s, backward_s = random.uniform(0.1, 2.0, size=(2, degree))
+    rows = ORDERS[order](degree, micro_batches)
+    plan = pipeline(rows, placement, forward_s, backward_s, hidden_bytes=random.uniform(0.0, 2.0))
+    trace = simulate(plan)
+    for found, wanted in zip(trace.starts, PlainModel(plan).run(), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_shared_ports_of_these_placements_do_delay_messages(make, name):
+    placement = shared_placements(make)[name]
+    degree = placement.num_positions
+    rows = one_forward_one_backward_order(degree, 6)
+    plan = pipeline(rows, placement, [1.0] * degree, [1.0] * degree, hidden_bytes=1.9)
+    assert simulate(plan).end_s > evaluate(plan, Network(placement)).end_s + 0.1
+
+
+# Compute beside collectives.
+
+
+def reducing(make, rows, reductions, slowdown=1.5, bandwidth=1.0, call_s=0.0, **rest):
+    """A plan of one position on two GPUs, whose all-reduce of b bytes takes b seconds at a bandwidth of 1."""
+    cluster = make.cluster(
+        make.link("nvswitch", bandwidth), devices_per_node=2, slowdown=slowdown, call_s=call_s
+    )
+    return make.plan(rows, placement=Placement(cluster, 2, 1, 1), collectives=reductions, **rest)
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "end_s"),
+    [
+        (0.0, 3.0),  # nothing to overlap with
+        (1.0, 1.0 + 1.0 + (2.0 - 1.0 / 1.5)),  # one second beside it does 1 / 1.5 of work
+        (3.0, 1.0 + 3.0),  # beside it throughout, both end together
+        (6.0, 1.0 + 6.0),  # compute is done before it
+    ],
+)
+def test_compute_beside_a_collective_takes_longer_by_the_overlap(make, bytes_, end_s):
+    rows = [[make.op("0B0", 1.0, writes="g"), make.op("0F1", 2.0)]]
+    trace = simulate(reducing(make, rows, [((0,), bytes_, 0, "g", "r")]))
+    assert trace.end_s == pytest.approx(end_s, abs=1e-12)
+    assert trace.ends[0][1] == pytest.approx(min(end_s, 4.0), abs=1e-12)
+
+
+def test_two_collectives_beside_one_op_both_lengthen_it(make):
+    # Reductions of 1 s each start at 1 s and 2 s, back to back; 3 s of compute start at 1 s.
+    rows = [[make.op("0B0", 1.0, writes="g h"), make.op("0F1", 3.0)]]
+    trace = simulate(reducing(make, rows, [((0,), 1.0, 0, "g", "r"), ((0,), 1.0, 0, "h", "s")]))
+    assert trace.collectives == [pytest.approx((1.0, 2.0)), pytest.approx((2.0, 3.0))]
+    assert trace.ends[0][1] == pytest.approx(3.0 + (3.0 - 2.0 / 1.5))
+
+
+def test_a_collective_that_begins_within_an_op_slows_its_rest(make):
+    # Half of 2 s is done when 1 s of all-reduce begins; it does 1 / 2 of a second of work meanwhile.
+    rows = [[make.op("0B0", 2.0, early=[(1.0, "g")])]]
+    trace = simulate(reducing(make, rows, [((0,), 1.0, 0, "g", "r")], slowdown=2.0))
+    assert trace.collectives == [pytest.approx((1.0, 2.0))]
+    assert trace.ends == [[pytest.approx(2.5)]]
+
+
+def test_without_slowdown_compute_and_collectives_ignore_one_another(make):
+    rows = [[make.op("0B0", 1.0, writes="g"), make.op("0F1", 2.0), make.op("0O", 1.0, "r")]]
+    trace = simulate(reducing(make, rows, [((0,), 4.0, 0, "g", "r")], slowdown=1.0))
+    assert (trace.starts, trace.end_s) == ([[0.0, 1.0, pytest.approx(5.0)]], pytest.approx(6.0))
+
+
+def test_the_call_of_a_collective_comes_before_its_wire(make):
+    rows = [[make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")]]
+    trace = simulate(reducing(make, rows, [((0,), 2.0, 0, "g", "r")], slowdown=1.0, call_s=0.25))
+    assert trace.collectives == [(1.0, pytest.approx(3.25))]
+
+
+# Early writes.
+
+
+def test_buckets_are_reduced_while_the_backward_runs(make):
+    rows = [[make.op("0B0", 4.0, early=[(1.0, "g0"), (3.0, "g1")]), make.op("0O", 1.0, "r0 r1")]]
+    reductions = [((0,), 1.0, 0, "g0", "r0"), ((0,), 2.0, 0, "g1", "r1")]
+    trace = simulate(reducing(make, rows, reductions, slowdown=1.0))
+    assert trace.collectives == [pytest.approx((1.0, 2.0)), pytest.approx((3.0, 5.0))]
+    assert trace.starts == [[0.0, pytest.approx(5.0)]]
+
+
+def test_an_early_tensor_leaves_before_its_op_ends(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
+    rows = [
+        [make.op("0F0", 4.0, early=[(1.0, "a")], writes="b")],
+        [make.op("1F0", 1.0, "a"), make.op("1F1", 1.0, "b")],
+    ]
+    plan = make.plan(rows, cluster=cluster, sizes={"a": 1.0, "b": 1.0})
+    assert simulate(plan).starts == [[0.0], [2.0, 5.0]]
+    assert_same_times(simulate(plan), evaluate(plan, Network(plan.placement)))
+
+
+def test_the_communication_stream_keeps_its_order(make):
+    # The second reduction could start at 1 s, but stands behind the first, which is ready at 3 s.
+    rows = [[make.op("0B0", 1.0, writes="late"), make.op("0B1", 2.0, writes="first")]]
+    reductions = [((0,), 1.0, 0, "first", "r"), ((0,), 1.0, 0, "late", "s")]
+    trace = simulate(reducing(make, rows, reductions, slowdown=1.0))
+    assert trace.collectives == [pytest.approx((3.0, 4.0)), pytest.approx((4.0, 5.0))]
+
+
+# Collectives and messages on the same ports.
+
+
+def test_a_message_gets_its_turn_between_two_chunks(make):
+    # Position 0 reduces for 10 chunks from 0 on; its message of half a chunk is sent in the middle of the third.
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=4)
+    rows = [
+        [make.op("0B0", 0.0, writes="g"), make.op("0B1", 2.5 * CHUNK_S, writes="a")],
+        [make.op("1F0", 0.0, "a")],
+    ]
+    plan = make.plan(
+        rows, placement=Placement(cluster, 4, 2, 2), sizes={"a": 0.5 * CHUNK_S},
+        collectives=[((0,), 10 * CHUNK_S, 0, "g", "r")],
+    )  # fmt: skip
+    trace = simulate(plan)
+    slot = trace.wiring.slots[plan.ops[1][0].reads[0], 1]
+    assert trace.sent[slot] == pytest.approx(3.0 * CHUNK_S)
+    assert trace.collectives == [pytest.approx((0.0, 10.5 * CHUNK_S))]
+
+
+def test_a_long_collective_moves_in_no_more_chunks_than_allowed(make):
+    # One chunk is now a 64th of a second; a message waits for the one that is on the wire.
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=4)
+    rows = [
+        [make.op("0B0", 0.0, writes="g"), make.op("0B1", 0.5 / MAX_CHUNKS, writes="a")],
+        [make.op("1F0", 0.0, "a")],
+    ]
+    plan = make.plan(
+        rows, placement=Placement(cluster, 4, 2, 2), sizes={"a": 0.25}, collectives=[((0,), 1.0, 0, "g", "r")]
+    )
+    trace = simulate(plan)
+    assert trace.arrived[trace.wiring.slots[plan.ops[1][0].reads[0], 1]] == pytest.approx(
+        1 / MAX_CHUNKS + 0.25
+    )
+    assert trace.end_s == pytest.approx(1.25)
+
+
+def test_collectives_of_one_node_share_its_port(make):
+    # Two positions in each of two nodes: their reductions cross the same two ports and take turns, chunk by chunk.
+    cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=2)
+    rows = [[make.op("0B0", 0.0, writes="g0")], [make.op("1B0", 0.0, writes="g1")]]
+    reductions = [((0,), 1.0, 0, "g0", "r0"), ((1,), 1.0, 1, "g1", "r1")]
+    trace = simulate(make.plan(rows, placement=Placement(cluster, 4, 2, 2), collectives=reductions))
+    (_, first_s), (_, second_s) = trace.collectives
+    assert (first_s, second_s) == (pytest.approx(2.0 - 1 / MAX_CHUNKS), pytest.approx(2.0))
+
+
+# Order and errors.
+
+
+def test_messages_of_one_moment_leave_in_the_order_of_the_devices(make):
+    cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=2)
+    rows = [
+        [make.op("0F0", 1.0, writes="a")],
+        [make.op("1F0", 1.0, writes="b")],
+        [make.op("2F0", 1.0, "a")],
+        [make.op("3F0", 1.0, "b")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 1.0, "b": 1.0}))
+    assert [trace.starts[device][0] for device in (2, 3)] == [2.0, 3.0]
+
+
+def test_messages_of_one_op_leave_in_the_order_it_writes_them(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a b")],
+        [make.op("1F0", 1.0, "b"), make.op("1F1", 1.0, "a")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 1.0, "b": 2.0}))
+    assert trace.starts[1] == [4.0, 5.0]
+
+
+def test_two_runs_are_identical_to_the_bit(make):
+    placement = shared_placements(make)["small nodes"]
+    plan = pipeline(gpipe_order(8, 5), placement, [0.1] * 8, [0.2] * 8, hidden_bytes=0.3)
+    first, second = simulate(plan), simulate(plan)
+    assert (first.starts, first.ends) == (second.starts, second.ends)
+    assert (first.sent, first.arrived) == (second.sent, second.arrived)
+
+
+def test_a_deadlock_names_what_every_stuck_device_waits_for(make):
+    rows = [
+        [make.op("0F0", 1.0, "c", "a")],
+        [make.op("1F0", 1.0, "a", "b")],
+        [make.op("2F0", 1.0), make.op("2F1", 1.0, "b", "c")],
+        [make.op("3F0", 1.0)],
+    ]
+    plan = make.plan(rows)
+    message = (
+        r"^deadlock: device 0 waits in 0F0 for c 0\.0; device 1 waits in 1F0 for a 0\.0;"
+        r" device 2 waits in 2F1 for b 0\.0$"
+    )
+    with pytest.raises(DeadlockError, match=message):
+        simulate(plan)
+    with pytest.raises(DeadlockError, match=message):
+        evaluate(plan, Network(plan.placement))
+
+
+def test_reading_what_nobody_writes_is_a_deadlock(make):
+    with pytest.raises(DeadlockError, match=r"device 1 waits for a 0\.0, which nobody writes"):
+        simulate(make.plan([[make.op("0F0", 1.0)], [make.op("1F0", 1.0, "a")]]))
+
+
+def test_reading_what_the_same_device_writes_later_is_a_deadlock(make):
+    rows = [[make.op("0B0", 1.0, "a"), make.op("0F0", 1.0, writes="a")]]
+    with pytest.raises(
+        DeadlockError, match=r"device 0 waits in 0B0 for a 0\.0, which it writes only later, in 0F0"
+    ):
+        simulate(make.plan(rows))
+
+
+def test_a_collective_that_nobody_feeds_is_a_deadlock(make):
+    with pytest.raises(DeadlockError, match=r"all_reduce waits for g 0\.0, which nobody writes"):
+        simulate(reducing(make, [[make.op("0B0", 1.0)]], [((0,), 1.0, 0, "g", "r")]))
+
+
+def test_receives_posted_too_late_are_a_deadlock(make):
+    # Each device posts its receive only after an op that waits for the other's message.
+    rows = [
+        [make.op("0F0", 1.0, writes="a"), make.op("0F1", 1.0, "b"), make.op("0F2", 1.0, "d")],
+        [make.op("1F0", 1.0, writes="b d"), make.op("1F1", 1.0, "a")],
+    ]
+    with pytest.raises(DeadlockError, match=r"device 0 waits in 0F1 for b 0\.0"):
+        simulate(make.plan(rows, posted_after={("b", 0): 1}))

@@ -1,0 +1,132 @@
+"""Which GPUs the positions of a pipeline stand for, and which ports lie between them."""
+
+from itertools import product
+
+import pytest
+
+from profiles.collectives import Group
+from profiles.errors import InfeasibleError
+from strategies.network import Network
+from strategies.placement import Placement
+from strategies.plan import Collective
+
+
+@pytest.fixture
+def nodes_of(make):
+    """Return a cluster of nodes with so many devices: 1 GB/s between devices, 100 MB/s between nodes."""
+
+    def build(devices):
+        intra = make.link("nvswitch", 1e9, 0.001, 0.002)
+        return make.cluster(intra, make.link("nic", 1e8, 0.01, 0.02), devices_per_node=devices)
+
+    return build
+
+
+def test_neighbouring_gpus_go_to_the_positions_of_one_group(nodes_of):
+    placement = Placement(nodes_of(8), 8, 4, 2)
+    assert [placement.ranks(position) for position in (0, 1)] == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert [placement.devices(position) for position in (0, 1)] == [[0, 1], [2, 3]]
+
+
+def test_data_inner_gives_neighbouring_gpus_to_the_replicas_of_a_position(nodes_of):
+    placement = Placement(nodes_of(8), 8, 4, 2, data_inner=True)
+    assert [set(placement.ranks(position)) for position in (0, 1)] == [{0, 1, 2, 3}, {4, 5, 6, 7}]
+    assert placement.devices(1) == [4, 6]
+
+
+@pytest.mark.parametrize("data_inner", [False, True])
+@pytest.mark.parametrize(("gpus", "group", "positions"), [(8, 8, 8), (8, 2, 2), (16, 8, 2), (16, 4, 4)])
+def test_every_gpu_holds_one_position_of_one_group(nodes_of, gpus, group, positions, data_inner):
+    placement = Placement(nodes_of(4), gpus, group, positions, data_inner)
+    slots = product(range(placement.num_groups), range(positions), range(placement.replicas))
+    assert sorted(placement.rank(*slot) for slot in slots) == list(range(gpus))
+    assert placement.num_groups * placement.replicas == placement.copies == gpus // positions
+
+
+@pytest.mark.parametrize(
+    ("gpus", "group", "positions", "words"),
+    [
+        (8, 3, 3, r"gpus\(8\) is no multiple of group_size\(3\)"),
+        (8, 4, 3, r"group_size\(4\) is no multiple of pipeline_degree\(3\)"),
+        (12, 3, 3, r"neighbours\(3\) and devices_per_node\(4\) do not divide one another"),
+        (10, 2, 2, r"gpus\(10\) and devices_per_node\(4\) do not divide one another"),
+        (24, 24, 4, r"replicas\(6\) and devices_per_node\(4\) do not divide one another"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused_with_their_numbers(nodes_of, gpus, group, positions, words):
+    with pytest.raises(InfeasibleError, match=words):
+        Placement(nodes_of(4), gpus, group, positions)
+
+
+def test_inside_one_node_any_group_goes(nodes_of):
+    assert Placement(nodes_of(8), 6, 3, 3).num_groups == 2
+
+
+def test_replicas_of_a_position_reduce_over_all_their_nodes(nodes_of):
+    assert Placement(nodes_of(4), 16, 4, 4).group(0) == Group(4, 4)
+    assert Placement(nodes_of(4), 16, 4, 4, data_inner=True).group(0) == Group(4, 1)
+    assert Placement(nodes_of(4), 8, 4, 2).group(1) == Group(4, 2)
+
+
+def test_inside_a_node_a_message_holds_the_ports_of_both_devices(nodes_of):
+    placement = Placement(nodes_of(4), 4, 4, 4)
+    assert list(placement.path(1, 2)) == [(("nvswitch", "out", 1), 1e9), (("nvswitch", "in", 2), 1e9)]
+    assert placement.delay_s(1, 2) == 0.003
+
+
+def test_between_nodes_a_message_holds_the_ports_of_both_nodes(nodes_of):
+    placement = Placement(nodes_of(4), 8, 8, 8)
+    assert list(placement.path(3, 4)) == [(("nic", "out", 0), 1e8), (("nic", "in", 1), 1e8)]
+    assert placement.delay_s(3, 4) == 0.03
+
+
+def test_over_free_links_a_message_holds_nothing(make):
+    network = Network(Placement(make.cluster(), 4, 4, 4))
+    route = network.route(0, 3)
+    assert (route.ports, route.wire_s_per_byte, route.delay_s) == ((), 0.0, 0.0)
+
+
+def test_on_pcie_two_switches_meet_at_the_host(make):
+    link = make.link(
+        "pcie",
+        8.0,
+        switch_size=2,
+        switch_bandwidth_bytes_per_s=4.0,
+        host_bandwidth_bytes_per_s=2.0,
+    )
+    network = Network(Placement(make.cluster(link), 4, 4, 4))
+    assert sorted(hold for _, hold in network.route(1, 2).ports) == [1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2]
+    assert network.route(1, 2).wire_s_per_byte == 1 / 2
+    assert network.route(0, 1).wire_s_per_byte < 1 / 2
+
+
+def test_folded_replicas_load_the_port_they_share(nodes_of):
+    # Two pipelines of two positions, each from node 0 to node 1: their messages leave through one port.
+    network = Network(Placement(nodes_of(2), 4, 2, 2, data_inner=True))
+    assert [hold for _, hold in network.route(0, 1).ports] == [2 / 1e8, 2 / 1e8]
+    assert network.route(0, 1).wire_s_per_byte == 2 / 1e8
+
+
+def test_ports_of_one_node_are_one_port_to_all_its_devices(nodes_of):
+    network = Network(Placement(nodes_of(2), 4, 4, 4))
+    out_of_0 = {port for port, _ in network.route(0, 2).ports}
+    out_of_1 = {port for port, _ in network.route(1, 3).ports}
+    assert out_of_0 == out_of_1
+
+
+def test_a_collective_counts_what_every_member_of_every_group_sends(nodes_of):
+    network = Network(Placement(nodes_of(8), 8, 2, 2))
+    among_replicas = network.collective(Collective("all_reduce", (0,), 100.0, 0, (), ()))
+    among_positions = network.collective(Collective("all_gather", (0, 1), 100.0, None, (), ()))
+    assert among_replicas.sent_bytes == 4 * 2 * 0.75 * 100
+    assert among_positions.sent_bytes == 4 * 2 * 0.5 * 100
+
+
+def test_rings_of_one_node_hold_its_port_both_ways(nodes_of):
+    network = Network(Placement(nodes_of(2), 8, 2, 2))
+    first = network.collective(Collective("all_reduce", (0,), 1e8, 0, (), ()))
+    second = network.collective(Collective("all_reduce", (1,), 1e8, 1, (), ()))
+    assert first.ports == second.ports
+    assert len(first.ports) == 2
+    assert first.wire_s == 2 * 0.75
+    assert first.fixed_s == pytest.approx(2 * 3 * 0.01)
