@@ -1,0 +1,190 @@
+"""Chrome traces: the schema that viewers need, and that they say what the trace says."""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+from profiles.errors import InputError
+from sim.engine import simulate
+from sim.experiment import replay
+from sim.exports import chrome_trace, write_chrome_trace
+from sim.memory import peak_memory_bytes
+from strategies.registry import make_strategy
+
+KEYS = {
+    "X": {"pid", "tid", "name", "cat", "ts", "dur", "args"},
+    "M": {"pid", "tid", "name", "ts", "args"},
+    "C": {"pid", "tid", "name", "ts", "args"},
+    "b": {"pid", "tid", "name", "cat", "ts", "id", "args"},
+    "e": {"pid", "tid", "name", "cat", "ts", "id"},
+    "s": {"pid", "tid", "name", "cat", "ts", "id", "args"},
+    "f": {"pid", "tid", "name", "cat", "ts", "id", "bp", "args"},
+}
+
+
+@pytest.fixture(scope="module")
+def trace(make):
+    """A filled pipeline with frozen layers, messages, collectives and optimizer steps; times that do not round."""
+    encoder = make.component("encoder", [0.003, 0.004, 0.005], trainable=False, output_bytes=3e5)
+    backbone = make.component(
+        "backbone", [0.01 / 3] * 8, inputs=["encoder"], output_bytes=1e6, saved_bytes=4e6, parameters=1000
+    )
+    cluster = make.cluster(
+        make.link(bandwidth=1e9, latency_s=7e-6), memory_bytes_per_s=1e8, slowdown=1.5, call_s=1e-5
+    )
+    scenario = make.scenario(make.model(encoder, backbone), cluster, 8, 64)
+    parameters = {"pipeline_degree": 4, "micro_batches": 4, "group_size": 4}
+    return replay(make_strategy("diffusionpipe", parameters), scenario)
+
+
+@pytest.fixture(scope="module")
+def events(trace):
+    return chrome_trace(trace)["traceEvents"]
+
+
+def of_phase(events, *phases):
+    return [event for event in events if event["ph"] in phases]
+
+
+def by_track(events):
+    tracks = defaultdict(list)
+    for event in of_phase(events, "X"):
+        tracks[event["pid"], event["tid"]].append(event)
+    return tracks
+
+
+def nanoseconds(microseconds):
+    return round(microseconds * 1e3)
+
+
+def names_of(events):
+    return {
+        (event["pid"], event["tid"] if event["name"] == "thread_name" else None): event["args"]["name"]
+        for event in of_phase(events, "M")
+        if event["name"] in ("process_name", "thread_name")
+    }
+
+
+def test_every_event_has_the_keys_of_its_phase(events):
+    assert {event["ph"] for event in events} == set(KEYS)
+    for event in events:
+        assert set(event) - {"ph"} == KEYS[event["ph"]]
+        assert event["ts"] >= 0
+        assert event.get("dur", 0) >= 0
+
+
+def test_events_are_sorted_by_time_after_the_names(events):
+    phases = [event["ph"] for event in events]
+    assert "M" not in phases[phases.count("M") :]
+    times = [event["ts"] for event in events]
+    assert times == sorted(times)
+
+
+def test_devices_are_processes_with_a_compute_and_a_communication_thread(events):
+    names = names_of(events)
+    assert [names[pid, None] for pid in (1, 2, 3, 4, 5)] == [*(f"device {d}" for d in range(4)), "bubbles"]
+    assert {(names[pid, 1], names[pid, 2]) for pid in (1, 2, 3, 4)} == {("compute", "communication")}
+    assert all((event["pid"], event["tid"]) in names for event in of_phase(events, "X"))
+
+
+def test_events_of_one_thread_never_overlap(events):
+    for track in by_track(events).values():
+        for before, after in pairwise(track):
+            assert nanoseconds(before["ts"]) + nanoseconds(before["dur"]) <= nanoseconds(after["ts"])
+
+
+def test_compute_events_are_the_ops_of_each_device(trace, events):
+    tracks = by_track(events)
+    for device, row in enumerate(trace.plan.order):
+        own = tracks[device + 1, 1]
+        assert [event["name"] for event in own] == [str(action) for action in row]
+        assert [event["ts"] for event in own] == pytest.approx(
+            [1e6 * s for s in trace.starts[device]], abs=1e-3
+        )
+        ends = [event["ts"] + event["dur"] for event in own]
+        assert ends == pytest.approx([1e6 * end for end in trace.ends[device]], abs=2e-3)
+    assert {event["cat"] for event in of_phase(events, "X")} == {
+        "forward", "backward", "frozen", "optimizer", "collective", "bubble",
+    }  # fmt: skip
+
+
+def test_arguments_say_what_an_op_works_on(make):
+    actions = ["0F3", "0O", "X1.4:32", "0P1@7"]
+    plan = make.plan([[make.op(action, 1.0) for action in actions]])
+    found = [event["args"] for event in of_phase(chrome_trace(simulate(plan))["traceEvents"], "X")]
+    assert found == [
+        {"stage": 0, "micro_batch": 3},
+        {"stage": 0},
+        {"component": 1, "layer": 4, "samples per device": 32},
+        {"stage": 0, "patch": 1, "step": 7},
+    ]
+
+
+def test_collectives_run_on_the_communication_thread(trace, events):
+    found = [(e["pid"] - 1, e["args"]["bytes"]) for e in of_phase(events, "X") if e["cat"] == "collective"]
+    expected = [(d, c.size_bytes) for c in trace.plan.collectives for d in c.devices]
+    assert expected
+    assert sorted(found) == sorted(expected)
+
+
+def test_each_arrow_leads_from_the_op_that_wrote_a_message_to_one_that_starts_after_it_arrived(trace, events):
+    starts = {event["id"]: event for event in of_phase(events, "s")}
+    ends = {event["id"]: event for event in of_phase(events, "f")}
+    assert starts
+    assert starts.keys() == ends.keys()
+    assert len(of_phase(events, "s", "f")) == len(starts) + len(ends)
+    tracks = by_track(events)
+    for slot, start in starts.items():
+        transfer = trace.wiring.transfers[slot]
+        assert (start["pid"], ends[slot]["pid"]) == (transfer.source + 1, transfer.target + 1)
+        assert start["args"]["bytes"] == ends[slot]["args"]["bytes"] == transfer.size_bytes
+        assert nanoseconds(ends[slot]["ts"]) >= round(1e9 * trace.arrived[slot]) - 1
+        for end in (start, ends[slot]):
+            assert any(event["ts"] == end["ts"] for event in tracks[end["pid"], end["tid"]])
+
+
+def test_an_arrow_stands_after_the_op_it_touches(events):
+    seen = set()
+    for event in events:
+        if event["ph"] == "X":
+            seen.add((event["pid"], event["tid"], event["ts"]))
+        elif event["ph"] in "sf":
+            assert (event["pid"], event["tid"], event["ts"]) in seen
+
+
+def test_every_message_is_on_the_wire_at_its_receiver(trace, events):
+    sent = {event["id"]: event["ts"] for event in of_phase(events, "b")}
+    arrived = {event["id"]: event["ts"] for event in of_phase(events, "e")}
+    slots = [slot for slot, transfer in enumerate(trace.wiring.transfers) if transfer is not None]
+    assert sorted(sent) == sorted(arrived) == slots
+    for slot in slots:
+        assert sent[slot] == pytest.approx(1e6 * trace.sent[slot], abs=1e-3)
+        assert arrived[slot] == pytest.approx(1e6 * trace.arrived[slot], abs=1e-3)
+
+
+def test_the_memory_counter_reaches_the_peak_of_each_device(trace, events):
+    peaks = defaultdict(float)
+    for event in of_phase(events, "C"):
+        peaks[event["pid"] - 1] = max(peaks[event["pid"] - 1], event["args"]["bytes"])
+    assert [peaks[device] for device in range(4)] == peak_memory_bytes(trace).tolist()
+
+
+def test_bubbles_add_up_to_the_bubble_ratio(trace, events):
+    found = [event for event in of_phase(events, "X") if event["cat"] == "bubble"]
+    idle_s = sum(event["dur"] / 1e6 * len(event["args"]["devices"]) for event in found)
+    ratio = chrome_trace(trace)["otherData"]["bubble_ratio"]
+    assert 0 < ratio == pytest.approx(idle_s / (4 * trace.end_s), rel=1e-5)
+
+
+def test_a_written_trace_is_the_same_object_in_json(tmp_path, trace):
+    write_chrome_trace(trace, tmp_path / "trace.json")
+    assert json.loads((tmp_path / "trace.json").read_text()) == chrome_trace(trace)
+
+
+def test_a_trace_that_cannot_be_written_is_refused_in_one_line(tmp_path, trace):
+    path = tmp_path / "missing" / "trace.json"
+    with pytest.raises(InputError) as caught:
+        write_chrome_trace(trace, path)
+    assert str(caught.value) == f"trace '{path}' cannot be written: No such file or directory"

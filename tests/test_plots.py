@@ -1,0 +1,285 @@
+"""Plots: what they draw, by value; and that they draw it, without a display and without pyplot."""
+
+import subprocess
+import sys
+
+import pytest
+
+from profiles.errors import InputError
+from sim.engine import simulate
+from sim.experiment import replay
+from sim.memory import peak_memory_bytes
+from sim.plots import (
+    BubbleRatioInfo,
+    SweepInfo,
+    SweepPoint,
+    plot_bubble_ratios,
+    plot_bubble_ratios_info,
+    plot_memory,
+    plot_memory_info,
+    plot_sweep,
+    plot_sweep_info,
+    plot_timeline,
+    plot_timeline_info,
+    save_figure,
+)
+from sim.timelines import Bar
+from strategies.actions import parse_action
+from strategies.registry import make_strategy
+
+GIB = 2.0**30
+
+
+@pytest.fixture
+def hand_off(make):
+    """Two devices, one forward each, the second after the first."""
+    return simulate(
+        make.plan([[make.op("0F0", 1.0, writes="h")], [make.op("1F0", 3.0, reads="h")]], sizes={"h": 5.0})
+    )
+
+
+@pytest.fixture(scope="module")
+def pipeline(make):
+    """A filled pipeline with frozen layers, messages, collectives and optimizer steps."""
+    encoder = make.component("encoder", [0.003, 0.004], trainable=False, output_bytes=3e5)
+    backbone = make.component("backbone", [0.003] * 8, inputs=["encoder"], saved_bytes=4e6, parameters=1000)
+    cluster = make.cluster(memory_bytes=GIB, memory_bytes_per_s=1e8, call_s=1e-3)
+    scenario = make.scenario(make.model(encoder, backbone), cluster, 8, 64)
+    parameters = {"pipeline_degree": 4, "micro_batches": 4, "group_size": 4}
+    return replay(make_strategy("diffusionpipe", parameters), scenario)
+
+
+def result(strategy="1f1b", memory_gib=1.0, samples_per_s=1.0, fits=True, ratio=0.5, **parameters):
+    return {
+        "status": "simulated",
+        "strategy": strategy,
+        "parameters": parameters,
+        "samples_per_s": samples_per_s,
+        "bubble_ratio": ratio,
+        "peak_memory_bytes": memory_gib * GIB,
+        "fits_memory": fits,
+    }
+
+
+BOUNDED = {"status": "bounded", "strategy": "gpipe", "parameters": {"pipeline_degree": 2, "micro_batches": 2}}
+INFEASIBLE = {"status": "infeasible", "strategy": "gpipe", "parameters": {}, "reason": "no"}
+
+
+def texts(figure):
+    axes = figure.axes[0]
+    return [text.get_text() for text in axes.texts]
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def title(figure):
+    return figure.axes[0].get_title(loc="left")
+
+
+def test_a_timeline_lists_bars_idle_spans_and_the_bubble_ratio(hand_off):
+    info = plot_timeline_info(hand_off)
+    assert info.bars == [
+        Bar(0, 0.0, 1.0, "forward", parse_action("0F0")),
+        Bar(1, 1.0, 4.0, "forward", parse_action("1F0")),
+    ]
+    assert info.idle == [[(1.0, 4.0)], [(0.0, 1.0)]]
+    assert (info.collectives, info.end_s, info.bubble_ratio) == ([], 4.0, 0.5)
+    assert not info.cross_iteration
+
+
+def test_a_timeline_says_how_long_it_is_and_how_much_of_it_is_idle(hand_off):
+    assert title(plot_timeline(hand_off)) == "4,000 ms  |  bubble ratio 50.0 %"
+    assert title(plot_timeline(hand_off, "Two stages")) == "Two stages  |  4,000 ms  |  bubble ratio 50.0 %"
+
+
+def test_a_timeline_has_a_row_per_device_and_its_axis_in_ms(hand_off):
+    axes = plot_timeline(hand_off).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["device 0", "device 1"]
+    assert axes.get_xlim() == (0.0, 4000.0)
+    assert axes.yaxis_inverted()
+
+
+def test_bars_are_drawn_at_their_times(hand_off):
+    idle, forward, collectives = plot_timeline(hand_off).axes[0].collections
+    boxes = [path.get_extents() for path in forward.get_paths()]
+    assert [(box.x0, box.x1) for box in boxes] == [(0.0, 1000.0), (1000.0, 4000.0)]
+    assert [(path.get_extents().x0, path.get_extents().x1) for path in idle.get_paths()] == [
+        (1000.0, 4000.0),
+        (0.0, 1000.0),
+    ]
+    assert idle.get_hatch()
+    assert not collectives.get_paths()
+
+
+def test_micro_batches_are_written_only_where_they_fit(make):
+    plan = make.plan(
+        [[make.op("0F7", 1.0), make.op("0F8", 1e-4), make.op("0O", 1.0), make.op("X0.0:4", 1.0)]]
+    )
+    assert texts(plot_timeline(simulate(plan))) == ["7"]
+
+
+def test_sampling_steps_carry_the_number_of_their_patch(make):
+    assert texts(plot_timeline(simulate(make.plan([[make.op("0P3@9", 1.0)]])))) == ["3"]
+
+
+def test_the_legend_names_what_there_is_and_nothing_else(pipeline, hand_off):
+    assert legend(plot_timeline(hand_off)) == ["forward", "idle"]
+    assert legend(plot_timeline(pipeline)) == [
+        "forward",
+        "backward",
+        "optimizer",
+        "frozen layers of the next iteration",
+        "collective",
+        "idle",
+    ]
+
+
+def test_several_stages_of_a_device_differ_in_shade(make):
+    plan = make.plan([[make.op("0F0", 1.0), make.op("2F0", 1.0)]])
+    _, first, second, _ = plot_timeline(simulate(plan)).axes[0].collections
+    assert sum(second.get_facecolor()[0]) > sum(first.get_facecolor()[0])
+
+
+def test_an_iteration_without_work_can_be_drawn(make):
+    trace = simulate(make.plan([[], []]))
+    assert plot_timeline_info(trace).bubble_ratio == 0.0
+    for figure in (plot_timeline(trace), plot_memory(trace)):
+        figure.draw_without_rendering()
+
+
+def test_many_devices_are_drawn_without_a_warning(make):
+    rows = [[make.op(f"{device}F0", 1.0)] for device in range(200)]
+    trace = simulate(make.plan(rows, cluster=make.cluster(devices_per_node=200)))
+    for figure in (plot_timeline(trace), plot_memory(trace)):
+        figure.draw_without_rendering()
+    assert len(legend(plot_memory(trace))) <= 16
+
+
+def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
+    info = plot_memory_info(pipeline)
+    assert [curve.peak_bytes for curve in info.curves] == peak_memory_bytes(pipeline).tolist()
+    assert info.capacity_bytes == GIB
+    lines = plot_memory(pipeline).axes[0].lines
+    drawn = [max(line.get_ydata()) * GIB for line in lines]
+    assert drawn == pytest.approx([*peak_memory_bytes(pipeline), GIB])
+
+
+def test_memory_without_a_limit_has_no_capacity_line(hand_off):
+    assert plot_memory_info(hand_off).capacity_bytes is None
+    assert legend(plot_memory(hand_off)) == ["device 0", "device 1"]
+
+
+def test_the_memory_title_names_the_fullest_device(make):
+    plan = make.plan([[], [make.op("0F0", 1.0, writes="a")]], sizes={"a": 3 * GIB})
+    assert title(plot_memory(simulate(plan), "Toy")) == "Toy  |  peak 3.0 GiB on device 1"
+
+
+def test_bubble_ratios_stand_by_stages_and_micro_batches():
+    rows = [
+        result(pipeline_degree=4, micro_batches=2, ratio=0.6),
+        result(pipeline_degree=2, micro_batches=8, ratio=0.1),
+        result(pipeline_degree=4, micro_batches=8, ratio=0.3),
+    ]
+    assert plot_bubble_ratios_info(rows) == BubbleRatioInfo([2, 4], [2, 8], [[None, 0.1], [0.6, 0.3]])
+    figure = plot_bubble_ratios(rows, "1F1B")
+    assert texts(figure) == ["-", "10.0", "60.0", "30.0"]
+    assert title(figure) == "1F1B"
+    assert figure.axes[0].yaxis_inverted()
+
+
+def test_of_several_results_at_one_point_the_smallest_bubble_ratio_is_shown():
+    rows = [result(pipeline_degree=2, micro_batches=2, ratio=ratio) for ratio in (0.5, 0.2, 0.4)]
+    assert plot_bubble_ratios_info(rows).ratios == [[0.2]]
+
+
+def test_rows_without_a_bubble_ratio_or_without_stages_are_left_out():
+    nan = result(pipeline_degree=2, micro_batches=4, ratio=float("nan"))
+    known = result(pipeline_degree=2, micro_batches=2, ratio=0.0)
+    assert plot_bubble_ratios_info([BOUNDED, INFEASIBLE, nan, result("ddp"), known]).ratios == [[0.0]]
+    plot_bubble_ratios([known]).draw_without_rendering()
+    with pytest.raises(InputError, match="nothing to plot"):
+        plot_bubble_ratios_info([BOUNDED, INFEASIBLE])
+
+
+def test_the_pareto_front_holds_what_no_fitting_point_beats():
+    rows = [
+        result("a", memory_gib=4, samples_per_s=10.0),
+        result("b", memory_gib=2, samples_per_s=5.0),
+        result("c", memory_gib=3, samples_per_s=5.0),
+        result("d", memory_gib=2, samples_per_s=4.0),
+        result("e", memory_gib=9, samples_per_s=99.0, fits=False),
+        BOUNDED,
+        INFEASIBLE,
+    ]
+    info = plot_sweep_info(rows)
+    assert [point.strategy for point in info.points] == ["a", "b", "c", "d", "e"]
+    assert [point.strategy for point in info.front] == ["b", "a"]
+    assert info.points[4] == SweepPoint("e", 9 * GIB, 99.0, False)
+
+
+def test_a_sampling_result_counts_its_images_per_second():
+    row = {"strategy": "pipefusion", "peak_memory_bytes": GIB, "batch_size": 2, "latency_s": 4.0}
+    point = SweepPoint("pipefusion", GIB, 0.5, True)
+    assert plot_sweep_info([row]) == SweepInfo([point], [point])
+
+
+def test_a_sweep_has_a_marker_per_strategy_and_names_the_best():
+    rows = [
+        result("ddp", 2, 5.0),
+        result("spp", 1, 2.0),
+        result("ddp", 3, 6.0),
+        result("gpipe", 4, 9.0, fits=False),
+    ]
+    figure = plot_sweep(rows, "Toy")
+    assert legend(figure) == ["ddp", "spp", "gpipe", "Pareto front", "does not fit"]
+    assert texts(figure) == ["ddp, 6/s"]
+    assert title(figure) == "Toy"
+    looks = {(line.get_color(), line.get_marker()) for line in figure.legends[0].get_lines()[:3]}
+    assert len(looks) == 3
+
+
+def test_a_sweep_in_which_nothing_fits_is_still_drawn():
+    figure = plot_sweep([result(fits=False)])
+    assert legend(figure) == ["1f1b", "does not fit"]
+
+
+def test_a_sweep_without_a_simulated_row_is_refused():
+    with pytest.raises(InputError, match="nothing to plot"):
+        plot_sweep([BOUNDED, INFEASIBLE])
+
+
+@pytest.mark.parametrize(("ending", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
+def test_a_figure_is_saved_by_its_ending_and_twice_alike(tmp_path, hand_off, ending, magic):
+    paths = [tmp_path / f"{number}{ending}" for number in (1, 2)]
+    for path in paths:
+        save_figure(plot_timeline(hand_off), path)
+    assert paths[0].read_bytes().startswith(magic)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["gantt.jpeg", "gantt"])
+def test_an_unknown_ending_is_refused(tmp_path, hand_off, name):
+    with pytest.raises(InputError) as caught:
+        save_figure(plot_timeline(hand_off), tmp_path / name)
+    assert str(caught.value) == f"figure '{tmp_path / name}' must end in .png, .svg or .pdf"
+
+
+@pytest.mark.parametrize(("folder", "reason"), [("missing", "No such file"), ("file", "Not a directory")])
+def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(tmp_path, hand_off, folder, reason):
+    (tmp_path / "file").touch()
+    path = tmp_path / folder / "gantt.png"
+    with pytest.raises(InputError) as caught:
+        save_figure(plot_timeline(hand_off), path)
+    assert str(caught.value).startswith(f"figure '{path}' cannot be written: {reason}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_notebook_can_display_a_figure_that_pyplot_never_saw(hand_off):
+    assert plot_timeline(hand_off)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_plotting_leaves_pyplot_alone():
+    code = "import sys, sim.plots as p; p.plot_sweep; assert 'matplotlib.pyplot' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
