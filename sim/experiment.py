@@ -7,7 +7,7 @@ from profiles.units import GIB
 from sim.engine import no_collection, simulate
 from sim.memory import peak_memory_bytes
 from sim.metrics import collective_s, exposed_communication_s, idle_s
-from strategies.network import Network
+from strategies.network import network_of
 from strategies.plan import Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Refining, Strategy
@@ -128,7 +128,7 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
     """
     with no_collection():
         plan = strategy.plan(scenario)
-        network = Network(plan.placement)
+        network = network_of(scenario, plan.placement)
         trace = simulate(plan, network)
         if isinstance(strategy, Refining):
             refined = strategy.refine(scenario, trace)
@@ -144,7 +144,10 @@ def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenar
         group_size = getattr(strategy, "group_size", None) or 1
         groups = scenario.workload.num_gpus // group_size
         probability = 1 - (1 - probability) ** groups
-    both = [(1 - probability, scenario.with_extra_forward(False)), (probability, scenario.with_extra_forward(True))]
+    both = [
+        (1 - probability, scenario.with_extra_forward(False)),
+        (probability, scenario.with_extra_forward(True)),
+    ]
     return [(share, variant) for share, variant in both if share > 0]
 
 

@@ -8,7 +8,7 @@ strategy and the k best of all are exact.
 import heapq
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -56,7 +56,7 @@ class Point:
     @property
     def parameters(self) -> dict[str, Any]:
         """The strategy's parameters; none where it does not apply at all."""
-        return {} if self.strategy is None else asdict(self.strategy)  # type: ignore[call-overload, no-any-return]
+        return {} if self.strategy is None else asdict(self.strategy)  # type: ignore[call-overload]
 
     @property
     def status(self) -> str:
@@ -151,7 +151,9 @@ def _keep(candidates: list[Strategy], fixed: Mapping[str, Any]) -> list[Strategy
     return candidates
 
 
-def run_sweep(sweep: Sweep, report: Report = lambda stage, done, total: None, workers: int | None = None) -> None:
+def run_sweep(
+    sweep: Sweep, report: Report = lambda stage, done, total: None, workers: int | None = None
+) -> None:
     """Bound all points of a sweep, then simulate those that can still matter.
 
     Args:
@@ -187,6 +189,7 @@ def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None
         chosen = {id(point) for point in wave}
         queue = [p for p in queue if id(p) not in chosen]
         strategies = [p.strategy for p in wave if p.strategy is not None]
+        outcomes: Iterable[TrainingResult | InfeasibleError]
         if executor is None:
             outcomes = (_attempt(strategy, sweep.scenario) for strategy in strategies)
         else:

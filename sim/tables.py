@@ -181,7 +181,9 @@ def print_sweep(sweep: Sweep) -> None:
     for kind, count in sweep.infeasible_by_reason().items():
         example = next(p for p in ranked if p.kind == kind)
         console.print(f"infeasible: {count} x {kind} (such as {example.name}: {example.reason})")
-    counts = {status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")}
+    counts = {
+        status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")
+    }
     console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
@@ -232,11 +234,13 @@ def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
     console.print(
         f"best: {best.name}; of each iteration the devices compute {1 - result.bubble_ratio:.1%}, wait for data on"
         f" the wire {waiting / expected.iteration_s:.1%}, idle otherwise"
-        f" {(expected.idle_s - waiting) / expected.iteration_s:.1%}"
+        f" {max(0.0, expected.idle_s - waiting) / expected.iteration_s:.1%}"
     )
     device = sweep.scenario.cluster.device
     if result.provenance == "estimated":
-        console.print(f"layer times are estimated with the rates of {device.name}: {device.source}", soft_wrap=True)
+        console.print(
+            f"layer times are estimated with the rates of {device.name}: {device.source}", soft_wrap=True
+        )
     else:
         console.print(f"layer times are measured on {device.name}")
     console.print(f"again: {command(result)}", soft_wrap=True)

@@ -6,8 +6,10 @@ Every position first takes the samples whose inputs lie there; the rest is sent.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 
+from profiles.costs import ComponentCosts
 from strategies.actions import Action, FrozenAction
 from strategies.filling import FilledLayer, FrozenChain
 from strategies.plan import Op, Tensor
@@ -48,6 +50,10 @@ class PlacedOp:
     draft: Draft
 
 
+def _layer_forward_s(costs: ComponentCosts, layer: int, batch: int) -> float:
+    return float(costs.forward_s(batch)[layer])
+
+
 def frozen_chains(scenario: Scenario) -> list[FrozenChain]:
     """Return the frozen components in topological order, as the filler sees them."""
     chains = []
@@ -58,7 +64,7 @@ def frozen_chains(scenario: Scenario) -> list[FrozenChain]:
                 component=index,
                 num_layers=len(costs.component.layers),
                 inputs=tuple(i for i in scenario.model.inputs_of(index) if i in scenario.model.frozen),
-                forward_s=lambda layer, batch, costs=costs: float(costs.forward_s(batch)[layer]),
+                forward_s=partial(_layer_forward_s, costs),
             )
         )
     return chains

@@ -12,7 +12,7 @@ import numpy as np
 from profiles.collectives import collective_time
 from profiles.errors import InfeasibleError
 from strategies.actions import BACKWARD, FORWARD, StageAction
-from strategies.network import Network
+from strategies.network import Network, network_of
 from strategies.partition import ChainCosts, Partition, block_partition, optimal_partition
 from strategies.pipeline import Cut, FloatArray, Recipe, Shape, layer_times, make_stages, trained_parameters
 from strategies.plan import Stage
@@ -157,10 +157,7 @@ def chain_costs(scenario: Scenario, shape: Shape, *, local_skips: bool) -> Chain
 
 
 def _network(scenario: Scenario, shape: Shape) -> Network:
-    placement = shape.placement(scenario)
-    key = ("network", placement.num_gpus, placement.group_size, placement.num_positions, placement.data_inner)
-    network: Network = scenario.memo.setdefault(key, Network(placement))
-    return network
+    return network_of(scenario, shape.placement(scenario))
 
 
 def _slowest_hop(scenario: Scenario, shape: Shape) -> tuple[float, float]:
@@ -174,10 +171,14 @@ def _slowest_hop(scenario: Scenario, shape: Shape) -> tuple[float, float]:
 
 def _reduction(scenario: Scenario, shape: Shape) -> tuple[float, float]:
     """Return seconds per trained parameter and fixed seconds of a stage's gradient all-reduce."""
-    group = shape.placement(scenario).group(0)
+    placement = shape.placement(scenario)
     size = scenario.workload.recipe.gradient_bytes
-    time = collective_time(scenario.cluster, "all_reduce", size, group)
-    return time.total_s - time.fixed_s, time.fixed_s
+    key = ("reduction", placement, size)
+    if key not in scenario.memo:
+        time = collective_time(scenario.cluster, "all_reduce", size, placement.group(0))
+        scenario.memo[key] = (time.total_s - time.fixed_s, time.fixed_s)
+    per_parameter_s, fixed_s = scenario.memo[key]
+    return per_parameter_s, fixed_s
 
 
 def _feedback_s(scenario: Scenario, shape: Shape) -> float:
@@ -229,7 +230,12 @@ def divisors(number: int) -> list[int]:
 
 
 def pipeline_bound(
-    strategy: Linear, scenario: Scenario, *, depth_first: bool = True, before_s: float = 0.0, after_s: float = 0.0
+    strategy: Linear,
+    scenario: Scenario,
+    *,
+    depth_first: bool = True,
+    before_s: float = 0.0,
+    after_s: float = 0.0,
 ) -> float:
     """Return seconds below which no iteration of a linear pipeline can take.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from profiles.collectives import Group, collective_time, sent_bytes
 from strategies.placement import Placement
 from strategies.plan import Collective
+from strategies.scenario import Scenario
 
 Ports = tuple[tuple[int, float], ...]
 
@@ -100,3 +101,12 @@ class Network:
         if position not in self._groups:
             self._groups[position] = self.placement.group(position)
         return self._groups[position]
+
+
+def network_of(scenario: Scenario, placement: Placement) -> Network:
+    """Return the network of a placement, the same one whenever a scenario asks for it."""
+    key = ("network", placement)
+    if key not in scenario.memo:
+        scenario.memo[key] = Network(placement)
+    network: Network = scenario.memo[key]
+    return network

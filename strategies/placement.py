@@ -14,7 +14,7 @@ from profiles.collectives import Group
 from profiles.errors import InfeasibleError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placement:
     """Where the positions of all pipeline groups lie.
 
