@@ -6,7 +6,7 @@ are bounded from below by the device's peaks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -103,10 +103,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The device to fit, its peaks in the device file's units, and where they come from."""
+    """The device to fit, its peaks in the device file's units, where they come from, and a caveat."""
 
     name: str
     source: str
+    remark: str
     memory_GiB: float  # noqa: N815  the unit's own spelling
     matrix_peak: float
     memory_peak: float
@@ -143,7 +144,8 @@ class Equation:
 class Fit:
     """A solution: seconds per unit of work, whether each rests on its bound, and how well-posed it was.
 
-    ``condition`` is the condition number of the equations in units of the bounds (a launch: 1 us).
+    A class of work that costs nothing has an infinite rate. ``condition`` is the condition number of the
+    equations in units of the bounds (a launch: 1 us).
     """
 
     seconds: FloatArray
@@ -153,7 +155,8 @@ class Fit:
     @property
     def rates(self) -> dict[str, float]:
         """Rates under the keys and in the units of a device file."""
-        values = [*(1 / self.seconds[:4]), self.seconds[4]]
+        with np.errstate(divide="ignore"):
+            values = [*(1 / self.seconds[:4]), self.seconds[4]]
         return {key: float(value) for key, value in zip(RATE_KEYS, values, strict=True)}
 
 
@@ -168,6 +171,7 @@ def read_target(path: Path) -> Target:
     target = Target(
         name=table.text("name"),
         source=table.text("source"),
+        remark=table.text("remark"),
         memory_GiB=table.positive("memory_GiB"),
         matrix_peak=peaks.positive("matrix_TFLOP_per_s"),
         memory_peak=peaks.positive("memory_GB_per_s"),
@@ -270,6 +274,15 @@ def fit(rows: Sequence[Equation], target: Target) -> Fit:
         if np.allclose(before.seconds, solution.seconds, rtol=SETTLED, atol=0):
             break
     return solution
+
+
+def fit_without_peaks(rows: Sequence[Equation], target: Target) -> Fit:
+    """Return the fit under the one rule that no work takes negative time.
+
+    Raises:
+        InputError: no latency is to be fitted.
+    """
+    return fit(rows, replace(target, matrix_peak=np.inf, memory_peak=np.inf))
 
 
 def leave_one_out(rows: Sequence[Equation], target: Target) -> list[Fit]:

@@ -21,6 +21,7 @@ from validate.fit import (
     Target,
     equations,
     fit,
+    fit_without_peaks,
     leave_one_out,
     read_observations,
     read_target,
@@ -28,6 +29,8 @@ from validate.fit import (
 )
 
 DIGITS: Final = 5
+FREE: Final = 1e6
+"""A rate beyond this, in the units of a device file, is no rate: the work costs nothing."""
 COLUMNS: Final = (
     "source",
     "model",
@@ -48,12 +51,14 @@ class Report:
     Attributes:
         rows: all equations, those that were fitted first.
         without: for each fitted equation the fit to all others.
+        without_peaks: the fit to the same equations that knows no peaks.
     """
 
     target: Target
     rows: tuple[Equation, ...]
     fit: Fit
     without: tuple[Fit, ...]
+    without_peaks: Fit
 
     @property
     def fitted(self) -> tuple[Equation, ...]:
@@ -83,7 +88,13 @@ def fit_device(name: str, folder: Path = OBSERVATIONS) -> Report:
     rows = equations(path, read_observations(path), read_work(folder / "work.csv"))
     rows.sort(key=lambda row: row.observation.role != "fit")
     fitted = [row for row in rows if row.observation.role == "fit"]
-    return Report(target, tuple(rows), fit(fitted, target), tuple(leave_one_out(fitted, target)))
+    return Report(
+        target,
+        tuple(rows),
+        fit(fitted, target),
+        tuple(leave_one_out(fitted, target)),
+        fit_without_peaks(fitted, target),
+    )
 
 
 def report_fit(name: str, output: Path | None) -> None:
@@ -145,9 +156,12 @@ def rate_source(report: Report, key: str) -> str:
     if not report.fit.bound[number]:
         return f"fitted; {spread}"
     if all(other.bound[number] for other in report.without):
-        spread = "so it does when any one observation is left out"
-    limit = "zero" if key == "kernel_us" else "the peak"
-    return f"fitted; rests on its bound, {limit}: not determined apart from the other rates ({spread})"
+        spread = "also when any one observation is left out"
+    if key == "kernel_us":
+        return f"fitted; zero, its bound ({spread})"
+    free = report.without_peaks.rates[key]
+    alone = "make this work free" if free > FREE else f"give {free:.4g}"
+    return f"its bound, the peak ({spread}): not determined; without any peak the observations {alone}"
 
 
 def device_text(report: Report) -> str:
@@ -172,9 +186,9 @@ def _source(report: Report) -> str:
     errors = [100 * abs(error) for error in report.errors("latency_s", "fit")]
     return (
         f"rates: python -m validate fit --device {report.target.name}, non-negative least squares on relative errors"
-        f" of {len(report.fitted)} published numbers ({where}); latencies within {median(errors):.1f} % (median) and"
-        f" {max(errors):.1f} % (worst). Rates are effective ones of this cost model, not hardware limits. Peaks and"
-        f" memory: {report.target.source}"
+        f" of {len(report.fitted)} published numbers ({where}), reproducing the latencies within"
+        f" {median(errors):.1f} % (median) and {max(errors):.1f} % (worst); {report.target.remark}; memory and"
+        f" peaks: {report.target.source}"
     )
 
 

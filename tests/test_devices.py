@@ -1,0 +1,124 @@
+"""Device files are read strictly and in the units of their keys."""
+
+import pytest
+
+from profiles.devices import RATE_KEYS, device_names, load_device, read_device
+from profiles.errors import InputError
+
+GOOD = """\
+name = "card"
+source = "a data sheet"
+memory_GiB = 24
+
+[rates]
+conv_TFLOP_per_s = 100
+matmul_TFLOP_per_s = 150
+attention_TFLOP_per_s = 120
+memory_GB_per_s = 800
+kernel_us = 5
+
+[rates.sources]
+conv_TFLOP_per_s = "fitted"
+matmul_TFLOP_per_s = "fitted"
+attention_TFLOP_per_s = "fitted"
+memory_GB_per_s = "fitted"
+kernel_us = "fitted"
+"""
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Return the message with which a device file of some text is refused."""
+
+    def message(text: str) -> str:
+        path = tmp_path / "card.toml"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError) as error:
+            read_device(path)
+        return str(error.value).removeprefix(f"{path}: ")
+
+    return message
+
+
+def test_rates_are_kept_in_si_units(tmp_path):
+    path = tmp_path / "card.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    device = read_device(path)
+    assert (device.name, device.memory_bytes) == ("card", 24 * 2**30)
+    assert device.rates.conv_flop_per_s == 100e12
+    assert device.rates.matmul_flop_per_s == 150e12
+    assert device.rates.attention_flop_per_s == 120e12
+    assert device.rates.memory_bytes_per_s == 800e9
+    assert device.rates.kernel_s == pytest.approx(5e-6)
+
+
+def test_a_kernel_may_cost_nothing(tmp_path):
+    path = tmp_path / "card.toml"
+    path.write_text(GOOD.replace("kernel_us = 5", "kernel_us = 0"), encoding="utf-8")
+    assert read_device(path).rates.kernel_s == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("memory_GiB = 24", "memory_GiB = -24", "memory_GiB is -24, must not be negative"),
+        ("memory_GiB = 24", "memory_GiB = 0", "memory_GiB is 0, must be positive"),
+        ("memory_GiB = 24", 'memory_GiB = "24 GB"', "memory_GiB is '24 GB', must be a number"),
+        ("memory_GiB = 24", "memory_GB = 24", "unknown key memory_GB"),
+        ('source = "a data sheet"\n', "", "source is missing"),
+        ('source = "a data sheet"', "source = 1", "source is 1, must be a string"),
+        ('name = "card"', 'nmae = "card"', "name is missing"),
+        ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates.conv_TFLOP_per_s is 0, must be positive"),
+        ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = nan", "rates.conv_TFLOP_per_s is nan, must be finite"),
+        (
+            "conv_TFLOP_per_s = 100",
+            "conv_TFLOP_per_s = true",
+            "rates.conv_TFLOP_per_s is True, must be a number",
+        ),
+        ("memory_GB_per_s = 800", "memory_GB_per_s = inf", "rates.memory_GB_per_s is inf, must be finite"),
+        ("kernel_us = 5", "kernel_us = -5", "rates.kernel_us is -5, must not be negative"),
+        ("kernel_us = 5", "kernel_ms = 5", "rates.kernel_us is missing"),
+        ("kernel_us = 5", "kernel_us = 5\nl2_GB_per_s = 1", "unknown key rates.l2_GB_per_s"),
+        ('kernel_us = "fitted"\n', "", "rates.sources.kernel_us is missing"),
+        ('kernel_us = "fitted"', "kernel_us = 5", "rates.sources.kernel_us is 5, must be a string"),
+        ('kernel_us = "fitted"', 'kernel_us = "fitted"\nl2 = ""', "unknown key rates.sources.l2"),
+        ("[rates.sources]", "[rates.origins]", "rates.sources is missing"),
+        ("[rates]", "[rates", "is not valid TOML"),
+    ],
+)
+def test_a_broken_rule_is_refused_by_key_and_value(refused, key, value, rule):
+    assert key in GOOD
+    assert refused(GOOD.replace(key, value)).startswith(rule)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read_device(tmp_path / "card.toml")
+
+
+def test_an_unknown_device_is_refused_with_those_that_exist():
+    with pytest.raises(InputError, match=r"unknown device 'a101'; choose from .*a100-80gb-sxm"):
+        load_device("a101")
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_shipped_device_reads_and_has_its_files_name(name):
+    assert load_device(name).name == name
+
+
+def test_the_ideal_device_has_neither_memory_nor_rates():
+    ideal = load_device("ideal")
+    assert (ideal.memory_bytes, ideal.rates) == (None, None)
+
+
+def test_the_a100_is_no_faster_than_its_data_sheet():
+    device = load_device("a100-80gb-sxm")
+    assert device.memory_bytes == 80 * 2**30
+    matrix = (
+        device.rates.conv_flop_per_s,
+        device.rates.matmul_flop_per_s,
+        device.rates.attention_flop_per_s,
+    )
+    assert max(matrix) <= 312e12
+    assert device.rates.memory_bytes_per_s <= 2039e9
+    assert len(RATE_KEYS) == 5
