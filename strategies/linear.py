@@ -176,7 +176,7 @@ def _reduction(scenario: Scenario, shape: Shape) -> tuple[float, float]:
     key = ("reduction", placement, size)
     if key not in scenario.memo:
         time = collective_time(scenario.cluster, "all_reduce", size, placement.group(0))
-        scenario.memo[key] = (time.total_s - time.fixed_s, time.fixed_s)
+        scenario.memo[key] = (max(time.device_port_s, time.node_port_s), time.fixed_s)
     per_parameter_s, fixed_s = scenario.memo[key]
     return per_parameter_s, fixed_s
 

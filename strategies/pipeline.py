@@ -378,10 +378,25 @@ class PipelineBuilder:
             resident=resident,
             given=tuple(self.given),
             kept=tuple(self.kept),
+            posted_after=self._posted_at_once() if self.recipe.blocking else {},
             blocking=self.recipe.blocking,
             cross_iteration=self.recipe.cross_iteration,
             prologue_s=prologue_s,
         )
+
+    def _posted_at_once(self) -> dict[tuple[int, int], int]:
+        """Return receives that do not wait for their turn: each side of a pipeline would wait for the other.
+
+        Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back
+        meets a first stage that is still at its own.
+        """
+        return {
+            (tensor, position): -1
+            for position, row in enumerate(self.rows)
+            for draft in row
+            for tensor in draft.reads
+            if self.tensors[tensor].role in ("frozen", "feedback")
+        }
 
     def _resident(self, position: int) -> tuple[Buffer, ...]:
         """Return the bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
