@@ -1,0 +1,732 @@
+"""What holds for every training strategy: the suite that a new file in ``strategies/`` is tested by at once.
+
+Every point that a strategy offers is replayed on small models and clusters, and so are its neighbours in every
+field with choices. The checks look at the plan and the trace alone, and derive for themselves what must follow.
+"""
+
+from collections import Counter
+from dataclasses import fields, replace
+from functools import cache
+from graphlib import TopologicalSorter
+from itertools import chain, pairwise
+from math import ceil
+
+import numpy as np
+import pytest
+
+from profiles.costs import ModelCosts
+from profiles.errors import DeadlockError, InfeasibleError
+from sim.engine import simulate
+from sim.experiment import bound, replay, variants
+from sim.memory import memory_events, peak_memory_bytes, resident_bytes
+from strategies.actions import FrozenAction, StageAction, format_order, parse_order
+from strategies.network import Network
+from strategies.registry import all_strategies, make_strategy
+from strategies.scenario import Scenario
+
+TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
+
+TOLERANCE_S = 1e-9
+ROUNDING = 1e-12
+"""A bound may add up the same seconds in another order, and no more than that."""
+
+
+# Models: seconds per sample and layer; a second is long enough for every bubble to be worth filling.
+
+UNEVEN_S = [0.11, 0.32, 0.27, 0.18, 0.41, 0.09, 0.23, 0.36]
+
+
+def plain(make, **rest):
+    return make.model(
+        make.component("unet", UNEVEN_S, output_bytes=3e6, saved_bytes=5e6, parameters=10**6, **rest)
+    )
+
+
+def with_skips(make, **rest):
+    skips = [(i, 7 - i) for i in range(4)]
+    return plain(make, skips=skips, carried_bytes=1e6, fixed_s=0.02, **rest)
+
+
+def conditioned(make, **rest):
+    """One frozen component, and a backbone whose locked layers only pass gradients through."""
+    encoder = make.component(
+        "encoder", [0.05, 0.31, 0.02, 0.12], trainable=False, output_bytes=2e6, parameters=10**5
+    )
+    unet = make.component(
+        "unet", UNEVEN_S, inputs=["encoder"], output_bytes=3e6, saved_bytes=5e6, parameters=10**6,
+        skips=[(1, 6), (2, 5)], locked=(4, 5), **rest,
+    )  # fmt: skip
+    return make.model(encoder, unet)
+
+
+def chained(make, **rest):
+    """Two frozen components one after the other, the first one's output read by the backbone too."""
+    text = make.component(
+        "text", [0.07, 0.16], trainable=False, output_bytes=1e6, parameters=10**5, fixed_s=0.01
+    )
+    image = make.component(
+        "image", [0.2, 0.05, 0.11], trainable=False, inputs=["text"], output_bytes=2e6, parameters=10**5
+    )
+    unet = make.component(
+        "unet", UNEVEN_S[:6], inputs=["text", "image"], output_bytes=3e6, saved_bytes=5e6, parameters=10**6,
+        blocks=[0, 0, 1, 2, 2, 3], **rest,
+    )  # fmt: skip
+    return make.model(image, text, unet)
+
+
+def lopsided(make, **rest):
+    """A backbone whose last layer outweighs all others, and a frozen part whose samples do not divide evenly."""
+    encoder = make.component("encoder", [0.4, 0.3], trainable=False, output_bytes=1e6, parameters=10**5)
+    unet = make.component(
+        "unet",
+        [0.01, 0.01, 0.01, 0.9],
+        inputs=["encoder"],
+        output_bytes=1e3,
+        saved_bytes=1e3,
+        parameters=10**5,
+        **rest,
+    )
+    return make.model(encoder, unet)
+
+
+# Clusters.
+
+
+def free(make):
+    return make.cluster()
+
+
+def node(make):
+    return make.cluster(
+        make.link("nvswitch", 1e8, 0.01, 0.02), devices_per_node=8, slowdown=1.6, call_s=0.03, efficiency=0.7,
+        memory_bytes_per_s=1e9,
+    )  # fmt: skip
+
+
+def nodes(make):
+    return make.cluster(
+        make.link("nvswitch", 1e9, 0.001), make.link("nic", 2e7, 0.05, 0.01), devices_per_node=2, slowdown=1.3,
+        memory_bytes_per_s=1e9,
+    )  # fmt: skip
+
+
+def pcie(make):
+    link = make.link(
+        "pcie",
+        5e7,
+        0.01,
+        0.01,
+        switch_size=2,
+        switch_bandwidth_bytes_per_s=4e7,
+        host_bandwidth_bytes_per_s=3e7,
+    )
+    return make.cluster(link, devices_per_node=8, slowdown=1.2, memory_bytes_per_s=1e9)
+
+
+SCENARIOS = {
+    "plain, free links": (plain, free, {"num_gpus": 4, "batch_size": 8}),
+    "skips, one node": (with_skips, node, {"num_gpus": 4, "batch_size": 16}),
+    "skips, checkpointing, small nodes": (
+        with_skips, nodes, {"num_gpus": 4, "batch_size": 8, "checkpointing": "full"},
+    ),
+    "one frozen, free links": (conditioned, free, {"num_gpus": 4, "batch_size": 24}),
+    "one frozen, self-conditioning, one node": (
+        conditioned, node, {"num_gpus": 4, "batch_size": 16, "self_conditioning": 0.5},
+    ),
+    "one frozen, data inner, small nodes": (
+        conditioned, nodes, {"num_gpus": 8, "batch_size": 16, "placement": "data-inner"},
+    ),
+    "two frozen in a chain, one node": (chained, node, {"num_gpus": 4, "batch_size": 32}),
+    "two frozen in a chain, uneven batch": (chained, nodes, {"num_gpus": 4, "batch_size": 12}),
+    "two frozen, always self-conditioned, pcie": (
+        chained, pcie, {"num_gpus": 8, "batch_size": 16, "self_conditioning": 1.0},
+    ),
+    "two frozen, drawn by rank, small nodes": (
+        chained, nodes,
+        {"num_gpus": 4, "batch_size": 8, "self_conditioning": 0.3, "self_conditioning_draw": "rank",
+         "checkpointing": "full", "memory_recipe": "fp32"},
+    ),
+    "lopsided, odd batch": (lopsided, free, {"num_gpus": 2, "batch_size": 3}),
+    "lopsided, odd shares": (lopsided, node, {"num_gpus": 4, "batch_size": 6}),
+    "one gpu": (conditioned, free, {"num_gpus": 1, "batch_size": 4}),
+}  # fmt: skip
+
+
+def build_scenario(make, name):
+    build_model, build_cluster, workload = SCENARIOS[name]
+    return make.scenario(build_model(make), build_cluster(make), **workload)
+
+
+def kind_of(op):
+    """The letter of an op on a stage; frozen work has none."""
+    return op.action.kind if isinstance(op.action, StageAction) else "X"
+
+
+class Point:
+    """One strategy on one scenario, in one of the iterations that occur there."""
+
+    def __init__(self, strategy, scenario):
+        self.strategy, self.scenario = strategy, scenario
+        self.trace = replay(strategy, scenario)
+        self.plan = self.trace.plan
+        self.network = Network(self.plan.placement)
+
+    def __repr__(self):
+        return f"{self.strategy} with extra_forward={self.scenario.workload.extra_forward}"
+
+    @property
+    def micro_batches(self):
+        return self.strategy.micro_batches
+
+    @property
+    def local_batch(self):
+        """Samples of one micro-batch on one device."""
+        workload, positions = self.scenario.workload, self.plan.placement.num_positions
+        return workload.batch_size * positions // (workload.num_gpus * self.micro_batches)
+
+    @property
+    def group_batch(self):
+        workload = self.scenario.workload
+        return workload.batch_size * self.plan.placement.group_size // workload.num_gpus
+
+    def ops(self):
+        """Every op with its device, index, start and end."""
+        for device, ops in enumerate(self.plan.ops):
+            spans = self.trace.busy(device)
+            assert len(spans) == len(ops)
+            for index, (op, (start, end)) in enumerate(zip(ops, spans, strict=True)):
+                yield device, index, op, start, end
+
+    def actions(self, kinds):
+        return [op.action for _, _, op, _, _ in self.ops() if kind_of(op) in kinds]
+
+
+def neighbours(strategy):
+    """The point itself, and those that differ from it in one field with choices."""
+    yield strategy
+    for field in fields(strategy):
+        for choice in field.metadata["choices"]:
+            if choice != getattr(strategy, field.name):
+                yield replace(strategy, **{field.name: choice})
+
+
+class Replays:
+    """The replayed points of one strategy on one scenario, and those that deadlock."""
+
+    def __init__(self, name, scenario):
+        self.points, self.deadlocks = [], []
+        for strategy in self.offered(name, scenario):
+            try:
+                self.points += [Point(strategy, variant) for _, variant in variants(strategy, scenario)]
+            except InfeasibleError:
+                continue
+            except DeadlockError as error:
+                self.deadlocks.append((strategy, str(error)))
+
+    @staticmethod
+    def offered(name, scenario):
+        """All candidates of a strategy, and the neighbours of a few of them."""
+        try:
+            candidates = list(all_strategies()[name].candidates(scenario))
+        except InfeasibleError:
+            return []
+        wider = chain.from_iterable(neighbours(candidate) for candidate in candidates[::3])
+        return list(dict.fromkeys([*candidates, *wider]))
+
+
+@pytest.fixture(scope="module")
+def replays_of(make):
+    """Return the replays of a strategy on a scenario; each is made once."""
+    return cache(lambda strategy, scenario: Replays(strategy, build_scenario(make, scenario)))
+
+
+@pytest.fixture(params=SCENARIOS)
+def scenario_name(request):
+    return request.param
+
+
+@pytest.fixture(params=TRAINING)
+def strategy_name(request):
+    return request.param
+
+
+@pytest.fixture
+def points(replays_of, strategy_name, scenario_name):
+    return replays_of(strategy_name, scenario_name).points
+
+
+def test_every_strategy_offers_points_that_exist(replays_of, strategy_name):
+    found = [point for name in SCENARIOS for point in replays_of(strategy_name, name).points]
+    assert found
+    assert {type(point.strategy).name for point in found} == {strategy_name}
+
+
+def test_every_point_comes_to_an_end(replays_of, strategy_name, scenario_name):
+    assert not replays_of(strategy_name, scenario_name).deadlocks
+
+
+def test_the_fields_of_every_strategy_describe_themselves(strategy_name):
+    strategy = make_strategy(strategy_name, {})
+    for field in fields(strategy):
+        assert field.metadata["help"]
+        assert not field.metadata["choices"] or getattr(strategy, field.name) in field.metadata["choices"]
+
+
+def test_every_stage_has_forward_and_backward_of_each_micro_batch_once(points):
+    for point in points:
+        forwards = Counter((a.stage, a.micro_batch) for a in point.actions("F"))
+        backwards = Counter((a.stage, a.micro_batch) for a in point.actions("B"))
+        input_parts = Counter((a.stage, a.micro_batch) for a in point.actions("I"))
+        weight_parts = Counter((a.stage, a.micro_batch) for a in point.actions("W"))
+        extras = Counter((a.stage, a.micro_batch) for a in point.actions("E"))
+        assert max(forwards.values()) == 1, point
+        assert backwards + input_parts == forwards, point
+        assert input_parts == weight_parts, point
+        assert extras == (forwards if point.scenario.workload.extra_forward else Counter()), point
+
+
+def test_every_layer_of_a_backbone_sees_every_micro_batch(points):
+    for point in points:
+        seen = Counter()
+        for action in point.actions("F"):
+            stage = point.plan.stages[action.stage]
+            seen.update((stage.component, layer) for layer in range(stage.first_layer, stage.last_layer + 1))
+        model = point.scenario.model
+        assert seen == {
+            (backbone, layer): point.micro_batches
+            for backbone in model.backbones
+            for layer in range(len(model.components[backbone].layers))
+        }, point
+
+
+def test_stages_run_on_the_devices_that_hold_them(points):
+    for point in points:
+        for device, _, op, _, _ in point.ops():
+            if isinstance(op.action, StageAction):
+                assert point.plan.stages[op.action.stage].position == device, point
+
+
+def test_every_stage_with_trained_layers_steps_once_after_its_backwards(points):
+    for point in points:
+        steps = Counter(action.stage for action in point.actions("O"))
+        trained = {
+            number
+            for number, stage in enumerate(point.plan.stages)
+            for layer in point.scenario.model.components[stage.component].layers[
+                stage.first_layer : stage.last_layer + 1
+            ]
+            if layer.backward == "full"
+        }
+        assert steps == dict.fromkeys(trained, 1), point
+        begins = {op.action.stage: start for *_, op, start, _ in point.ops() if kind_of(op) == "O"}
+        for *_, op, _, end in point.ops():
+            if kind_of(op) in "BIW" and op.action.stage in begins:
+                assert end <= begins[op.action.stage] + TOLERANCE_S, point
+
+
+def test_replicas_reduce_the_gradients_of_every_trained_layer_once(points):
+    for point in points:
+        if point.plan.placement.copies == 1 or any(
+            c.operation != "all_reduce" for c in point.plan.collectives
+        ):
+            continue
+        trained = Counter()
+        for stage in point.plan.stages:
+            layers = point.scenario.model.components[stage.component].layers
+            trained[stage.position] += sum(
+                layer.parameters
+                for layer in layers[stage.first_layer : stage.last_layer + 1]
+                if layer.backward == "full"
+            )
+        reduced = Counter()
+        for collective in point.plan.collectives:
+            reduced[collective.group_position] += collective.size_bytes
+        gradient_bytes = point.scenario.workload.recipe.gradient_bytes
+        assert reduced == {p: count * gradient_bytes for p, count in trained.items() if count}, point
+
+
+def test_no_device_computes_two_things_at_once(points):
+    for point in points:
+        for device in range(point.plan.num_devices):
+            spans = point.trace.busy(device)
+            assert all(start >= 0 for start, _ in spans), point
+            assert all(end >= start for start, end in spans), point
+            for (_, end), (start, _) in pairwise(spans):
+                assert start >= end - TOLERANCE_S, point
+
+
+def writes(point):
+    """For each tensor who writes it and when: (device, seconds), or None and the end of a collective."""
+    found = {}
+    for device, _, op, start, end in point.ops():
+        found.update({tensor: [(device, end)] for tensor in op.writes})
+        found.update({tensor: [(device, start + offset)] for offset, tensor in op.early})
+    for collective, (_, end) in zip(point.plan.collectives, point.trace.collectives, strict=True):
+        for tensor in collective.writes:
+            found[tensor] = [(device, end) for device in collective.devices]
+    return found
+
+
+def travel_s(point, tensor, source, target):
+    """Seconds that a tensor needs to another device at least."""
+    if source == target:
+        return 0.0
+    route = point.network.route(source, target)
+    return point.plan.tensors[tensor].size_bytes * route.wire_s_per_byte + route.delay_s
+
+
+def test_nothing_is_read_before_it_is_written_and_has_arrived(points):
+    for point in points:
+        written, given = writes(point), set(point.plan.given)
+        for device, _, op, start, _ in point.ops():
+            for tensor in op.reads:
+                if tensor not in written:
+                    assert (tensor, device) in given, point
+                    continue
+                earliest_s = min(
+                    at + travel_s(point, tensor, source, device) for source, at in written[tensor]
+                )
+                assert start >= earliest_s - TOLERANCE_S, (point, op, point.plan.tensors[tensor])
+        for collective, (start, _) in zip(point.plan.collectives, point.trace.collectives, strict=True):
+            assert all(start >= min(written[tensor])[1] - TOLERANCE_S for tensor in collective.reads), point
+
+
+def test_what_the_next_iteration_needs_lies_there_at_the_end(points):
+    for point in points:
+        written = writes(point)
+        for tensor, device in point.plan.kept:
+            source, at = written[tensor][0]
+            assert at + travel_s(point, tensor, source, device) <= point.trace.end_s + TOLERANCE_S, point
+
+
+def test_a_tensor_is_written_once(points):
+    for point in points:
+        counts = Counter(
+            chain.from_iterable([*op.writes, *(t for _, t in op.early)] for *_, op, _, _ in point.ops())
+        )
+        assert max(counts.values()) == 1, point
+        assert not set(counts) & {tensor for tensor, _ in point.plan.given}, point
+
+
+def test_compute_takes_its_duration_and_no_longer_than_the_slowdown_allows(points):
+    for point in points:
+        slowdown = point.plan.placement.cluster.overlap_slowdown if point.plan.collectives else 1.0
+        for *_, op, start, end in point.ops():
+            assert op.duration_s - TOLERANCE_S <= end - start <= op.duration_s * slowdown + TOLERANCE_S, (
+                point,
+                op,
+            )
+
+
+def test_the_compute_of_the_backbones_is_that_of_their_layers(points):
+    for point in points:
+        planned = Counter()
+        for *_, op, _, _ in point.ops():
+            if isinstance(op.action, StageAction):
+                planned[op.action.kind.replace("I", "B").replace("W", "B")] += op.duration_s
+        model = point.scenario.model
+        forward_s, backward_s = (
+            sum(
+                float(getattr(point.scenario.costs.components[i], direction)(point.local_batch).sum())
+                for i in model.backbones
+            )
+            * point.micro_batches
+            for direction in ("forward_s", "backward_s")
+        )
+        again_s = forward_s if point.scenario.workload.checkpointing == "full" else 0.0
+        assert planned["F"] == pytest.approx(forward_s), point
+        assert planned["B"] == pytest.approx(backward_s + again_s), point
+        assert planned["E"] == pytest.approx(forward_s if point.scenario.workload.extra_forward else 0.0), (
+            point
+        )
+
+
+def test_every_frozen_layer_sees_the_whole_batch_once(points):
+    for point in points:
+        replicas, model = point.plan.placement.replicas, point.scenario.model
+        rooms, ops = Counter(), Counter()
+        for _, _, op, _, _ in point.ops():
+            if isinstance(op.action, FrozenAction):
+                rooms[op.action[:2]] += op.action.samples * replicas
+                ops[op.action[:2]] += 1
+        layers = [(i, layer) for i in model.frozen for layer in range(len(model.components[i].layers))]
+        assert set(rooms) == set(layers), point
+        for layer in layers:
+            # Local batches are rounded up: each op has room for fewer than `replicas` samples too many.
+            spare = rooms[layer] - point.group_batch
+            assert 0 <= spare <= ops[layer] * (replicas - 1), (point, layer)
+
+
+def test_frozen_outputs_reach_the_backbone_whole(points):
+    for point in points:
+        model = point.scenario.model
+        needed_bytes = sum(
+            model.components[i].layers[-1].output_bytes
+            for backbone in model.backbones
+            for i in model.inputs_of(backbone)
+            if i in model.frozen
+        )
+        last = {(i, len(model.components[i].layers) - 1) for i in model.frozen}
+        kept = [point.plan.tensors[tensor] for tensor, _ in point.plan.kept]
+        if point.plan.cross_iteration:
+            arriving = [tensor.size_bytes for tensor in kept if tensor.role == "frozen"]
+        else:
+            arriving = [
+                point.plan.tensors[t].size_bytes
+                for *_, op, _, _ in point.ops()
+                if kind_of(op) == "F"
+                for t in op.reads
+                if point.plan.tensors[t].role == "frozen" and point.plan.tensors[t][1:3] in last
+            ]
+        assert sum(arriving) == pytest.approx(
+            needed_bytes * point.group_batch / point.plan.placement.replicas
+        ), point
+
+
+def test_frozen_ops_take_what_their_layer_takes(points):
+    for point in points:
+        for *_, op, _, _ in point.ops():
+            if isinstance(op.action, FrozenAction):
+                component, layer, samples = op.action
+                expected_s = point.scenario.costs.components[component].forward_s(samples)[layer]
+                assert op.duration_s == pytest.approx(expected_s), (point, op)
+
+
+def test_the_first_iteration_also_runs_its_own_frozen_work(points):
+    for point in points:
+        local = ceil(point.group_batch / point.plan.placement.group_size)
+        frozen_s = sum(
+            float(point.scenario.costs.components[i].forward_s(local).sum())
+            for i in point.scenario.model.frozen
+        )
+        assert point.plan.prologue_s == pytest.approx(frozen_s if point.plan.cross_iteration else 0.0), point
+
+
+def test_no_iteration_is_shorter_than_its_busiest_device(points):
+    for point in points:
+        for device, ops in enumerate(point.plan.ops):
+            assert point.trace.end_s >= sum(op.duration_s for op in ops) - TOLERANCE_S, (point, device)
+            assert point.trace.end_s >= max(point.trace.ends[device], default=0.0) - TOLERANCE_S, point
+        assert all(end <= point.trace.end_s + TOLERANCE_S for _, end in point.trace.collectives), point
+
+
+def critical_path_s(point):
+    """The longest path through ops, messages and collectives, on ports that nobody shares."""
+    plan = point.plan
+    writers, after = {}, {}
+    for device, index, op, _, _ in point.ops():
+        writers.update(dict.fromkeys(op.writes, ((device, index), op.duration_s)))
+        writers.update({tensor: ((device, index), offset) for offset, tensor in op.early})
+        after[device, index] = (
+            [((device, index - 1), plan.ops[device][index - 1].duration_s)] if index else []
+        )
+    results, last, duration_s = {}, {}, {}
+    for number, collective in enumerate(plan.collectives):
+        route = point.network.collective(collective)
+        duration_s[number] = route.wire_s + route.fixed_s
+        results.update(dict.fromkeys(collective.writes, number))
+        after[number] = [(last[d], duration_s[last[d]]) for d in collective.devices if d in last]
+        after[number] += [writers[tensor] for tensor in collective.reads]
+        last.update(dict.fromkeys(collective.devices, number))
+    for device, index, op, _, _ in point.ops():
+        duration_s[device, index] = op.duration_s
+        for tensor in op.reads:
+            if tensor in results:
+                after[device, index].append((results[tensor], duration_s[results[tensor]]))
+            elif tensor in writers:
+                node, offset_s = writers[tensor]
+                after[device, index].append((node, offset_s + travel_s(point, tensor, node[0], device)))
+    earliest_s = {}
+    for node in TopologicalSorter(
+        {node: [n for n, _ in before] for node, before in after.items()}
+    ).static_order():
+        earliest_s[node] = max((earliest_s[n] + delay_s for n, delay_s in after[node]), default=0.0)
+    return max(earliest_s[node] + duration_s[node] for node in earliest_s)
+
+
+def test_no_iteration_is_shorter_than_its_critical_path(points):
+    for point in points:
+        path_s = critical_path_s(point)
+        assert point.trace.end_s >= path_s - TOLERANCE_S, point
+        if point.plan.placement.cluster.intra_node.kind == "ideal" and not point.plan.blocking:
+            assert point.trace.end_s == pytest.approx(path_s), point
+
+
+def test_no_iteration_undercuts_the_bound_of_its_strategy(points):
+    for point in points:
+        bound_s = point.strategy.bound(point.scenario)
+        assert 0 < bound_s <= point.trace.end_s * (1 + ROUNDING), point
+
+
+def test_no_expectation_undercuts_the_bound_of_the_experiment(points):
+    expected = {}
+    for point in points:
+        whole = replace(point.scenario, workload=replace(point.scenario.workload, extra_forward=False))
+        expected.setdefault(point.strategy, (whole, {}))[1][point.scenario.workload.extra_forward] = (
+            point.trace.end_s
+        )
+    for strategy, (whole, ends) in expected.items():
+        mean_s = sum(
+            share * ends[variant.workload.extra_forward] for share, variant in variants(strategy, whole)
+        )
+        assert bound(strategy, whole) <= mean_s * (1 + ROUNDING), strategy
+
+
+def test_memory_never_falls_below_what_stays_and_ends_there(points):
+    for point in points:
+        devices, times, changes = memory_events(point.trace)
+        for device in range(point.plan.num_devices):
+            own = devices == device
+            held = np.cumsum(changes[own])
+            assert np.all(np.diff(times[own]) >= 0), point
+            assert np.all(held >= -1e-3), (point, device)
+            assert not len(held) or held[-1] == pytest.approx(0.0, abs=1e-3), (point, device)
+        assert np.all(peak_memory_bytes(point.trace) >= resident_bytes(point.trace)), point
+
+
+def test_all_parameters_are_resident(points):
+    for point in points:
+        if any(c.operation != "all_reduce" for c in point.plan.collectives):
+            continue  # sharded states
+        model, recipe = point.scenario.model, point.scenario.workload.recipe
+        frozen = sum(model.components[i].parameters for i in model.frozen)
+        for device, resident in enumerate(resident_bytes(point.trace)):
+            held = {(s.component, i) for s in point.plan.stages if s.position == device
+                    for i in range(s.first_layer, s.last_layer + 1)}  # fmt: skip
+            layers = [model.components[component].layers[i] for component, i in held]
+            trained = sum(layer.parameters for layer in layers if layer.backward == "full")
+            locked = sum(layer.parameters for layer in layers) - trained
+            assert resident >= trained * recipe.parameter_bytes + 2 * (frozen + locked), (point, device)
+
+
+def test_every_order_reads_back_from_its_text(points):
+    for point in points:
+        assert parse_order(format_order(point.plan.order)) == point.plan.order, point
+
+
+def test_two_replays_are_identical_to_the_bit(points):
+    for point in points[::4]:
+        again = replay(point.strategy, replace(point.scenario, memo={}))
+        assert again.plan.order == point.plan.order, point
+        assert (again.starts, again.ends, again.sent, again.arrived, again.collectives) == (
+            point.trace.starts, point.trace.ends, point.trace.sent, point.trace.arrived, point.trace.collectives,
+        ), point  # fmt: skip
+
+
+# Times scale with costs.
+
+
+def scaled(scenario, factor):
+    """The scenario with every cost multiplied: layers, optimizer, wires, latencies and calls."""
+
+    def slower(link):
+        return link and replace(
+            link,
+            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / factor,
+            latency_s=link.latency_s * factor,
+            call_s=link.call_s * factor,
+            switch_bandwidth_bytes_per_s=link.switch_bandwidth_bytes_per_s / factor,
+            host_bandwidth_bytes_per_s=link.host_bandwidth_bytes_per_s / factor,
+        )
+
+    cluster = scenario.cluster
+    rates = cluster.device.rates
+    if rates is not None:
+        rates = replace(rates, memory_bytes_per_s=rates.memory_bytes_per_s / factor)
+    cluster = replace(
+        cluster,
+        device=replace(cluster.device, rates=rates),
+        intra_node=slower(cluster.intra_node),
+        inter_node=slower(cluster.inter_node),
+        collectives=replace(cluster.collectives, call_s=cluster.collectives.call_s * factor),
+    )
+    components = tuple(
+        replace(
+            component,
+            times=tuple(
+                (
+                    device,
+                    tuple(
+                        replace(t, forward_s=t.forward_s * factor, backward_s=t.backward_s * factor)
+                        for t in times
+                    ),
+                )
+                for device, times in component.times
+            ),
+        )
+        for component in scenario.model.components
+    )
+    model = replace(scenario.model, components=components)
+    return Scenario(model, cluster, scenario.workload, ModelCosts(model, cluster.device))
+
+
+# Bubbles shorter than 10 ms stay empty and collectives move in 1 to 64 chunks of a millisecond: seconds, not
+# ratios. Where all messages are short, or all collectives long, neither is met on the way from 1 to 4.
+SCALING = {
+    "free links": (chained, free, {"num_gpus": 4, "batch_size": 32}),
+    "one node": (conditioned, node, {"num_gpus": 4, "batch_size": 16, "self_conditioning": 1.0}),
+    "skips, small nodes": (with_skips, nodes, {"num_gpus": 4, "batch_size": 8}),
+}
+
+
+@pytest.mark.parametrize("name", SCALING)
+def test_times_scale_with_all_costs(make, strategy_name, name):
+    build_model, build_cluster, workload = SCALING[name]
+    scenario = make.scenario(build_model(make), build_cluster(make), **workload)
+    slower = scaled(scenario, 4.0)
+    for strategy in list(all_strategies()[strategy_name].candidates(scenario))[::2]:
+        for (_, variant), (_, slower_variant) in zip(
+            variants(strategy, scenario), variants(strategy, slower), strict=True
+        ):
+            trace, slower_trace = replay(strategy, variant), replay(strategy, slower_variant)
+            assert slower_trace.end_s == pytest.approx(4.0 * trace.end_s, rel=1e-9), strategy
+            assert slower_trace.plan.order == trace.plan.order, strategy
+            assert strategy.bound(slower_variant) == pytest.approx(4.0 * strategy.bound(variant), rel=1e-9), (
+                strategy
+            )
+
+
+# Closed forms on free links and equal layers: f = 1 and b = 2 for each stage and micro-batch.
+
+
+def balanced_s(strategy):
+    """(M + P - 1)(f + b): GPipe, and 1F1B on any partition that is equal."""
+    return 3.0 * (strategy.micro_batches + strategy.pipeline_degree - 1)
+
+
+def zero_bubble_s(strategy):
+    """ZB-H1: M (F + B + W) + (P - 1)(F + B - W) with F = B = W = 1, for M >= P."""
+    return 3.0 * strategy.micro_batches + strategy.pipeline_degree - 1
+
+
+def interleaved_s(strategy):
+    """(M v + P - 1)(f + b) per chunk, where P divides M and v >= 2."""
+    return 3.0 * (strategy.micro_batches * strategy.chunks + strategy.pipeline_degree - 1)
+
+
+CLOSED_FORMS = {
+    "ddp": (lambda strategy: 3.0 * strategy.micro_batches, {}),
+    "gpipe": (balanced_s, {}),
+    "1f1b": (balanced_s, {}),
+    "spp": (balanced_s, {}),
+    "diffusionpipe": (balanced_s, {"fill": "none"}),
+    "interleaved": (interleaved_s, {"chunks": 2}),
+    "zero-bubble": (zero_bubble_s, {}),
+}
+
+
+@pytest.mark.parametrize("micro_batches", [4, 8, 16])
+@pytest.mark.parametrize("degree", [2, 4])
+@pytest.mark.parametrize("name", [name for name in TRAINING if name in CLOSED_FORMS])
+def test_on_free_links_equal_stages_take_the_closed_form(make, name, degree, micro_batches):
+    closed_form_s, parameters = CLOSED_FORMS[name]
+    stages = degree * parameters.get("chunks", 1) if name != "ddp" else 1
+    gpus = degree if name != "ddp" else 1
+    if name != "ddp":
+        parameters = {"pipeline_degree": degree, **parameters}
+    strategy = make_strategy(name, {"micro_batches": micro_batches, **parameters})
+    model = make.model(make.component("unet", [1.0] * stages))
+    scenario = make.scenario(model, make.cluster(), gpus, micro_batches)
+    trace = simulate(strategy.plan(scenario))
+    assert trace.end_s == pytest.approx(closed_form_s(strategy), rel=1e-12)
+    assert strategy.bound(scenario) <= trace.end_s
