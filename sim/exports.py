@@ -51,7 +51,7 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
     timed.sort(
         key=lambda event: event["ts"]
     )  # stable: where times are equal, ops precede what points at them
-    ratio = idle_s(trace) / trace.end_s if trace.end_s else 0.0
+    ratio = max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0
     return {
         "traceEvents": [*_names(trace), *timed],
         "displayTimeUnit": "ms",

@@ -135,7 +135,7 @@ def plot_timeline_info(trace: Trace) -> TimelineInfo:
         idle=idle_spans(trace),
         collectives=collective_bars(trace),
         end_s=trace.end_s,
-        bubble_ratio=idle_s(trace) / trace.end_s if trace.end_s else 0.0,
+        bubble_ratio=max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0,
         cross_iteration=trace.plan.cross_iteration,
     )
 
@@ -182,7 +182,7 @@ def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
             groups.setdefault((bar.category, bar.chunk, bar.duration_s > narrow_s), []).append(box)
     for (category, chunk, wide), boxes in groups.items():
         face = _shade(COLOURS[category], chunk)
-        edge, width = ("white", 0.5) if wide else (face, 0.3)
+        edge, width = ("white", 0.5) if wide else (face, 0.1)
         axes.add_collection(_boxes(boxes, facecolor=face, edgecolor=edge, linewidth=width))
 
 

@@ -149,6 +149,11 @@ def test_an_iteration_without_work_can_be_drawn(make):
         figure.draw_without_rendering()
 
 
+def test_rounding_never_makes_a_bubble_ratio_negative(make):
+    trace = simulate(make.plan([[make.op(f"0F{number}", 0.1) for number in range(20)]]))
+    assert 0.0 <= plot_timeline_info(trace).bubble_ratio < 1e-12
+
+
 def test_many_devices_are_drawn_without_a_warning(make):
     rows = [[make.op(f"{device}F0", 1.0)] for device in range(200)]
     trace = simulate(make.plan(rows, cluster=make.cluster(devices_per_node=200)))
