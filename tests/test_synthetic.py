@@ -1,0 +1,97 @@
+"""A model of equal layers costs what its formula says, and its bubbles are those of Figure 4 of DiffusionPipe."""
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.costs import ModelCosts
+from profiles.devices import load_device
+from profiles.errors import InputError
+from profiles.synthetic import equal_layers_model
+from sim.experiment import run_training
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
+
+FIGURE_4 = {
+    0.4384: {  # Stable Diffusion 2.1: per cent by stages, for 1 to 4 micro-batches
+        4: (67.6, 51.0, 41.0, 34.3),
+        3: (58.2, 41.0, 31.7, 25.8),
+        2: (41.0, 25.8, 18.8, 14.8),
+    },
+    0.8945: {  # ControlNet 1.0
+        4: (61.3, 44.2, 34.5, 28.4),
+        3: (51.4, 34.5, 26.0, 20.9),
+        2: (34.5, 20.9, 15.0, 11.7),
+    },
+}
+POINTS = [
+    (share, stages, number + 1, ratio)
+    for share, rows in FIGURE_4.items()
+    for stages, ratios in rows.items()
+    for number, ratio in enumerate(ratios)
+]
+
+
+def times(model, batch, backward=False):
+    costs = ModelCosts(model, load_device("ideal"))
+    return [list(c.backward_s(batch) if backward else c.forward_s(batch)) for c in costs.components]
+
+
+def test_times_are_equal_and_in_proportion_to_the_batch():
+    model = equal_layers_model(3, 0.5)
+    assert times(model, 1) == [[0.5, 0.5, 0.5]]
+    assert times(model, 8) == [[4.0, 4.0, 4.0]]
+    assert times(model, 8, backward=True) == [[8.0, 8.0, 8.0]]
+
+
+def test_the_frozen_encoder_takes_its_share_of_forward_and_backward():
+    model = equal_layers_model(3, 0.5, frozen_share=0.25, num_frozen_layers=2)
+    assert [component.name for component in model.components] == ["encoder", "backbone"]
+    assert [component.trainable for component in model.components] == [False, True]
+    assert model.inputs_of(1) == (0,)
+    assert times(model, 1) == [[0.5625, 0.5625], [0.5, 0.5, 0.5]]
+    assert times(model, 1, backward=True) == [[0.0, 0.0], [1.0, 1.0, 1.0]]
+
+
+def test_without_a_share_nothing_is_frozen():
+    model = equal_layers_model(3)
+    assert model.frozen == ()
+    assert model.components[0].inputs == ()
+
+
+def test_every_layer_is_a_block_with_the_bytes_and_parameters_asked_for():
+    model = equal_layers_model(4, parameters=7, output_bytes=2.0, saved_bytes=3.0)
+    layers = model.components[0].layers
+    assert [layer.block for layer in layers] == [0, 1, 2, 3]
+    assert [layer.parameters for layer in layers] == [7] * 4
+    assert model.components[0].cut_bytes(1) == 2.0
+    assert sum(layer.saved_bytes for layer in layers) == 12.0
+
+
+def test_times_hold_on_the_device_named():
+    model = equal_layers_model(2, 0.5, device="a100-80gb-sxm")
+    assert list(ModelCosts(model, load_device("a100-80gb-sxm")).components[0].forward_s(2)) == [1.0, 1.0]
+    with pytest.raises(InputError, match="device 'ideal' has no rates of its own"):
+        ModelCosts(model, load_device("ideal"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_layers": 0}, "num_layers is 0, must be at least 1"),
+        ({"num_frozen_layers": -1}, "num_frozen_layers is -1, must be at least 1"),
+        ({"forward_s": float("nan")}, "forward_s is nan, must be finite and not negative"),
+        ({"frozen_share": -0.1}, "frozen_share is -0.1, must be finite and not negative"),
+        ({"saved_bytes": float("inf")}, "saved_bytes is inf, must be finite and not negative"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        equal_layers_model(**{"num_layers": 2, **given})
+
+
+@pytest.mark.parametrize(("share", "stages", "micro_batches", "percent"), POINTS)
+def test_bubble_ratios_are_those_of_the_paper(share, stages, micro_batches, percent):
+    model = equal_layers_model(12, frozen_share=share)
+    scenario = Scenario.of(model, load_cluster("ideal"), TrainingWorkload(stages, 144))
+    strategy = make_strategy("1f1b", {"pipeline_degree": stages, "micro_batches": micro_batches})
+    assert 100 * run_training(strategy, scenario).bubble_ratio == pytest.approx(percent, abs=0.051)
