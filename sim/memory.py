@@ -103,6 +103,7 @@ def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntAr
     times = stays.clock.times(trace)
     born = times[stays.births]
     dead = np.maximum.reduceat(times[stays.deaths], stays.death_starts) if len(stays.sizes) else born
+    dead = np.maximum(dead, born)  # an op of no duration may end a rounding before its input arrived
     devices = np.concatenate([stays.devices, stays.devices])
     moments = np.concatenate([born, dead])
     changes = np.concatenate([stays.sizes, -stays.sizes])

@@ -4,10 +4,13 @@ A plan says nothing about time beyond the duration of each op. Transfers, memory
 ``strategies.wiring`` derives the transfers, the engine the times, ``sim.memory`` the bytes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strategies.actions import Action, Order
+from strategies.bubbles import Bubble
+from strategies.filling import FilledLayer
 from strategies.placement import Placement
 
 
@@ -84,6 +87,23 @@ class Buffer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Filling:
+    """Frozen layers in execution order, and the bubbles and op starts of the plan they are put into.
+
+    Attributes:
+        layers: what runs where.
+        bubbles: the bubbles that the layers name.
+        starts: for each position the start of each op of the unfilled plan, in seconds.
+        balanced: what no bubble took is spread so that all positions end together.
+    """
+
+    layers: Sequence[FilledLayer]
+    bubbles: Sequence[Bubble] = ()
+    starts: Sequence[Sequence[float]] = ()
+    balanced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What every device does in one iteration.
 
@@ -97,9 +117,10 @@ class Plan:
         given: (tensor, device): there when the iteration starts.
         kept: (tensor, device): must lie there when the iteration ends.
         posted_after: (tensor, device) to the index of the op on that device after which its receive is posted.
-        blocking: between two ops a device waits until all it sends and receives there has arrived.
+        blocking: between two ops of the pipeline a device waits until all it sends and receives there has arrived.
         cross_iteration: the frozen work belongs to the next iteration.
         prologue_s: seconds of frozen work that precede the first iteration alone.
+        filling: the frozen work of the plan.
     """
 
     ops: tuple[tuple[Op, ...], ...]
@@ -114,6 +135,7 @@ class Plan:
     blocking: bool = False
     cross_iteration: bool = False
     prologue_s: float = 0.0
+    filling: Filling | None = None
 
     @property
     def num_devices(self) -> int:

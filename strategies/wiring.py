@@ -8,6 +8,7 @@ strategy lists a message.
 from dataclasses import dataclass, field
 
 from profiles.errors import DeadlockError
+from strategies.actions import FrozenAction
 from strategies.plan import Collective, Op, Plan
 
 
@@ -147,16 +148,21 @@ def _deliver(wiring: Wiring, given: set[tuple[int, int]], device: int, index: in
 
 
 def _block(wiring: Wiring) -> None:
-    """Let each device wait, between two ops, for all it sends and receives there."""
+    """Let each device wait, between two ops of the pipeline, for all it sends and receives there.
+
+    Frozen work in between waits for none of it, or two devices that fill the same bubble would wait for each other.
+    """
     outgoing: dict[tuple[int, int], list[int]] = {}
     for slot, transfer in enumerate(wiring.transfers):
         if transfer is not None:
             outgoing.setdefault(wiring.writers[transfer.tensor], []).append(slot)
-    for device, waits in enumerate(wiring.waits):
-        for index in range(1, len(waits)):
-            sent = outgoing.get((device, index - 1))
-            if sent:
-                waits[index] += tuple(sent)
+    for device, ops in enumerate(wiring.plan.ops):
+        sent: list[int] = []
+        for index, op in enumerate(ops):
+            if sent and not isinstance(op.action, FrozenAction):
+                wiring.waits[device][index] += tuple(sent)
+                sent = []
+            sent += outgoing.get((device, index), ())
 
 
 def _wire_receives(wiring: Wiring) -> None:
@@ -166,9 +172,12 @@ def _wire_receives(wiring: Wiring) -> None:
     conditions = dict(plan.posted_after)
     if plan.blocking:
         for device, ops in enumerate(plan.ops):
+            before = -1
             for index, op in enumerate(ops):
-                for tensor in op.reads:
-                    conditions.setdefault((tensor, device), index - 1)
+                if not isinstance(op.action, FrozenAction):
+                    for tensor in op.reads:
+                        conditions.setdefault((tensor, device), before)
+                    before = index
     for (tensor, device), index in conditions.items():
         slot = wiring.slots.get((tensor, device))
         if slot is not None and wiring.transfers[slot] is not None and index >= 0:
