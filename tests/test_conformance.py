@@ -230,7 +230,7 @@ class Replays:
             candidates = list(all_strategies()[name].candidates(scenario))
         except InfeasibleError:
             return []
-        wider = chain.from_iterable(neighbours(candidate) for candidate in candidates[::3])
+        wider = chain.from_iterable(neighbours(candidate) for candidate in candidates[::4])
         return list(dict.fromkeys([*candidates, *wider]))
 
 
@@ -350,7 +350,7 @@ def test_no_device_computes_two_things_at_once(points):
         for device in range(point.plan.num_devices):
             spans = point.trace.busy(device)
             assert all(start >= 0 for start, _ in spans), point
-            assert all(end >= start for start, end in spans), point
+            assert all(end >= start - TOLERANCE_S for start, end in spans), point
             for (_, end), (start, _) in pairwise(spans):
                 assert start >= end - TOLERANCE_S, point
 
