@@ -120,7 +120,7 @@ class TrainingResult:
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
-    """Return the trace of one iteration; a strategy that refines its plan is replayed again.
+    """Return the trace of one iteration; what a strategy refines is replayed again.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -130,10 +130,11 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         plan = strategy.plan(scenario)
         network = network_of(scenario, plan.placement)
         trace = simulate(plan, network)
-        if isinstance(strategy, Refining):
+        while isinstance(strategy, Refining):
             refined = strategy.refine(scenario, trace)
-            if refined is not plan:
-                trace = simulate(refined, network)
+            if refined is trace.plan:
+                break
+            trace = simulate(refined, network)
         return trace
 
 
@@ -141,7 +142,7 @@ def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenar
     """Return the iterations that occur, with and without the extra forward pass, and their probabilities."""
     probability = scenario.self_conditioning
     if scenario.workload.self_conditioning_draw == "rank" and 0 < probability < 1:
-        group_size = getattr(strategy, "group_size", None) or 1
+        group_size = getattr(strategy, "group_size", None) or getattr(strategy, "pipeline_degree", 1)
         groups = scenario.workload.num_gpus // group_size
         probability = 1 - (1 - probability) ** groups
     both = [

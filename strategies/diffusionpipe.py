@@ -1,7 +1,8 @@
 """DiffusionPipe: the optimal partition, frozen layers of the next iteration in the bubbles of this one."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import ClassVar, Self
 
 from strategies import parameters as fields
@@ -19,8 +20,8 @@ from strategies.linear import (
     stages_of,
 )
 from strategies.parameters import parameter
-from strategies.pipeline import Filling, PipelineBuilder, Recipe, trained_parameters
-from strategies.plan import Plan
+from strategies.pipeline import PipelineBuilder, Recipe, trained_parameters
+from strategies.plan import Filling, Plan
 from strategies.scenario import Scenario
 from strategies.traces import Trace
 
@@ -62,16 +63,21 @@ class DiffusionPipe:
         return self._builder(scenario).build(None if self.fill == "none" else Filling(()))
 
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
-        """Return the plan with frozen layers in the bubbles of the one that was replayed."""
-        if self.fill == "none":
+        """Return the plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
+        filling = trace.plan.filling
+        if self.fill == "none" or filling is None or filling.balanced:
             return trace.plan
+        refined = _balance(filling, trace) if filling.bubbles else self._fill(scenario, trace)
+        return trace.plan if refined is filling else self._builder(scenario).build(refined)
+
+    def _fill(self, scenario: Scenario, trace: Trace) -> Filling:
         shape = shape_of(self)
         bubbles = find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s)
         layers = fill_bubbles(
             bubbles, frozen_chains(scenario), shape.group_batch(scenario), shape.degree, shape.replicas,
             partial=self.fill == "partial",
         )  # fmt: skip
-        return self._builder(scenario).build(Filling(layers, bubbles, trace.starts))
+        return Filling(layers, bubbles, trace.starts)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -107,3 +113,28 @@ class DiffusionPipe:
             costs = scenario.costs.components[index]
             total += sum(costs.least_forward_s_per_sample(samples))
         return total * samples / shape.group_size
+
+
+def _balance(filling: Filling, trace: Trace) -> Filling:
+    """Return the filling with the work after the pipeline moved from positions that end late to those that end early.
+
+    The published algorithm shares it evenly; gradient reduction and optimizer steps of unequal stages, and compute
+    slowed down beside them, then leave some positions idle at the end.
+    """
+    rest = [layer for layer in filling.layers if layer.bubble is None]
+    if not rest:
+        return filling
+    work_s = sum(layer.duration_s for layer in rest)
+    ends_s = [ends[-1] for ends in trace.ends]
+    weights = [max(0.0, work_s + sum(ends_s) / len(ends_s) - end_s) for end_s in ends_s]
+    layers = [
+        layer if layer.bubble is not None else replace(layer, shares=_split(layer.samples, weights))
+        for layer in filling.layers
+    ]
+    return replace(filling, layers=layers, balanced=True)
+
+
+def _split(samples: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """Split samples in proportion to weights; rounding never loses or doubles one."""
+    marks = [round(samples * mark / sum(weights)) for mark in accumulate(weights, initial=0.0)]
+    return tuple(end - start for start, end in pairwise(marks))

@@ -58,6 +58,7 @@ class FilledLayer:
         positions: The positions that share them.
         local_batch: What one device runs: ceil(samples / (positions * replicas)).
         duration_s: Seconds at that local batch.
+        shares: Samples of each position; None shares them evenly.
     """
 
     bubble: int | None
@@ -67,6 +68,7 @@ class FilledLayer:
     positions: tuple[int, ...]
     local_batch: int
     duration_s: float
+    shares: tuple[int, ...] | None = None
 
 
 def fill_bubbles(

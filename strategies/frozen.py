@@ -4,7 +4,7 @@ Frozen layers run data-parallel on whatever positions are idle, so a layer may m
 Every position first takes the samples whose inputs lie there; the rest is sent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -97,7 +97,7 @@ class FrozenWork:
     def place(self, filled: FilledLayer) -> None:
         """Lay out one frozen layer over its positions."""
         pending = self._pending_of(filled.component, filled.layer)
-        shares = _shares(filled.samples, len(filled.positions))
+        shares = filled.shares or _shares(filled.samples, len(filled.positions))
         taken: list[list[_Segment]] = []
         for position, share in zip(filled.positions, shares, strict=True):
             taken.append(_take(pending, share, position))
@@ -171,7 +171,7 @@ class FrozenWork:
         reader.reads.extend(self.output(component, start, stop))
 
 
-def _shares(samples: int, count: int) -> list[int]:
+def _shares(samples: int, count: int) -> Sequence[int]:
     """Split samples evenly over positions, larger shares first."""
     return [samples // count + (number < samples % count) for number in range(count)]
 

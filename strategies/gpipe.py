@@ -52,6 +52,4 @@ class GPipe:
 
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut."""
-        return pipeline_bound(
-            self, scenario, depth_first=False, before_s=frozen_s(scenario, shape_of(self))
-        )
+        return pipeline_bound(self, scenario, depth_first=False, before_s=frozen_s(scenario, shape_of(self)))

@@ -17,11 +17,9 @@ from profiles.errors import InfeasibleError
 from profiles.models import Component
 from profiles.recipes import FROZEN_WEIGHT_BYTES
 from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
-from strategies.bubbles import Bubble
-from strategies.filling import FilledLayer
 from strategies.frozen import Draft, FrozenWork, all_at_once
 from strategies.placement import Placement
-from strategies.plan import Buffer, Collective, Plan, Stage, Tensor
+from strategies.plan import Buffer, Collective, Filling, Plan, Stage, Tensor
 from strategies.scenario import Scenario
 
 FloatArray = NDArray[np.float64]
@@ -155,21 +153,6 @@ class Recipe:
     cross_iteration: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """Frozen layers in execution order, and the bubbles and op starts of the plan they are put into.
-
-    Attributes:
-        layers: what runs where.
-        bubbles: the bubbles that the layers name.
-        starts: for each position the start of each op of the unfilled plan, in seconds.
-    """
-
-    layers: Sequence[FilledLayer]
-    bubbles: Sequence[Bubble] = ()
-    starts: Sequence[Sequence[float]] = ()
-
-
 class PipelineBuilder:
     """Writes the plan of one backbone's pipeline; position p holds stage p, and ``rows[p]`` its order."""
 
@@ -216,7 +199,7 @@ class PipelineBuilder:
         for stage in range(len(self.stages)):
             self._reduce_and_step(stage)
         self._insert(frozen, filling)
-        return self._finish()
+        return self._finish(filling)
 
     def _tensor(self, role: str, stage: int, index: int, size_bytes: float) -> int:
         key = (role, stage, index)
@@ -347,23 +330,28 @@ class PipelineBuilder:
         return buckets + ([(duration_s, held)] if held else [])
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
-        """Put frozen ops where they belong: before the pipeline, into bubbles, or between its end and the steps."""
+        """Put frozen ops where they belong: before the pipeline, into bubbles, or after it.
+
+        What no bubble took runs after the optimizer steps, whose wait for the gradients was a bubble too. Where
+        bubbles are not filled, all of it runs during that wait.
+        """
         for position, row in enumerate(self.rows):
             own = [placed for placed in frozen.placed if placed.position == position]
             if not self.recipe.cross_iteration:
                 row[:0] = [placed.draft for placed in own]
                 continue
-            steps = next((i for i, d in enumerate(row) if d.action[1] == OPTIMIZER), len(row))
-            reach = 0
+            reach, end = 0, len(row)
+            if not filling.bubbles:
+                end = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), end)
             for inserted, placed in enumerate(own):
                 if placed.bubble is None:
-                    at = steps
+                    at = end
                 else:
                     at = bisect_left(filling.starts[position], filling.bubbles[placed.bubble].start_s - 1e-12)
                 reach = max(reach, at)
                 row.insert(reach + inserted, placed.draft)
 
-    def _finish(self) -> Plan:
+    def _finish(self, filling: Filling) -> Plan:
         resident = tuple(self._resident(position) for position in range(self.shape.degree))
         prologue_s = 0.0
         if self.recipe.cross_iteration:
@@ -382,6 +370,7 @@ class PipelineBuilder:
             blocking=self.recipe.blocking,
             cross_iteration=self.recipe.cross_iteration,
             prologue_s=prologue_s,
+            filling=filling,
         )
 
     def _posted_at_once(self) -> dict[tuple[int, int], int]:

@@ -48,7 +48,7 @@ class Refining(Protocol):
     """A strategy that improves its plan once it has seen when everything happens."""
 
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
-        """Return a better plan than the one that was replayed."""
+        """Return a better plan than the one that was replayed; that very plan where there is none."""
         ...
 
 
