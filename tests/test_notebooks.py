@@ -1,0 +1,37 @@
+"""Notebooks are thin: prose and calls, at most fifteen cells, nothing defined, no outputs committed."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+def cells(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def code_of(path):
+    return [cell for cell in cells(path) if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_has_a_title_and_at_most_fifteen_cells(path):
+    assert cells(path)[0]["cell_type"] == "markdown"
+    assert "".join(cells(path)[0]["source"]).startswith("# ")
+    assert len(cells(path)) <= 15
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_only_calls_what_the_packages_define(path):
+    defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    for cell in code_of(path):
+        nodes = ast.walk(ast.parse("".join(cell["source"])))
+        assert not [node for node in nodes if isinstance(node, defining)]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_committed_without_outputs(path):
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_of(path))
