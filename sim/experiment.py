@@ -142,7 +142,7 @@ def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenar
     """Return the iterations that occur, with and without the extra forward pass, and their probabilities."""
     probability = scenario.self_conditioning
     if scenario.workload.self_conditioning_draw == "rank" and 0 < probability < 1:
-        group_size = getattr(strategy, "group_size", None) or getattr(strategy, "pipeline_degree", 1)
+        group_size: int = getattr(strategy, "group_size", None) or getattr(strategy, "pipeline_degree", 1)
         groups = scenario.workload.num_gpus // group_size
         probability = 1 - (1 - probability) ** groups
     both = [

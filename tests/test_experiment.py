@@ -1,0 +1,201 @@
+"""Results: expectations over self-conditioning, bytes, first iterations, and what reproduces them."""
+
+import pytest
+
+from profiles.errors import InfeasibleError
+from sim.experiment import bound, replay, run_training, variants
+from strategies.registry import make_strategy
+
+
+@pytest.fixture
+def scenario(make):
+    """Return a scenario on eight GPUs of one node with self-conditioning, unless told otherwise."""
+
+    def build(num_gpus=8, batch_size=32, memory_bytes=None, **workload):
+        encoder = make.component("encoder", [0.3, 0.2], trainable=False, output_bytes=1e6)
+        unet = make.component(
+            "unet", [0.1, 0.3, 0.2, 0.2], inputs=["encoder"], output_bytes=1e7, saved_bytes=1e6,
+            parameters=10**7, self_conditioning=0.25,
+        )  # fmt: skip
+        cluster = make.cluster(
+            make.link("nvswitch", 1e9, 0.001), devices_per_node=8, slowdown=1.5, memory_bytes=memory_bytes
+        )
+        return make.scenario(make.model(encoder, unet), cluster, num_gpus, batch_size, **workload)
+
+    return build
+
+
+@pytest.fixture
+def pipeline():
+    return make_strategy("1f1b", {"pipeline_degree": 2, "micro_batches": 4})
+
+
+def shares(strategy, scenario):
+    """Probabilities of iterations without and with the extra forward."""
+    found = {variant.workload.extra_forward: share for share, variant in variants(strategy, scenario)}
+    return found.get(False, 0.0), found.get(True, 0.0)
+
+
+def test_the_model_says_how_often_it_conditions_on_itself(scenario, pipeline):
+    assert shares(pipeline, scenario()) == (0.75, 0.25)
+    assert shares(pipeline, scenario(self_conditioning=0.5)) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(("probability", "expected"), [(0.0, [(1.0, False)]), (1.0, [(1.0, True)])])
+def test_iterations_that_never_occur_are_not_replayed(scenario, pipeline, probability, expected):
+    found = variants(pipeline, scenario(self_conditioning=probability))
+    assert [(share, variant.workload.extra_forward) for share, variant in found] == expected
+
+
+@pytest.mark.parametrize(("group_size", "groups"), [(2, 4), (4, 2), (8, 1)])
+def test_when_each_group_draws_the_slowest_decides(scenario, group_size, groups):
+    strategy = make_strategy("1f1b", {"pipeline_degree": 2, "micro_batches": 4, "group_size": group_size})
+    found = shares(strategy, scenario(self_conditioning_draw="rank"))
+    assert found == (pytest.approx(0.75**groups), pytest.approx(1 - 0.75**groups))
+
+
+def test_every_rank_of_data_parallelism_draws_for_itself(scenario):
+    found = shares(make_strategy("ddp", {}), scenario(self_conditioning_draw="rank"))
+    assert found == (pytest.approx(0.75**8), pytest.approx(1 - 0.75**8))
+
+
+def test_a_group_size_left_out_is_the_pipeline_degree(scenario, pipeline):
+    assert pipeline.group_size == 2
+    left_out = type(pipeline)(pipeline_degree=2, micro_batches=4)
+    drawn = scenario(self_conditioning_draw="rank")
+    assert shares(left_out, drawn) == shares(pipeline, drawn)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "1f1b", "diffusionpipe"])
+def test_a_result_is_the_expectation_over_both_iterations(scenario, strategy):
+    parameters = {"micro_batches": 4} if strategy == "ddp" else {"pipeline_degree": 2, "micro_batches": 4}
+    point = make_strategy(strategy, parameters)
+    mixed = run_training(point, scenario(self_conditioning=0.25))
+    never, always = (run_training(point, scenario(self_conditioning=p)) for p in (0.0, 1.0))
+
+    def mean(quantity):
+        return pytest.approx(0.75 * quantity(never.expected) + 0.25 * quantity(always.expected))
+
+    assert mixed.expected.iteration_s == mean(lambda iteration: iteration.iteration_s)
+    assert mixed.expected.p2p_bytes == mean(lambda iteration: iteration.p2p_bytes)
+    assert mixed.expected.collective_bytes == mean(lambda iteration: iteration.collective_bytes)
+    assert mixed.expected.collective_s == mean(lambda iteration: iteration.collective_s)
+    assert mixed.expected.exposed_communication_s == mean(lambda iteration: iteration.exposed_communication_s)
+    assert mixed.expected.first_iteration_s == mean(lambda iteration: iteration.first_iteration_s)
+    assert mixed.expected.peak_memory_bytes == max(
+        never.expected.peak_memory_bytes, always.expected.peak_memory_bytes
+    )
+    assert mixed.samples_per_s == pytest.approx(32 / mixed.expected.iteration_s)
+    assert mixed.bubble_ratio == pytest.approx(
+        (0.75 * never.expected.idle_s + 0.25 * always.expected.idle_s) / mixed.expected.iteration_s
+    )
+
+
+def test_the_extra_forward_costs_the_forwards_of_all_micro_batches(make):
+    unet = make.component("unet", [1.0] * 4, [2.0] * 4)
+    for strategy, parameters, expected_s in [
+        ("ddp", {"micro_batches": 4}, (4 * 12.0, 4 * 16.0)),
+        ("1f1b", {"pipeline_degree": 4, "micro_batches": 4}, (7 * 3.0, 7 * 3.0 + 4 * 1.0)),
+        ("gpipe", {"pipeline_degree": 4, "micro_batches": 4}, (7 * 3.0, 7 * 3.0 + 4 * 1.0)),
+    ]:
+        gpus = parameters.get("pipeline_degree", 1)
+        point = make_strategy(strategy, parameters)
+        found = tuple(
+            run_training(
+                point, make.scenario(make.model(unet), make.cluster(), gpus, 4, self_conditioning=p)
+            ).expected.iteration_s
+            for p in (0.0, 1.0)
+        )
+        assert found == expected_s
+
+
+def test_the_bound_is_an_expectation_too(scenario, pipeline):
+    whole = scenario(self_conditioning=0.25)
+    alone = [pipeline.bound(whole.with_extra_forward(extra)) for extra in (False, True)]
+    assert bound(pipeline, whole) == pytest.approx(0.75 * alone[0] + 0.25 * alone[1])
+    assert bound(pipeline, whole) <= run_training(pipeline, whole).expected.iteration_s
+
+
+def test_each_kind_of_iteration_is_filled_for_itself(scenario):
+    point = make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4})
+    traces = [replay(point, scenario().with_extra_forward(extra)) for extra in (False, True)]
+    unfilled = make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4, "fill": "none"})
+    for trace, extra in zip(traces, (False, True), strict=True):
+        assert trace.end_s < replay(unfilled, scenario().with_extra_forward(extra)).end_s
+
+
+def test_only_work_across_iterations_makes_the_first_one_longer(scenario, pipeline):
+    result = run_training(pipeline, scenario())
+    assert result.expected.first_iteration_s == result.expected.iteration_s
+    filled = run_training(
+        make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4}), scenario()
+    )
+    # 0.5 s per sample, 4 samples on each of 8 GPUs.
+    assert filled.expected.first_iteration_s == pytest.approx(filled.expected.iteration_s + 4 * 0.5)
+
+
+def test_bytes_are_what_all_gpus_send(scenario):
+    ddp = run_training(make_strategy("ddp", {}), scenario())
+    # Eight ranks, each 2 * 7/8 of 4 layers * 10 M parameters * 4 B.
+    assert (ddp.expected.p2p_bytes, ddp.expected.collective_bytes) == (0.0, pytest.approx(8 * 1.75 * 160e6))
+    never = scenario(self_conditioning=0.0)
+    pipeline = run_training(make_strategy("gpipe", {"pipeline_degree": 2, "micro_batches": 1}), never)
+    # The hidden state and its gradient of all 32 samples cross one cut; half of all latents cross to position 0.
+    assert pipeline.expected.p2p_bytes == pytest.approx(32 * 2 * 10e6 + 16 * 1e6)
+    assert pipeline.expected.collective_bytes == pytest.approx(8 * 1.5 * 80e6)
+
+
+def test_memory_that_does_not_suffice_is_said(scenario, pipeline):
+    needed = run_training(pipeline, scenario()).expected.peak_memory_bytes
+    assert run_training(pipeline, scenario(memory_bytes=needed)).fits_memory
+    short = run_training(pipeline, scenario(memory_bytes=needed - 1))
+    assert (short.fits_memory, short.memory_bytes) == (False, needed - 1)
+    assert short.missing_memory is not None
+
+
+def test_a_result_names_its_stages(scenario, pipeline):
+    stages = run_training(pipeline, scenario()).stages
+    assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(0, 1), (2, 3)]
+    assert [stage["devices"] for stage in stages] == [[0], [1]]
+    # Local batch 32 * 2 / (8 * 4) = 2.
+    assert [stage["forward_s"] for stage in stages] == pytest.approx([0.8, 0.8])
+    assert [stage["backward_s"] for stage in stages] == pytest.approx([1.6, 1.6])
+    assert [stage["parameters"] for stage in stages] == [2 * 10**7, 2 * 10**7]
+
+
+def test_a_result_has_the_documented_keys(scenario, pipeline):
+    found = run_training(pipeline, scenario()).to_json()
+    assert list(found) == [
+        "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
+        "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
+        "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
+    ]  # fmt: skip
+    assert found["provenance"] == "measured"
+
+
+def test_parameters_and_options_given_back_reproduce_a_result(scenario):
+    first = run_training(
+        make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 4, "group_size": 8}),
+        scenario(checkpointing="full", memory_recipe="fp32", self_conditioning_draw="rank"),
+    ).to_json()
+    again = run_training(
+        make_strategy(first["strategy"], first["parameters"]),
+        scenario(first["num_gpus"], first["batch_size"], **first["options"]),
+    ).to_json()
+    assert again == first
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"pipeline_degree": 3}, r"gpus\(8\) is no multiple of group_size\(3\)"),
+        ({"pipeline_degree": 8}, r"pipeline_degree\(8\) exceeds the 4 blocks"),
+        (
+            {"micro_batches": 5},
+            r"batch_size\(32\) \* pipeline_degree\(2\) / \(gpus\(8\) \* micro_batches\(5\)\) = 1\.6",
+        ),
+    ],
+)
+def test_a_point_that_does_not_exist_says_why(scenario, parameters, words):
+    with pytest.raises(InfeasibleError, match=words):
+        run_training(make_strategy("1f1b", parameters), scenario())

@@ -1,0 +1,129 @@
+"""What lies on each device at which time: births and deaths of tensors, and what stays."""
+
+import numpy as np
+import pytest
+
+from sim.engine import simulate
+from sim.memory import memory_events, peak_memory_bytes, resident_bytes
+from strategies.placement import Placement
+from strategies.plan import Buffer
+from strategies.registry import make_strategy
+
+
+def curve(trace, device):
+    """The bytes on a device from each time on, resident ones apart."""
+    devices, times, changes = memory_events(trace)
+    own = devices == device
+    held = {}
+    for time, size in zip(times[own], np.cumsum(changes[own]), strict=True):
+        held[float(time)] = float(size)
+    return held
+
+
+def test_a_tensor_lives_from_its_write_to_its_last_read(make):
+    rows = [
+        [
+            make.op("0F0", 1.0, writes="a"),
+            make.op("0F1", 1.0, "a"),
+            make.op("0B0", 2.0, "a"),
+            make.op("0B1", 1.0),
+        ]
+    ]
+    trace = simulate(make.plan(rows, sizes={"a": 8.0}))
+    assert curve(trace, 0) == {1.0: 8.0, 4.0: 0.0}
+
+
+def test_what_nobody_reads_is_gone_at_once_but_counts(make):
+    trace = simulate(make.plan([[make.op("0F0", 1.0, writes="a")]], sizes={"a": 8.0}))
+    assert curve(trace, 0) == {1.0: 0.0}
+    assert peak_memory_bytes(trace).tolist() == [8.0]
+
+
+def test_a_sent_tensor_stays_until_its_last_transfer_has_arrived(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=2.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a")],
+        [make.op("1F0", 1.0, "a")],
+        [make.op("2F0", 1.0, "a")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 8.0}))
+    assert curve(trace, 0) == {1.0: 8.0, 9.0: 0.0}
+    assert curve(trace, 1) == {5.0: 8.0, 6.0: 0.0}
+    assert curve(trace, 2) == {9.0: 8.0, 10.0: 0.0}
+
+
+def test_what_was_given_is_there_from_the_start_and_what_is_kept_to_the_end(make):
+    rows = [[make.op("0F0", 1.0, "old", "new"), make.op("0B0", 2.0)]]
+    trace = simulate(make.plan(rows, sizes={"old": 4.0, "new": 6.0}, given=[("old", 0)], kept=[("new", 0)]))
+    assert curve(trace, 0) == {0.0: 4.0, 1.0: 6.0, 3.0: 0.0}
+
+
+def test_where_one_tensor_dies_as_another_is_born_both_count(make):
+    rows = [[make.op("0F0", 1.0, writes="a"), make.op("0F1", 1.0, "a", "b"), make.op("0F2", 1.0, "b")]]
+    trace = simulate(make.plan(rows, sizes={"a": 3.0, "b": 5.0}))
+    assert curve(trace, 0) == {1.0: 3.0, 2.0: 5.0, 3.0: 0.0}
+    assert peak_memory_bytes(trace).tolist() == [8.0]
+
+
+def test_what_a_collective_reads_lives_until_it_ends(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2)
+    rows = [[make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")]]
+    plan = make.plan(
+        rows, placement=Placement(cluster, 2, 1, 1), sizes={"g": 4.0, "r": 2.0},
+        collectives=[((0,), 4.0, 0, "g", "r")],
+    )  # fmt: skip
+    held = curve(simulate(plan), 0)
+    assert list(held) == pytest.approx([1.0, 5.0, 6.0])
+    assert list(held.values()) == [4.0, 2.0, 0.0]
+
+
+def test_a_tensor_that_leaves_before_its_op_ends_never_makes_memory_negative(make):
+    rows = [[make.op("0B0", 4.0, early=[(1.0, "g")])], [make.op("1F0", 1.0, "g")]]
+    trace = simulate(make.plan(rows, sizes={"g": 4.0}))
+    assert all(size >= 0 for size in curve(trace, 0).values())
+
+
+def test_buffers_stay_throughout(make):
+    rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 1.0)]]
+    resident = [(Buffer("weights", 10.0), Buffer("gradients", 20.0)), (Buffer("weights", 5.0),)]
+    trace = simulate(make.plan(rows, sizes={"a": 1.0}, resident=resident))
+    assert resident_bytes(trace).tolist() == [30.0, 5.0]
+    assert peak_memory_bytes(trace).tolist() == [31.0, 5.0]
+
+
+def test_a_device_without_tensors_holds_what_is_resident(make):
+    trace = simulate(make.plan([[], []], resident=[(Buffer("weights", 2.0),), ()]))
+    assert peak_memory_bytes(trace).tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "held"), [("1f1b", [4, 3, 2, 1]), ("spp", [4, 3, 2, 1]), ("gpipe", [6, 6, 6, 6])]
+)
+def test_saved_activations_follow_the_order_of_the_strategy(make, strategy, held):
+    model = make.model(make.component("unet", [1.0] * 4, saved_bytes=1.0))
+    scenario = make.scenario(model, make.cluster(), 4, 6)
+    trace = simulate(make_strategy(strategy, {"pipeline_degree": 4, "micro_batches": 6}).plan(scenario))
+    assert peak_memory_bytes(trace).tolist() == held
+
+
+RECIPE_BYTES = {"mixed": 18, "mixed-fp16-gradient": 16, "pulse": 14, "fp32": 16}
+
+
+@pytest.mark.parametrize("recipe", RECIPE_BYTES)
+def test_a_trained_parameter_costs_what_the_recipe_says_and_a_frozen_one_two_bytes(make, recipe):
+    encoder = make.component("encoder", [1.0], trainable=False, parameters=100)
+    unet = make.component("unet", [1.0, 1.0], inputs=["encoder"], parameters=1000, locked=(0,))
+    scenario = make.scenario(make.model(encoder, unet), make.cluster(), 1, 1, memory_recipe=recipe)
+    trace = simulate(make_strategy("ddp", {}).plan(scenario))
+    assert resident_bytes(trace).tolist() == [1000 * RECIPE_BYTES[recipe] + 2 * (1000 + 100)]
+
+
+def test_checkpointing_keeps_the_input_of_a_stage_and_one_layer(make):
+    unet = make.component(
+        "unet", [1.0] * 4, output_bytes=1.0, saved_bytes=100.0, carried_bytes=0.5, skips=[(0, 3)]
+    )
+    scenario = make.scenario(make.model(unet), make.cluster(), 2, 6, checkpointing="full")
+    trace = simulate(make_strategy("gpipe", {"pipeline_degree": 2, "micro_batches": 3}).plan(scenario))
+    assert resident_bytes(trace).tolist() == [200.0, 200.0]
+    # Local batch 2. After its third forward, stage 1 has kept the hidden state, a skip and what is carried thrice.
+    assert curve(trace, 1)[trace.ends[1][2]] == 3 * 2 * (1.0 + 1.0 + 0.5)
