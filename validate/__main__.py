@@ -35,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--device", required=True, help="device to fit")
     fit.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
     fit.set_defaults(run=_fit)
+    published = commands.add_parser("published", help="print published numbers beside simulated ones")
+    published.set_defaults(run=_published)
     return parser
 
 
@@ -54,6 +56,12 @@ def _fit(options: argparse.Namespace) -> None:
     from validate.rates import report_fit  # noqa: PLC0415  importing scipy takes a while
 
     report_fit(options.device, options.output)
+
+
+def _published(_options: argparse.Namespace) -> None:
+    from validate.published import print_published  # noqa: PLC0415  as above
+
+    print_published()
 
 
 if __name__ == "__main__":
