@@ -142,8 +142,8 @@ def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenar
     """Return the iterations that occur, with and without the extra forward pass, and their probabilities."""
     probability = scenario.self_conditioning
     if scenario.workload.self_conditioning_draw == "rank" and 0 < probability < 1:
-        group_size: int = getattr(strategy, "group_size", None) or getattr(strategy, "pipeline_degree", 1)
-        groups = scenario.workload.num_gpus // group_size
+        degree: int = getattr(strategy, "pipeline_degree", 1)
+        groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
         probability = 1 - (1 - probability) ** groups
     both = [
         (1 - probability, scenario.with_extra_forward(False)),

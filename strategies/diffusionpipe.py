@@ -67,7 +67,7 @@ class DiffusionPipe:
         filling = trace.plan.filling
         if self.fill == "none" or filling is None or filling.balanced:
             return trace.plan
-        refined = _balance(filling, trace) if filling.bubbles else self._fill(scenario, trace)
+        refined = _balance(filling, trace) if filling.starts else self._fill(scenario, trace)
         return trace.plan if refined is filling else self._builder(scenario).build(refined)
 
     def _fill(self, scenario: Scenario, trace: Trace) -> Filling:
@@ -127,6 +127,8 @@ def _balance(filling: Filling, trace: Trace) -> Filling:
     work_s = sum(layer.duration_s for layer in rest)
     ends_s = [ends[-1] for ends in trace.ends]
     weights = [max(0.0, work_s + sum(ends_s) / len(ends_s) - end_s) for end_s in ends_s]
+    if not any(weights):  # nothing takes time, and all end together
+        return filling
     layers = [
         layer if layer.bubble is not None else replace(layer, shares=_split(layer.samples, weights))
         for layer in filling.layers

@@ -613,6 +613,20 @@ def test_two_replays_are_identical_to_the_bit(points):
         ), point  # fmt: skip
 
 
+@pytest.mark.parametrize("frozen_s", [0.0, 1.0])
+def test_a_pipeline_of_one_position_is_the_model_on_one_gpu(make, strategy_name, frozen_s):
+    if "pipeline_degree" not in {field.name for field in fields(make_strategy(strategy_name, {}))}:
+        pytest.skip("has no pipeline degree")
+    encoder = make.component("encoder", [frozen_s], trainable=False)
+    model = make.model(encoder, make.component("unet", [1.0] * 4, inputs=["encoder"]))
+    strategy = make_strategy(strategy_name, {"pipeline_degree": 1, "micro_batches": 2})
+    try:
+        trace = replay(strategy, make.scenario(model, make.cluster(), 1, 4))
+    except InfeasibleError:
+        return
+    assert trace.end_s == pytest.approx(4 * (frozen_s + 4 * 3.0))
+
+
 # Times scale with costs.
 
 
