@@ -1,0 +1,172 @@
+"""Frozen layers laid out over positions: who runs which samples, and what has to be sent for it."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.filling import FilledLayer
+from strategies.frozen import FrozenWork, all_at_once, frozen_chains
+
+
+@pytest.fixture(scope="module")
+def two(make):
+    """A text encoder of two layers, an image encoder of two that reads it, and a backbone that reads both."""
+    text = make.component("text", [1.0, 1.0], trainable=False, output_bytes=1.0)
+    image = make.component("image", [1.0, 1.0], trainable=False, inputs=["text"], output_bytes=10.0)
+    unet = make.component("unet", [1.0], inputs=["text", "image"])
+    return make.scenario(make.model(text, image, unet), make.cluster(), 1, 1)
+
+
+class Layout:
+    """Frozen work over some positions, and the messages between them."""
+
+    def __init__(self, scenario, batch_size, replicas=1):
+        self.tensors = []
+        self.work = FrozenWork(scenario, batch_size, replicas, self.tensors)
+
+    def place(self, component, layer, samples, positions, bubble=None, shares=None):
+        self.work.place(FilledLayer(bubble, component, layer, samples, positions, 0, 0.0, shares))
+
+    def samples(self, component, layer):
+        """Samples per device of each op of a layer, by position."""
+        found = Counter()
+        for placed in self.work.placed:
+            if placed.draft.action[:2] == (component, layer):
+                found[placed.position] += placed.draft.action.samples
+        return dict(found)
+
+    def messages(self):
+        """Bytes from position to position."""
+        writers = {t: p.position for p in self.work.placed for t in p.draft.writes}
+        found = Counter()
+        for placed in self.work.placed:
+            for tensor in placed.draft.reads:
+                if writers[tensor] != placed.position:
+                    found[writers[tensor], placed.position] += self.tensors[tensor].size_bytes
+        return dict(found)
+
+
+def test_chains_come_inputs_first_and_know_their_frozen_inputs(make):
+    image = make.component("image", [1.0], trainable=False, inputs=["text"])
+    text = make.component("text", [1.0, 2.0], trainable=False)
+    unet = make.component("unet", [1.0], inputs=["image"])
+    chains = frozen_chains(make.scenario(make.model(image, text, unet), make.cluster(), 1, 1))
+    assert [(chain.component, chain.num_layers, chain.inputs) for chain in chains] == [
+        (1, 2, ()),
+        (0, 1, (1,)),
+    ]
+    assert chains[0].forward_s(1, 3) == 6.0
+
+
+def test_all_at_once_is_every_layer_over_every_device(two):
+    layers = all_at_once(two, 8, 2, 2)
+    assert [(layer.component, layer.layer) for layer in layers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert {(layer.samples, layer.local_batch, layer.duration_s) for layer in layers} == {(8, 2, 2.0)}
+
+
+def test_all_at_once_over_the_same_positions_sends_nothing(two):
+    layout = Layout(two, 8)
+    for layer in all_at_once(two, 8, 4, 1):
+        layout.work.place(layer)
+    assert layout.samples(1, 1) == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert layout.messages() == {}
+
+
+def test_uneven_samples_give_the_first_positions_one_more(two):
+    layout = Layout(two, 7)
+    layout.place(0, 0, 7, (0, 1, 2))
+    assert layout.samples(0, 0) == {0: 3, 1: 2, 2: 2}
+
+
+def test_replicas_share_the_samples_of_their_position_rounded_up(two):
+    layout = Layout(two, 10, replicas=2)
+    layout.place(0, 0, 10, (0, 1))
+    assert layout.samples(0, 0) == {0: 3, 1: 3}
+
+
+def test_shares_may_be_uneven_or_nothing(two):
+    layout = Layout(two, 6)
+    layout.place(0, 0, 6, (0, 1, 2), shares=(5, 0, 1))
+    assert layout.samples(0, 0) == {0: 5, 2: 1}
+
+
+def test_a_position_takes_the_samples_that_lie_there_and_is_sent_the_rest(two):
+    layout = Layout(two, 8)
+    layout.place(0, 0, 8, (0, 1))
+    layout.place(0, 1, 8, (1, 2))
+    assert layout.samples(0, 1) == {1: 4, 2: 4}
+    assert layout.messages() == {(0, 2): 4.0}
+
+
+def test_the_parts_of_a_layer_over_several_bubbles_add_up(two):
+    layout = Layout(two, 8)
+    layout.place(0, 0, 3, (0,), bubble=0)
+    layout.place(0, 0, 5, (1,), bubble=1)
+    layout.place(0, 1, 8, (0, 1))
+    assert layout.samples(0, 0) == {0: 3, 1: 5}
+    assert layout.samples(0, 1) == {0: 4, 1: 4}
+    assert layout.messages() == {(1, 0): 1.0}
+
+
+def test_a_component_starts_where_its_input_ended(two):
+    layout = Layout(two, 4)
+    for layer in range(2):
+        layout.place(0, layer, 4, (2,))
+    layout.place(1, 0, 4, (2, 3))
+    assert layout.messages() == {(2, 3): 2.0}
+
+
+def test_an_output_is_made_of_the_pieces_that_its_writers_hold(two):
+    layout = Layout(two, 4)
+    for layer in range(2):
+        layout.place(0, layer, 4, (0, 1))
+    pieces = layout.work.output(0, 1, 4)
+    assert sorted(layout.tensors[tensor].size_bytes for tensor in pieces) == [1.0, 2.0]
+
+
+positions = st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True).map(tuple)
+
+
+@st.composite
+def placements(draw):
+    """A batch, and every layer of both components in parts that add up to it, in an order that works."""
+    batch = draw(st.integers(1, 40))
+    parts = []
+    for component, layer in [(0, 0), (0, 1), (1, 0), (1, 1)]:
+        left = batch
+        while left:
+            samples = draw(st.integers(1, left))
+            parts.append((component, layer, samples, draw(positions)))
+            left -= samples
+    return batch, parts
+
+
+@settings(derandomize=True, deadline=None)
+@given(placements())
+def test_every_activation_is_read_once_by_the_layer_that_follows(two, placed):
+    batch, parts = placed
+    layout = Layout(two, batch)
+    for part in parts:
+        layout.place(*part)
+    for key in [(0, 0), (0, 1), (1, 0), (1, 1)]:
+        assert sum(layout.samples(*key).values()) == batch
+    read = Counter()
+    for op in layout.work.placed:
+        for tensor in op.draft.reads:
+            read[layout.tensors[tensor][1:3]] += layout.tensors[tensor].size_bytes
+    assert read == {(0, 0): batch, (0, 1): batch, (1, 0): 10 * batch}
+
+
+@settings(derandomize=True, deadline=None)
+@given(placements())
+def test_what_an_op_reads_was_written_by_one_laid_out_before_it(two, placed):
+    batch, parts = placed
+    layout = Layout(two, batch)
+    for part in parts:
+        layout.place(*part)
+    written = set()
+    for op in layout.work.placed:
+        assert set(op.draft.reads) <= written
+        written |= set(op.draft.writes)

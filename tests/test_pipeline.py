@@ -1,0 +1,213 @@
+"""From stages and an order to a plan: what crosses a cut, what is saved, reduced, stepped and kept."""
+
+import pytest
+
+from profiles.errors import InfeasibleError
+from sim.engine import simulate
+from strategies.actions import format_order
+from strategies.linear import gpipe_order, one_forward_one_backward_order
+from strategies.pipeline import BUCKET_BYTES, Cut, PipelineBuilder, Recipe, Shape
+from strategies.registry import make_strategy
+
+
+@pytest.fixture
+def build(make):
+    """Return a function from a model to the plan of its last component, cut into equal stages."""
+
+    def plan(model, degree, micro_batches=1, batch_size=None, num_gpus=None, recipe=None, **workload):
+        scenario = make.scenario(
+            model, make.cluster(), num_gpus or degree, batch_size or micro_batches, **workload
+        )
+        component = len(model.components) - 1
+        layers = len(model.components[component].layers)
+        cut = Cut(component, tuple(range(0, layers + 1, layers // degree)))
+        rows = one_forward_one_backward_order(degree, micro_batches)
+        shape = Shape(degree, micro_batches, degree)
+        return PipelineBuilder(scenario, shape, cut, rows, recipe or Recipe()).build()
+
+    return plan
+
+
+def sizes(plan, role):
+    """Bytes of the tensors of one role, by stage and micro-batch."""
+    return {(t.stage, t.number): t.size_bytes for t in plan.tensors if t.role == role}
+
+
+# Orders.
+
+
+def test_gpipe_runs_all_forwards_then_all_backwards():
+    assert format_order(gpipe_order(2, 3)) == "0F0 0F1 0F2 0B0 0B1 0B2\n1F0 1F1 1F2 1B0 1B1 1B2\n"
+
+
+def test_1f1b_fills_alternates_and_drains():
+    assert format_order(one_forward_one_backward_order(3, 4)) == (
+        "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3\n1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3\n2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3\n"
+    )
+
+
+def test_1f1b_with_fewer_micro_batches_than_positions_runs_them_all_ahead():
+    assert format_order(one_forward_one_backward_order(4, 2)).splitlines()[0] == "0F0 0F1 0B0 0B1"
+
+
+# What crosses a cut.
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3])
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_relayed_skips_cost_the_published_bytes(make, build, degree, waves):
+    blocks = 2 * degree * waves
+    skips = [(i, blocks - 1 - i) for i in range(blocks // 2)]
+    unet = make.component("unet", [1.0] * blocks, output_bytes=1.0, skips=skips)
+    plan = build(make.model(unet), degree, micro_batches=3)
+    forward = (blocks + 4) * degree / 4 - 1
+    assert sum(sizes(plan, "hidden").values()) == 3 * forward
+    assert simulate(plan).p2p_bytes == 2 * 3 * forward
+
+
+def test_without_skips_each_cut_carries_the_hidden_state_once_each_way(make, build):
+    plan = build(make.model(make.component("unet", [1.0] * 4, output_bytes=1.0)), 4, micro_batches=2)
+    assert simulate(plan).p2p_bytes == 2 * 2 * 3
+
+
+def test_right_after_its_source_a_skip_is_sent_beside_the_hidden_state(make, build):
+    unet = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(1, 3)])
+    plan = build(make.model(unet), 4)
+    assert sizes(plan, "hidden") == {(0, 0): 1.0, (1, 0): 2.0, (2, 0): 2.0}
+    assert sizes(plan, "gradient") == {(1, 0): 1.0, (2, 0): 2.0, (3, 0): 2.0}
+
+
+def test_what_is_carried_travels_forwards_alone(make, build):
+    unet = make.component("unet", [1.0] * 2, output_bytes=1.0, carried_bytes=0.25)
+    plan = build(make.model(unet), 2, batch_size=4)
+    assert (sizes(plan, "hidden"), sizes(plan, "gradient")) == ({(0, 0): 5.0}, {(1, 0): 4.0})
+
+
+def test_extra_forwards_send_what_forwards_send_and_feed_their_output_back(make, build):
+    unet = make.component("unet", [1.0] * 2, output_bytes=1.0, carried_bytes=0.25, parameters=1)
+    plan = build(make.model(unet), 2, micro_batches=2, extra_forward=True)
+    assert sizes(plan, "extra hidden") == sizes(plan, "hidden") == {(0, 0): 1.25, (0, 1): 1.25}
+    assert sizes(plan, "feedback") == {(1, 0): 1.0, (1, 1): 1.0}
+    assert format_order(plan.order).splitlines()[0] == "0E0 0E1 0F0 0F1 0B0 0B1 0O"
+
+
+def test_a_skip_that_must_stay_local_must_not_cross_a_cut(make):
+    model = make.model(make.component("unet", [1.0] * 4, skips=[(1, 2)]))
+    scenario = make.scenario(model, make.cluster(), 2, 4)
+    with pytest.raises(InfeasibleError, match=r"the skip from layer 1 to 2 crosses the cut before layer 2"):
+        make_strategy("1f1b", {"skip_route": "local"}).plan(scenario)
+
+
+def test_an_optimal_partition_keeps_local_skips_together(make):
+    model = make.model(make.component("unet", [1.0] * 4, skips=[(1, 2)]))
+    plan = make_strategy("spp", {"skip_route": "local"}).plan(make.scenario(model, make.cluster(), 2, 4))
+    assert plan.stages[0].last_layer in (0, 2)
+
+
+# What a stage saves and takes.
+
+
+def test_a_micro_batch_saves_what_its_layers_save(make, build):
+    plan = build(make.model(make.component("unet", [1.0] * 4, saved_bytes=3.0)), 2, batch_size=2)
+    assert sizes(plan, "saved") == {(0, 0): 12.0, (1, 0): 12.0}
+
+
+def test_checkpointing_saves_the_input_and_runs_the_forward_again(make, build):
+    encoder = make.component("encoder", [1.0], trainable=False, output_bytes=7.0)
+    unet = make.component("unet", [1.0] * 2, inputs=["encoder"], output_bytes=2.0, saved_bytes=100.0)
+    plan = build(make.model(encoder, unet), 2, checkpointing="full")
+    assert sizes(plan, "saved") == {(0, 0): 7.0, (1, 0): 2.0}
+    assert [stage.backward_s for stage in plan.stages] == [3.0, 3.0]
+
+
+def test_equal_layers_per_stage_count_blocks(make):
+    unet = make.component("unet", [1.0] * 6, blocks=[0, 0, 0, 1, 2, 3])
+    plan = make_strategy("1f1b", {}).plan(make.scenario(make.model(unet), make.cluster(), 2, 4))
+    assert [(stage.first_layer, stage.last_layer) for stage in plan.stages] == [(0, 3), (4, 5)]
+
+
+def test_more_stages_than_blocks_are_refused(make):
+    model = make.model(make.component("unet", [1.0] * 4, blocks=[0, 0, 1, 1]))
+    strategy = make_strategy("1f1b", {"pipeline_degree": 4})
+    with pytest.raises(InfeasibleError, match=r"pipeline_degree\(4\) exceeds the 2 blocks of the backbone"):
+        strategy.plan(make.scenario(model, make.cluster(), 4, 4))
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_the_equation(make):
+    scenario = make.scenario(make.model(make.component("unet", [1.0] * 2)), make.cluster(), 4, 10)
+    with pytest.raises(InfeasibleError, match=r"batch_size\(10\) \* pipeline_degree\(2\) / \(gpus\(4\) \*"):
+        make_strategy("1f1b", {"micro_batches": 4}).plan(scenario)
+
+
+# Reduction and optimizer.
+
+
+def test_a_stage_reduces_its_gradients_after_its_last_backward(make, build):
+    unet = make.component("unet", [1.0] * 2, parameters=10)
+    plan = build(make.model(unet), 2, micro_batches=2, batch_size=4, num_gpus=4)
+    assert [(c.devices, c.size_bytes, c.group_position) for c in plan.collectives] == [
+        ((0,), 40.0, 0),
+        ((1,), 40.0, 1),
+    ]
+    assert format_order(plan.order) == "0F0 0F1 0B0 0B1 0O\n1F0 1B0 1F1 1B1 1O\n"
+
+
+def test_one_copy_of_a_stage_reduces_nothing(make, build):
+    plan = build(make.model(make.component("unet", [1.0] * 2, parameters=10)), 2)
+    assert plan.collectives == ()
+    assert all(row[-1].action.kind == "O" for row in plan.ops)
+
+
+def test_locked_layers_have_neither_gradients_nor_a_step(make, build):
+    unet = make.component("unet", [1.0] * 4, parameters=10, locked=(1, 2, 3))
+    plan = build(make.model(unet), 2, batch_size=2, num_gpus=4)
+    assert [(c.group_position, c.size_bytes) for c in plan.collectives] == [(0, 40.0)]
+    assert format_order(plan.order) == "0F0 0B0 0O\n1F0 1B0\n"
+
+
+def test_buckets_are_ready_layer_by_layer_from_the_back(make, build):
+    bucket = BUCKET_BYTES // 4
+    unet = make.component("unet", [1.0, 0.5, 0.25, 0.25], parameters=bucket)
+    plan = build(make.model(unet), 1, batch_size=2, num_gpus=2, recipe=Recipe(buckets=True))
+    backward = plan.ops[0][1]
+    assert [offset_s for offset_s, _ in backward.early] == [0.5, 1.0, 2.0, 4.0]
+    assert [c.size_bytes for c in plan.collectives] == [BUCKET_BYTES] * 4
+
+
+def test_small_layers_share_a_bucket(make, build):
+    unet = make.component("unet", [1.0] * 5, parameters=BUCKET_BYTES // 8)
+    plan = build(make.model(unet), 1, batch_size=2, num_gpus=2, recipe=Recipe(buckets=True))
+    assert [c.size_bytes for c in plan.collectives] == [BUCKET_BYTES, BUCKET_BYTES, BUCKET_BYTES // 2]
+    assert [offset_s for offset_s, _ in plan.ops[0][1].early] == [4.0, 8.0, 10.0]
+
+
+def test_the_optimizer_is_bound_by_memory(make):
+    # Mixed precision: 4 + 2 + 2 * 12 bytes are moved per parameter.
+    model = make.model(make.component("unet", [1.0] * 2, parameters=10**6))
+    scenario = make.scenario(model, make.cluster(memory_bytes_per_s=1e9), 1, 1)
+    assert make_strategy("ddp", {}).plan(scenario).ops[0][-1].duration_s == pytest.approx(2e6 * 30 / 1e9)
+
+
+# Frozen work around a pipeline.
+
+
+@pytest.fixture
+def conditioned(make):
+    encoder = make.component("encoder", [1.0, 1.0], trainable=False, output_bytes=3.0)
+    return make.model(encoder, make.component("unet", [1.0] * 2, inputs=["encoder"], parameters=1))
+
+
+def test_frozen_work_of_the_iteration_itself_runs_first(build, conditioned):
+    plan = build(conditioned, 2, micro_batches=2)
+    assert format_order(plan.order) == "X0.0:1 X0.1:1 0F0 0F1 0B0 0B1 0O\nX0.0:1 X0.1:1 1F0 1B0 1F1 1B1 1O\n"
+    assert (plan.given, plan.kept, plan.prologue_s) == ((), (), 0.0)
+    # Micro-batch 1 was encoded by position 1.
+    assert simulate(plan).p2p_bytes == 3.0
+
+
+def test_frozen_work_of_the_next_iteration_runs_last_and_its_output_is_kept(build, conditioned):
+    plan = build(conditioned, 2, micro_batches=2, recipe=Recipe(cross_iteration=True))
+    assert format_order(plan.order) == "0F0 0F1 0B0 0B1 X0.0:1 X0.1:1 0O\n1F0 1B0 1F1 1B1 X0.0:1 X0.1:1 1O\n"
+    assert {plan.tensors[tensor].size_bytes for tensor, device in plan.given if device == 0} == {3.0}
+    assert [(plan.tensors[tensor].size_bytes, device) for tensor, device in plan.kept] == [(3.0, 0), (3.0, 0)]
+    assert plan.prologue_s == 2.0
