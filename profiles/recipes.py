@@ -30,8 +30,9 @@ class MemoryRecipe:
 
     @property
     def step_bytes(self) -> int:
-        """Memory traffic of one optimizer step per parameter: the state is read and written, the gradient read,
-        the weight written (and read where it is its own master).
+        """Memory traffic of one optimizer step per parameter.
+
+        The state is read and written, the gradient read, the weight written (and read where it is its own master).
         """
         reread = 0 if self.master_bytes else self.weight_bytes
         return self.gradient_bytes + self.weight_bytes + reread + 2 * self.optimizer_bytes

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from profiles.errors import InfeasibleError
 from strategies.actions import Order
 from strategies.linear import divisors, frozen_s, one_forward_one_backward_order, step_s
 from strategies.parameters import parameter
@@ -34,12 +35,17 @@ class DDP:
     def _shape(self) -> Shape:
         return Shape(1, self.micro_batches, 1)
 
+    def _check(self, scenario: Scenario) -> None:
+        if self.backbones == "parallel" and len(scenario.model.backbones) < 2:
+            raise InfeasibleError("backbones is parallel, but the model has only one", "one backbone")
+
     def order(self) -> Order:
         """Return the forwards and backwards of the accumulated micro-batches."""
         return one_forward_one_backward_order(1, self.micro_batches)
 
     def plan(self, scenario: Scenario) -> Plan:
         """Return the plan of one iteration."""
+        self._check(scenario)
         layers = scenario.model.components[scenario.backbone].layers
         cut = Cut(scenario.backbone, (0, len(layers)))
         rows = one_forward_one_backward_order(1, self.micro_batches)
@@ -55,6 +61,7 @@ class DDP:
 
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut: all compute, and a reduction that overlaps none of it."""
+        self._check(scenario)
         shape, component = self._shape(), scenario.backbone
         shape.placement(scenario)
         layers = scenario.model.components[component].layers

@@ -7,15 +7,13 @@ from typing import ClassVar, Self
 from strategies import parameters as fields
 from strategies.actions import Order
 from strategies.linear import (
-    cut_backbone,
     frozen_s,
     gpipe_order,
     pipeline_bound,
-    recipe_of,
     shape_of,
     shapes,
+    unfilled_plan,
 )
-from strategies.pipeline import PipelineBuilder
 from strategies.plan import Plan
 from strategies.scenario import Scenario
 
@@ -42,8 +40,7 @@ class GPipe:
     def plan(self, scenario: Scenario) -> Plan:
         """Return the plan of one iteration."""
         rows = gpipe_order(self.pipeline_degree, self.micro_batches)
-        cut = cut_backbone(self, scenario)
-        return PipelineBuilder(scenario, shape_of(self), cut, rows, recipe_of(self)).build()
+        return unfilled_plan(self, scenario, rows)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:

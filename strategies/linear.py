@@ -14,8 +14,17 @@ from profiles.errors import InfeasibleError
 from strategies.actions import BACKWARD, FORWARD, StageAction
 from strategies.network import Network, network_of
 from strategies.partition import ChainCosts, Partition, block_partition, optimal_partition
-from strategies.pipeline import Cut, FloatArray, Recipe, Shape, layer_times, make_stages, trained_parameters
-from strategies.plan import Stage
+from strategies.pipeline import (
+    Cut,
+    FloatArray,
+    PipelineBuilder,
+    Recipe,
+    Shape,
+    layer_times,
+    make_stages,
+    trained_parameters,
+)
+from strategies.plan import Plan, Stage
 from strategies.scenario import Scenario
 
 Rows = tuple[tuple[StageAction, ...], ...]
@@ -60,16 +69,18 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
     return tuple(rows)
 
 
+def unfilled_plan(strategy: Linear, scenario: Scenario, rows: Rows) -> Plan:
+    """Return the plan of a linear pipeline whose frozen work runs before it."""
+    cut = cut_backbone(strategy, scenario)
+    recipe = Recipe(blocking=strategy.p2p == "blocking")
+    return PipelineBuilder(scenario, shape_of(strategy), cut, rows, recipe).build()
+
+
 def shape_of(strategy: Linear) -> Shape:
     """Return the integers of a linear pipeline."""
     return Shape(
         strategy.pipeline_degree, strategy.micro_batches, strategy.group_size or strategy.pipeline_degree
     )
-
-
-def recipe_of(strategy: Linear) -> Recipe:
-    """Return how a linear pipeline without bubble filling is carried out."""
-    return Recipe(blocking=strategy.p2p == "blocking")
 
 
 def cut_backbone(strategy: Linear, scenario: Scenario) -> Cut:
