@@ -1,0 +1,41 @@
+"""Time from the start of the process to the last line: `python -m pytest tests/benchmarks/bench_commands.py`.
+
+Targets of the design: 1.0 s for the first result of `sim run`, 5 s for a sweep of Stable Diffusion 2.1 on 64 GPUs
+over every training strategy.
+"""
+
+import subprocess
+import sys
+
+COMMAND = [sys.executable, "-m", "sim.cli"]
+
+
+def call(benchmark, folder, arguments, rounds):
+    benchmark.pedantic(
+        subprocess.run,
+        args=([*COMMAND, *arguments.split()],),
+        kwargs={"check": True, "capture_output": True, "cwd": folder},
+        rounds=rounds,
+        warmup_rounds=1,
+    )
+
+
+def test_listing_the_strategies(benchmark, tmp_path):
+    call(benchmark, tmp_path, "strategies", 5)
+
+
+def test_first_result_of_a_run(benchmark, tmp_path):
+    call(benchmark, tmp_path, "run --model sd21 --gpus 8 --strategy 1f1b --pipeline-degree 8", 5)
+
+
+def test_first_result_of_a_run_with_filled_bubbles(benchmark, tmp_path):
+    point = "--strategy diffusionpipe --pipeline-degree 4 --micro-batches 8 --batch-size 256"
+    call(benchmark, tmp_path, f"run --model sd21 --cluster p4de --gpus 8 {point}", 5)
+
+
+def test_sweep_on_eight_gpus(benchmark, tmp_path):
+    call(benchmark, tmp_path, "sweep --model sd21 --gpus 8", 2)
+
+
+def test_sweep_on_sixty_four_gpus(benchmark, tmp_path):
+    call(benchmark, tmp_path, "sweep --model sd21 --gpus 64", 2)
