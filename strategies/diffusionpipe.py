@@ -12,7 +12,6 @@ from strategies.filling import fill_bubbles
 from strategies.frozen import frozen_chains
 from strategies.linear import (
     cut_backbone,
-    frozen_s,
     one_forward_one_backward_order,
     pipeline_bound,
     shape_of,
@@ -90,7 +89,7 @@ class DiffusionPipe:
         """Return seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
         shape = shape_of(self)
         if self.fill == "none":
-            return pipeline_bound(self, scenario, after_s=frozen_s(scenario, shape))
+            return pipeline_bound(self, scenario, frozen_after=True)
         evenly_s = sum(self._backbone_s(scenario)) / shape.degree + self._least_frozen_s(scenario)
         return max(pipeline_bound(self, scenario), evenly_s)
 

@@ -246,7 +246,7 @@ def pipeline_bound(
     *,
     depth_first: bool = True,
     before_s: float = 0.0,
-    after_s: float = 0.0,
+    frozen_after: bool = False,
 ) -> float:
     """Return seconds below which no iteration of a linear pipeline can take.
 
@@ -259,7 +259,7 @@ def pipeline_bound(
         scenario: what it is asked about.
         depth_first: the order is FIFO-1F1B.
         before_s: frozen work of each device before the pipeline, in seconds.
-        after_s: frozen work of each device between its last backward and its optimizer step, in seconds.
+        frozen_after: all frozen work runs between the last backward of a device and its optimizer step.
     """
     shape, stages = shape_of(strategy), stages_of(strategy, scenario)
     forward_s = np.array([stage.forward_s for stage in stages])
@@ -276,7 +276,8 @@ def pipeline_bound(
         work_s = np.maximum(work_s, count // (degree - np.arange(degree)) * np.cumsum(around_s[::-1])[::-1])
     own_s = head_s + (passes - 1) * count * forward_s + work_s
     link_s = (head_s + forward_s)[:-1] + passes * count * wire_s[0] + (tail_s + backward_s)[1:]
-    steps_s = np.array([step_s(scenario, shape, stage, after_s) for stage in stages])
+    after_s = [frozen_s(scenario, shape, p) if frozen_after else 0.0 for p in range(degree)]
+    steps_s = np.array([step_s(scenario, shape, *of) for of in zip(stages, after_s, strict=True)])
     last_s = max(float((own_s + tail_s).max()), float(link_s.max(initial=0.0)))
     return before_s + max(float((own_s + steps_s).max()), last_s + float(steps_s[0]))
 
@@ -312,7 +313,13 @@ def step_s(scenario: Scenario, shape: Shape, stage: Stage, beside_s: float = 0.0
     return max(reduce_s, beside_s) + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
 
 
-def frozen_s(scenario: Scenario, shape: Shape) -> float:
-    """Return the seconds of all frozen work, data-parallel over a whole group."""
-    local = -(-shape.group_batch(scenario) // shape.group_size)
+def frozen_s(scenario: Scenario, shape: Shape, position: int = 0) -> float:
+    """Return the seconds of all frozen work of a position, data-parallel over a whole group.
+
+    Where the samples do not divide, the first positions get one more each.
+    """
+    samples = (shape.group_batch(scenario) + shape.degree - 1 - position) // shape.degree
+    if not samples:
+        return 0.0
+    local = -(-samples // shape.replicas)
     return sum(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.model.frozen)

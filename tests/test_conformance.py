@@ -90,6 +90,13 @@ def lopsided(make, **rest):
     return make.model(encoder, unet)
 
 
+def top_heavy(make, **rest):
+    """A backbone of which only the last layer is trained: its optimizer step outweighs everything else."""
+    encoder = make.component("encoder", [1.0], trainable=False)
+    unet = make.component("unet", [0.001] * 2, inputs=["encoder"], parameters=10**8, locked=(0,), **rest)
+    return make.model(encoder, unet)
+
+
 # Clusters.
 
 
@@ -149,6 +156,7 @@ SCENARIOS = {
     ),
     "lopsided, odd batch": (lopsided, free, {"num_gpus": 2, "batch_size": 3}),
     "lopsided, odd shares": (lopsided, node, {"num_gpus": 4, "batch_size": 6}),
+    "top-heavy, odd batch": (top_heavy, node, {"num_gpus": 2, "batch_size": 3}),
     "one gpu": (conditioned, free, {"num_gpus": 1, "batch_size": 4}),
 }  # fmt: skip
 
