@@ -8,7 +8,7 @@ import numpy as np
 
 from profiles.devices import Device, load_device
 from profiles.errors import InputError
-from profiles.files import Table
+from profiles.files import Table, path_kind
 from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parent / "clusters"
@@ -88,7 +88,7 @@ def load_cluster(name: str) -> Cluster:
     if name in cluster_names():
         return read_cluster(CLUSTERS / f"{name}.toml")
     path = Path(name)
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or path_kind(path) != "nothing":
         return read_cluster(path)
     raise InputError(
         f"unknown cluster '{name}'; choose from {', '.join(cluster_names())} or pass a .toml file"

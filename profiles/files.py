@@ -5,11 +5,16 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from profiles.errors import InputError
 
 _REQUIRED: Any = object()
+
+MAX_NUMBER: Final = 1e18
+"""No number of a file is larger, so that sums and products of times and bytes stay finite."""
+MIN_POSITIVE: Final = 1e-9
+"""No rate or share is smaller, so that quotients by it stay finite."""
 
 
 def read_text(path: Path) -> str:
@@ -31,8 +36,20 @@ def read_text(path: Path) -> str:
     return text
 
 
+def path_kind(path: Path) -> str:
+    """Return what a path names: ``file``, ``folder`` or ``nothing``.
+
+    Raises:
+        InputError: it cannot be looked up.
+    """
+    try:
+        return "folder" if path.is_dir() else "file" if path.exists() else "nothing"
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
 def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, whole: bool = False) -> float:
-    """Return a finite number that is at least ``minimum``.
+    """Return a number between ``minimum`` and ``MAX_NUMBER``.
 
     Args:
         where: file and line for the message.
@@ -52,16 +69,14 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
             raise InputError(f"{where}: {key} is '{value}', must be {kind}") from None
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InputError(f"{where}: {key} is {value!r}, must be {kind}")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise InputError(f"{where}: {key} is too large, must be below 1e308") from None
-    if not math.isfinite(number):
-        raise InputError(f"{where}: {key} is {number}, must be finite")
-    if number < minimum:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where}: {key} is {value}, must be finite")
+    if value > MAX_NUMBER:
+        raise InputError(f"{where}: {key} is larger than {MAX_NUMBER:g}, the largest number allowed")
+    if value < minimum:
         rule = "must not be negative" if minimum == 0 else f"must be at least {minimum:g}"
         raise InputError(f"{where}: {key} is {value}, {rule}")
-    return number
+    return float(value)
 
 
 class Table:
@@ -82,7 +97,11 @@ class Table:
         """
         try:
             return cls(path, tomllib.loads(read_text(path)))
-        except tomllib.TOMLDecodeError as error:
+        except RecursionError:
+            raise InputError(f"{path}: is not valid TOML: nested too deeply") from None
+        except ValueError as error:  # also of the int and datetime constructors
+            if isinstance(error, InputError):
+                raise
             reason = " ".join(str(error).split()).lower()
             raise InputError(f"{path}: is not valid TOML: {reason}") from None
 
@@ -109,6 +128,8 @@ class Table:
         value = self._get(key, default)
         if not isinstance(value, str):
             raise self.fail(key, value, "must be a string")
+        if not value.strip():
+            raise self.fail(key, value, "must not be empty")
         return value
 
     def choice(self, key: str, choices: Sequence[str]) -> str:
@@ -140,6 +161,8 @@ class Table:
         value = self.number(key, default, maximum=maximum)
         if value == 0:
             raise self.fail(key, 0, "must be positive")
+        if value < MIN_POSITIVE:
+            raise self.fail(key, value, f"must be at least {MIN_POSITIVE:g}")
         return value
 
     def integer(self, key: str, default: int = _REQUIRED, *, minimum: int = 0) -> int:
@@ -176,14 +199,16 @@ class Table:
         inner = Table(self.path, table, f"{self._prefix}{key}." if table is value else self._prefix)
         if not table:
             raise self.fail(key, value, "must not be empty")
-        points = []
+        points: dict[float, float] = {}
         for argument in table:
             at = parse_number(str(self.path), f"{self._prefix}{key} key", argument, minimum=1, whole=True)
+            if at in points:
+                raise self.fail(key, value, f"must give one value for {at:g}")
             if table is value:
-                points.append((at, inner.positive(argument, maximum=1.0)))
+                points[at] = inner.positive(argument, maximum=1.0)
             else:
-                points.append((at, self.positive(key, default, maximum=1.0)))
-        return tuple(sorted(points))
+                points[at] = self.positive(key, default, maximum=1.0)
+        return tuple(sorted(points.items()))
 
     def finish(self) -> None:
         """Refuse keys that nobody asked for.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from profiles.errors import InputError
-from profiles.files import Row, Table, read_rows
+from profiles.files import Row, Table, path_kind, read_rows
 from profiles.units import GFLOP, MB, MILLISECOND
 
 MODELS: Final = Path(__file__).parent / "models"
@@ -166,9 +166,10 @@ def load_model(name: str) -> Model:
     if name in model_names():
         return read_model(MODELS / name)
     folder = Path(name)
-    if folder.is_dir():
+    kind = path_kind(folder)
+    if kind == "folder":
         return read_model(folder)
-    if folder.exists():
+    if kind == "file":
         raise InputError(f"{folder}: is not a folder; a model is a folder with model.toml and layers.csv")
     raise InputError(f"unknown model '{name}'; choose from {', '.join(model_names())} or pass a model folder")
 
@@ -179,7 +180,7 @@ def read_model(folder: Path) -> Model:
     Raises:
         InputError: a file is missing or breaks a rule.
     """
-    if not (folder / "model.toml").exists():
+    if path_kind(folder / "model.toml") == "nothing":
         raise InputError(f"{folder}: is not a model folder: it has no model.toml")
     table = Table.read(folder / "model.toml")
     reference = table.table("reference")
@@ -326,11 +327,13 @@ def _rows_by_component(rows: list[Row], names: list[str]) -> dict[str, list[Row]
 
 
 def _optional_rows(path: Path, columns: tuple[str, ...], names: list[str]) -> dict[str, list[Row]]:
-    return _rows_by_component(read_rows(path, columns) if path.exists() else [], names)
+    return _rows_by_component([] if path_kind(path) == "nothing" else read_rows(path, columns), names)
 
 
 def _read_times(folder: Path, names: list[str]) -> dict[str, dict[str, list[Row]]]:
     times: dict[str, dict[str, list[Row]]] = {name: {} for name in names}
+    if path_kind(folder / "times") == "file":
+        raise InputError(f"{folder / 'times'}: is not a folder; it holds one <device>.csv per device")
     for path in sorted((folder / "times").glob("*.csv")):
         for name, rows in _rows_by_component(read_rows(path, TIME_COLUMNS), names).items():
             times[name][path.stem] = rows
@@ -344,6 +347,8 @@ def _check_inputs(table: Table, model: Model) -> None:
             if name not in names:
                 rule = f"names no component; choose from {', '.join(names)}"
                 raise table.fail(f"components[{number}].inputs", name, rule)
+            if component.inputs.count(name) > 1:
+                raise table.fail(f"components[{number}].inputs", name, "stands twice")
     try:
         _ = model.order
     except CycleError as error:
