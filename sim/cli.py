@@ -6,6 +6,8 @@ on Ctrl-C; a traceback is a bug.
 
 import argparse
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
@@ -18,9 +20,28 @@ from profiles.errors import DiffusimError, InputError
 from profiles.models import load_model, model_names
 from profiles.recipes import RECIPES
 from strategies.registry import all_strategies, make_strategy, strategy_class
-from strategies.scenario import CHECKPOINTINGS, DEFAULT_BATCH_PER_GPU, DRAWS, PLACEMENTS, Scenario, TrainingWorkload
+from strategies.scenario import (
+    CHECKPOINTINGS,
+    DEFAULT_BATCH_PER_GPU,
+    DRAWS,
+    PLACEMENTS,
+    Scenario,
+    TrainingWorkload,
+)
 
 MAX_INTEGER: Final = 10**12
+MAX_PARAMETER: Final = 2**16
+"""Orders of more positions or micro-batches than this would take hours."""
+FIGURES: Final = (".png", ".svg", ".pdf")
+
+WORDINGS: Final = (
+    (r"argument (.+): expected one argument", r"\1 needs a value"),
+    (r"argument (.+): ignored explicit argument (.*)", r"\1 is \2, but takes no value"),
+    (r"argument (.+): invalid choice: (.*) \(choose from (.*)\)", r"\1 is \2, must be one of \3"),
+    (r"argument (.+?): (.*)", r"\1 \2"),
+    (r"the following arguments are required: (.*)", r"\1 must be given"),
+)
+"""How argparse words its refusals, and how this project does."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,30 +52,64 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
+        for pattern, wording in WORDINGS:
+            match = re.fullmatch(pattern, message, re.DOTALL)
+            if match:
+                raise InputError(_unquote_choices(match.expand(wording)))
         raise InputError(message)
+
+
+def _unquote_choices(message: str) -> str:
+    head, mark, choices = message.partition(", must be one of ")
+    return head + mark + choices.replace("'", "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = _parser(arguments).parse_args(arguments)
-        command: Callable[[argparse.Namespace], int] = options.command
-        return command(options)
+        code = _main(arguments)
+        print(end="", flush=True)
+        return code
     except DiffusimError as error:
         print(f"sim: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("sim: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # whoever read the output has seen enough; the rest goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _main(arguments: Sequence[str]) -> int:
+    options, unknown = _parser(arguments).parse_known_args(arguments)
+    if unknown:
+        raise InputError(_describe_unknown(unknown[0].partition("=")[0], options))
+    command: Callable[[argparse.Namespace], int] = options.command
+    return command(options)
+
+
+def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
+    """Return what is wrong with an argument that no parser took."""
+    if not argument.startswith("-") or argument.lstrip("-")[:1].isdigit():
+        return f"unexpected argument '{argument}'"
+    names = (getattr(options, "strategy", None) or "").split(",")
+    own = [flag for name in names if name for flag in _flags_of(name)]
+    if own and any(argument in _flags_of(name) for name in all_strategies()):
+        return f"{', '.join(names)} has no parameter {argument}; it has {', '.join(dict.fromkeys(own))}"
+    return f"unknown flag {argument}; choose from {', '.join(options.flags)}"
+
+
+def _flags_of(name: str) -> list[str]:
+    return [f"--{item.name.replace('_', '-')}" for item in fields(strategy_class(name))]  # type: ignore[arg-type]
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser; the flags of the strategies named in the arguments are among its own."""
-    parser = _Parser(prog="sim", description="Explore how to parallelise diffusion models, without a cluster.")
+    parser = _Parser(
+        prog="sim", description="Explore how to parallelise diffusion models, without a cluster."
+    )
     parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, summary in (
@@ -64,7 +119,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     ):
         sub = commands.add_parser(name, help=summary, description=summary)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, flags=["--json"])
     named = _named_strategies(arguments)
     run = commands.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
     _add_scenario(run, required_strategy=True)
@@ -81,7 +136,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
     schedule.set_defaults(command=_schedule)
     for sub in (run, sweep, schedule):
-        _add_parameters(sub, named)
+        _add_parameters(sub, named if named or sub is not sweep else list(all_strategies()))
+        sub.set_defaults(flags=[flag for flag in sub._option_string_actions if flag.startswith("--")])
     return parser
 
 
@@ -98,21 +154,35 @@ def _add_scenario(
 ) -> None:
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
-    shared.add_argument("--cluster", default="p4de", help="a cluster's name, or a cluster file (default: p4de)")
+    shared.add_argument(
+        "--cluster", default="p4de", help="a cluster's name, or a cluster file (default: p4de)"
+    )
     shared.add_argument("--gpus", type=_integer, help="GPUs in all (default: one node)")
-    shared.add_argument("--batch-size", type=_integer, help="samples of all GPUs together (default: 32 per GPU)")
+    shared.add_argument(
+        "--batch-size", type=_integer, help="samples of all GPUs together (default: 32 per GPU)"
+    )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
     training = parser.add_argument_group("training")
-    training.add_argument("--self-conditioning", type=_number, metavar="P", help="probability (default: the model's)")
+    training.add_argument(
+        "--self-conditioning", type=_number, metavar="P", help="probability (default: the model's)"
+    )
     training.add_argument("--self-conditioning-draw", choices=DRAWS, default="iteration", help="who draws")
-    training.add_argument("--checkpointing", choices=CHECKPOINTINGS, default="none", help="what is recomputed")
-    training.add_argument("--memory-recipe", choices=list(RECIPES), default="mixed", help="bytes per parameter")
-    training.add_argument("--placement", choices=PLACEMENTS, default="pipeline-inner", help="who gets fast links")
+    training.add_argument(
+        "--checkpointing", choices=CHECKPOINTINGS, default="none", help="what is recomputed"
+    )
+    training.add_argument(
+        "--memory-recipe", choices=list(RECIPES), default="mixed", help="bytes per parameter"
+    )
+    training.add_argument(
+        "--placement", choices=PLACEMENTS, default="pipeline-inner", help="who gets fast links"
+    )
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto"
+    )
     parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
 
 
@@ -153,7 +223,7 @@ def _add_parameters(parser: argparse.ArgumentParser, names: Sequence[str]) -> No
 
 
 def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
-    return str if isinstance(item.default, str) else _integer
+    return str if isinstance(item.default, str) else _small_integer
 
 
 def _integer(text: str) -> int:
@@ -163,6 +233,13 @@ def _integer(text: str) -> int:
         raise argparse.ArgumentTypeError(f"is '{text}', must be an integer") from None
     if abs(value) > MAX_INTEGER:
         raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_INTEGER}")
+    return value
+
+
+def _small_integer(text: str) -> int:
+    value = _integer(text)
+    if value > MAX_PARAMETER:
+        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_PARAMETER}")
     return value
 
 
@@ -220,11 +297,13 @@ def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[A
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sim.experiment import replay_variants, summarize
+    from sim.experiment import bound, replay_variants, summarize
     from sim.tables import print_result
 
+    _check_files(options)
     scenario = _scenario(options)
     strategy = make_strategy(options.strategy, _parameters(options))
+    bound(strategy, scenario)  # refuses what cannot exist before its order is written out
     weighted = replay_variants(strategy, scenario)
     result = summarize(strategy, scenario, weighted)
     if result.missing_memory:
@@ -235,6 +314,17 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print_result(result)
     return 0
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Refuse files that could not be written at the end."""
+    from sim.frames import check_writable
+
+    for flag, path in (("--trace", options.trace), ("--gantt", options.gantt)):
+        if path is not None:
+            check_writable(flag, path)
+    if options.gantt is not None and options.gantt.suffix.lower() not in FIGURES:
+        raise InputError(f"--gantt is '{options.gantt}', must end in {', '.join(FIGURES)}")
 
 
 def _write_files(options: argparse.Namespace, weighted: list[tuple[float, Any]]) -> None:
@@ -267,9 +357,11 @@ def _sweep(options: argparse.Namespace) -> int:
     from sim.tables import print_rows_json, print_sweep, progress
 
     scenario = _scenario(options)
-    out = options.out or Path(f"sweep-{scenario.model.name}-{scenario.workload.num_gpus}gpus.csv")
+    name = re.sub(r"[^\w.-]+", "-", scenario.model.name)
+    out = options.out or Path(f"sweep-{name}-{scenario.workload.num_gpus}gpus.csv")
     check_out(out)
-    names = options.strategy.split(",") if options.strategy else None
+    _check_files(options)
+    names = options.strategy.split(",") if options.strategy is not None else None
     sweep = Sweep(scenario, options.objective, find_points(scenario, names, _parameters(options)))
     try:
         with progress() as report:
@@ -283,7 +375,7 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.json:
         print_rows_json(sweep)
     else:
-        print_sweep(sweep)
+        print_sweep(sweep, options.model, options.cluster)
     return 0
 
 

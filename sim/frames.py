@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import InputError
+from profiles.files import path_kind
 from sim.sweep import Point, Sweep
 
 
@@ -48,17 +49,32 @@ def check_out(path: Path) -> None:
         raise InputError(f"--out is '{path}', must end in .csv or .parquet")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise InputError(f"--out is '{path}', but Parquet needs pyarrow: pip install 'diffusim[parquet]'")
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"--out is '{path}', must be a file in a folder that exists")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"--out is '{path}', which cannot be written")
+    check_writable("--out", path)
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Refuse a file that could not be written later.
+
+    Raises:
+        InputError: it is a folder, its folder is missing, or either is not writable.
+    """
+    kind = path_kind(path)
+    if kind == "folder" or path_kind(path.parent) != "folder":
+        raise InputError(f"{flag} is '{path}', must be a file in a folder that exists")
+    if not os.access(path if kind == "file" else path.parent, os.W_OK):
+        raise InputError(f"{flag} is '{path}', which cannot be written")
 
 
 def write_rows(sweep: Sweep, path: Path) -> None:
     """Write all points of a sweep, best first; each parameter and option has its own column."""
     import pandas as pd
 
-    frame = pd.DataFrame([_flat(item) for item in rows(sweep)])
+    items = [_flat(item) for item in rows(sweep)]
+    frame = pd.DataFrame(items)
+    for column in map(str, frame.columns):
+        if all(isinstance(item.get(column, 0), int) for item in items):
+            flags = all(isinstance(item.get(column, True), bool) for item in items)
+            frame[column] = frame[column].astype("boolean" if flags else "Int64")
     if path.suffix == ".parquet":
         frame.to_parquet(path, index=False)
     else:

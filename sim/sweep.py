@@ -29,6 +29,8 @@ WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
+MAX_MICRO_BATCHES: Final = 1024
+"""More micro-batches than this gain nothing and take long to simulate."""
 
 Report = Callable[[str, int, int], None]
 
@@ -125,7 +127,7 @@ def find_points(
     Raises:
         InputError: a strategy is unknown, or no strategy has a fixed parameter.
     """
-    classes = [strategy_class(name) for name in names] if names else list(all_strategies().values())
+    classes = [strategy_class(name) for name in dict.fromkeys(all_strategies() if names is None else names)]
     fixed = fixed or {}
     for key in fixed:
         if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
@@ -170,7 +172,13 @@ def run_sweep(
 
 def _bound_points(sweep: Sweep, report: Report) -> None:
     for number, point in enumerate(sweep.points):
-        if point.strategy is not None:
+        count = point.parameters.get("micro_batches", 1)
+        if count > MAX_MICRO_BATCHES:
+            point.reason = (
+                f"micro_batches({count}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
+            )
+            point.kind = "too many micro-batches"
+        elif point.strategy is not None:
             try:
                 point.bound_s = bound(point.strategy, sweep.scenario)
             except InfeasibleError as error:
@@ -180,9 +188,10 @@ def _bound_points(sweep: Sweep, report: Report) -> None:
 
 def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None, report: Report) -> None:
     done = 0
-    best: list[float] = []
+    found: dict[Any, float] = {}
     best_of: dict[str, float] = {}
     while queue:
+        best = heapq.nsmallest(TOP, found.values())
         wave = [p for p in queue if _matters(p, best, best_of, sweep.objective)][:WAVE]
         if not wave:
             break
@@ -197,7 +206,7 @@ def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None
         for point, outcome in zip(wave, outcomes, strict=True):
             _record(point, outcome)
             best_of[point.name] = min(best_of.get(point.name, inf), point.score(sweep.objective))
-            best = heapq.nsmallest(TOP, [*best, point.score(sweep.objective)])
+            found[_identity(point)] = point.score(sweep.objective)
             done += 1
             report("simulating", done, done + len(queue))
 

@@ -1,6 +1,7 @@
 """Tables: what a person reads on the terminal."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,8 @@ BEST: Final = 10
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=140)
+    width = None if sys.stdout.isatty() else 140
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_models(models: Sequence[Model], as_json: bool) -> None:
@@ -170,14 +171,20 @@ def print_rows_json(sweep: Sweep) -> None:
     print(json.dumps(rows(sweep), allow_nan=False))
 
 
-def print_sweep(sweep: Sweep) -> None:
-    """Print the best points, the best of each strategy among them, what is infeasible and why, and the winner."""
+def print_sweep(sweep: Sweep, model: str, cluster: str) -> None:
+    """Print the best points, the best of each strategy among them, what is infeasible and why, and the winner.
+
+    Args:
+        sweep: its points.
+        model: the model as it was asked for: a name or a folder.
+        cluster: the cluster as it was asked for: a name or a file.
+    """
     console = _console()
     ranked = sweep.ranked()
     simulated = [point for point in ranked if point.status == "simulated"]
     if simulated:
         console.print(_best_table(sweep, simulated))
-        _print_winner(console, sweep, simulated[0])
+        _print_winner(console, sweep, simulated[0], command(simulated[0], model, cluster))
     for kind, count in sweep.infeasible_by_reason().items():
         example = next(p for p in ranked if p.kind == kind)
         console.print(f"infeasible: {count} x {kind} (such as {example.name}: {example.reason})")
@@ -226,7 +233,7 @@ def _best_row(result: TrainingResult, ddp: TrainingResult | None) -> list[str]:
     ]
 
 
-def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
+def _print_winner(console: Console, sweep: Sweep, best: Point, again: str) -> None:
     """Say where the winner's time goes, how far to trust it and how to have it again."""
     assert best.result is not None
     expected, result = best.result.expected, best.result
@@ -243,16 +250,19 @@ def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
         )
     else:
         console.print(f"layer times are measured on {device.name}")
-    console.print(f"again: {command(result)}", soft_wrap=True)
+    console.print(f"again: {again}", soft_wrap=True)
 
 
-def command(result: TrainingResult) -> str:
-    """Return the command line that gives a result again."""
+def command(point: Point, model: str, cluster: str) -> str:
+    """Return the command line that gives a simulated point again."""
+    assert point.result is not None
     flags = {
-        "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
-        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters, **result.options,
+        "model": model, "cluster": cluster, "gpus": point.result.num_gpus,
+        "batch_size": point.result.batch_size, "strategy": point.name, **point.parameters,
+        **point.result.options,
     }  # fmt: skip
-    return "sim run " + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in flags.items())
+    words = [word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    return shlex.join(["sim", "run", *words])
 
 
 def _milliseconds(seconds: float) -> str:
