@@ -37,7 +37,6 @@ class Placement:
 
     def __post_init__(self) -> None:
         gpus, group, positions = self.num_gpus, self.group_size, self.num_positions
-        node = self.cluster.devices_per_node
         if gpus % group:
             raise InfeasibleError(
                 f"gpus({gpus}) is no multiple of group_size({group})", "groups do not divide the GPUs"
@@ -47,13 +46,19 @@ class Placement:
                 f"group_size({group}) is no multiple of pipeline_degree({positions})",
                 "positions do not divide the group",
             )
-        if gpus <= node:
+        self._check_alike("devices_per_node", self.cluster.devices_per_node)
+        if self.cluster.intra_node.kind == "pcie":
+            self._check_alike("switch_size", self.cluster.intra_node.switch_size)
+
+    def _check_alike(self, unit: str, devices: int) -> None:
+        """Refuse groups that lie unlike one another over nodes or switches."""
+        if self.num_gpus <= devices:
             return
-        inner = gpus // group if self.data_inner else group
-        for name, size in (("gpus", gpus), ("neighbours", inner), ("replicas", self.replicas)):
-            if size % node and node % size:
+        inner = self.num_groups if self.data_inner else self.group_size
+        for name, size in (("gpus", self.num_gpus), ("neighbours", inner), ("replicas", self.replicas)):
+            if size % devices and devices % size:
                 raise InfeasibleError(
-                    f"{name}({size}) and devices_per_node({node}) do not divide one another, replicas would differ",
+                    f"{name}({size}) and {unit}({devices}) do not divide one another, replicas would differ",
                     "groups and nodes do not divide one another",
                 )
 

@@ -58,6 +58,15 @@ def test_sizes_that_do_not_divide_are_refused_with_their_numbers(nodes_of, gpus,
         Placement(nodes_of(4), gpus, group, positions)
 
 
+def test_groups_that_lie_unlike_one_another_over_switches_are_refused(make):
+    # Positions 0 and 1 are under one switch in the first group (GPUs 0, 1), under two in the second (3, 4).
+    rates = {"switch_bandwidth_bytes_per_s": 1.0, "host_bandwidth_bytes_per_s": 1.0}
+    cluster = make.cluster(make.link("pcie", 1.0, switch_size=4, **rates))
+    with pytest.raises(InfeasibleError, match=r"gpus\(6\) and switch_size\(4\) do not divide one another"):
+        Placement(cluster, 6, 3, 3)
+    assert Placement(cluster, 8, 4, 2).num_groups == 2
+
+
 def test_inside_one_node_any_group_goes(nodes_of):
     assert Placement(nodes_of(8), 6, 3, 3).num_groups == 2
 
