@@ -112,12 +112,10 @@ class Placement:
             return
         for way, end in zip(("out", "in"), ends, strict=True):
             yield (link.kind, way, end), link.bandwidth_bytes_per_s
-        if link.kind == "pcie":
-            switches = source // link.switch_size, target // link.switch_size
-            for way, switch in zip(("out", "in"), switches, strict=True):
-                yield ("switch", way, switch), link.switch_bandwidth_bytes_per_s
-            if switches[0] != switches[1]:
-                yield ("host", nodes[0]), link.host_bandwidth_bytes_per_s
+        if link.kind == "pcie" and source // link.switch_size != target // link.switch_size:
+            for way, end in zip(("out", "in"), ends, strict=True):
+                yield ("switch", way, end // link.switch_size), link.switch_bandwidth_bytes_per_s
+            yield ("host", nodes[0]), link.host_bandwidth_bytes_per_s
 
     def delay_s(self, source: int, target: int) -> float:
         """Return latency and call time of a message between two GPUs."""
