@@ -61,7 +61,7 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     Raises:
         InputError: the value is not such a number.
     """
-    kind = "an integer" if whole else "a number"
+    kind, shown = "an integer" if whole else "a number", value
     if isinstance(value, str):
         try:
             value = int(value) if whole else float(value)
@@ -70,12 +70,12 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InputError(f"{where}: {key} is {value!r}, must be {kind}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{where}: {key} is {value}, must be finite")
+        raise InputError(f"{where}: {key} is {shown}, must be finite")
     if value > MAX_NUMBER:
         raise InputError(f"{where}: {key} is larger than {MAX_NUMBER:g}, the largest number allowed")
     if value < minimum:
         rule = "must not be negative" if minimum == 0 else f"must be at least {minimum:g}"
-        raise InputError(f"{where}: {key} is {value}, {rule}")
+        raise InputError(f"{where}: {key} is {shown}, {rule}")
     return float(value)
 
 

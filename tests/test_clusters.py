@@ -1,0 +1,146 @@
+"""Clusters: the shipped ones load, every rule of the file is kept, efficiencies interpolate."""
+
+import pytest
+
+from profiles.clusters import cluster_names, interpolate, load_cluster, read_cluster
+from profiles.errors import InputError
+
+GOOD = """\
+name = "small"
+source = "made by a test"
+device = "ideal"
+devices_per_node = 4
+max_nodes = 2
+overlap_slowdown = 1.5
+[intra_node]
+kind = "nvswitch"
+bandwidth_GB_per_s = 300
+latency_us = 5
+call_us = 20
+[inter_node]
+kind = "nic"
+bandwidth_GB_per_s = 50
+latency_us = 10
+call_us = 30
+[collectives]
+call_us = 40
+all_reduce = { 2 = 0.9, 8 = 0.6 }
+nodes = { 1 = 1.0, 3 = 0.5 }
+"""
+
+PCIE = """\
+kind = "pcie"
+bandwidth_GB_per_s = 25
+latency_us = 5
+call_us = 20
+switch_size = 4
+switch_bandwidth_GB_per_s = 25
+host_bandwidth_GB_per_s = 20
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """A function that reads a cluster file after one replacement in it."""
+
+    def of(old="", new=""):
+        assert old in GOOD
+        path = tmp_path / "small.toml"
+        path.write_text(GOOD.replace(old, new, 1))
+        return read_cluster(path)
+
+    return of
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_shipped_cluster_loads_under_its_name(name):
+    cluster = load_cluster(name)
+    assert cluster.name == name
+    assert cluster.source
+    assert cluster.max_devices == cluster.devices_per_node * cluster.max_nodes
+
+
+def test_units_become_seconds_and_bytes(read):
+    cluster = read()
+    assert cluster.intra_node.bandwidth_bytes_per_s == 300e9
+    assert cluster.inter_node.latency_s == pytest.approx(1e-5)
+    assert cluster.inter_node.call_s == pytest.approx(3e-5)
+    assert cluster.collectives.call_s == pytest.approx(4e-5)
+    assert cluster.max_devices == 8
+
+
+def test_a_file_is_loaded_by_its_path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    assert load_cluster(str(path)).name == "small"
+
+
+def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes(read):
+    collectives = read().collectives
+    assert collectives.efficiency_of("all_reduce", 2, 1) == 0.9
+    assert collectives.efficiency_of("all_reduce", 5, 1) == pytest.approx(0.75)
+    assert collectives.efficiency_of("all_reduce", 100, 1) == 0.6
+    assert collectives.efficiency_of("all_reduce", 8, 2) == pytest.approx(0.6 * 0.75)
+    assert collectives.efficiency_of("all_to_all", 8, 1) == 1.0
+
+
+def test_a_curve_is_linear_between_its_points_and_constant_beyond():
+    curve = ((2.0, 1.0), (4.0, 0.5))
+    assert [interpolate(curve, at) for at in (1, 2, 3, 4, 9)] == [1.0, 1.0, 0.75, 0.5, 0.5]
+
+
+def test_an_ideal_cluster_has_free_links():
+    link = load_cluster("ideal").intra_node
+    assert (link.kind, link.latency_s, link.call_s) == ("ideal", 0.0, 0.0)
+    assert link.bandwidth_bytes_per_s == float("inf")
+
+
+def test_pcie_has_switches_and_a_host(read):
+    start, end = GOOD.index('kind = "nvswitch"'), GOOD.index("[inter_node]")
+    link = read(GOOD[start:end], PCIE).intra_node
+    assert (link.switch_size, link.host_bandwidth_bytes_per_s) == (4, 20e9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('name = "small"', "name = 3", "name is 3, must be a string"),
+        ('source = "made by a test"\n', "", "source is missing"),
+        ('device = "ideal"', 'device = "abacus"', "unknown device 'abacus'; choose from"),
+        ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
+        ("max_nodes = 2", "max_nodes = -1", "max_nodes is -1, must be at least 1"),
+        ("overlap_slowdown = 1.5", "overlap_slowdown = 0.5", "overlap_slowdown is 0.5, must be at least 1"),
+        ("overlap_slowdown = 1.5", "overlap_slowdown = nan", "overlap_slowdown is nan, must be finite"),
+        ('"nvswitch"', '"string"', "intra_node.kind is 'string', must be one of nvswitch, pcie, ideal"),
+        ("GB_per_s = 300", "GB_per_s = inf", "intra_node.bandwidth_GB_per_s is inf, must be finite"),
+        ("GB_per_s = 300", "GB_per_s = 0", "intra_node.bandwidth_GB_per_s is 0, must be positive"),
+        ("latency_us = 5", "latency_us = -5", "intra_node.latency_us is -5, must not be negative"),
+        ("latency_us = 5", "latency = 5", "intra_node.latency_us is missing"),
+        ("latency_us = 5", "latency_us = 5\nwidth = 2", "unknown key intra_node.width; known here: "),
+        ("latency_us = 5", "latency_us = 5\nswitch_size = 2", "unknown key intra_node.switch_size"),
+        ("8 = 0.6", "8 = 1.6", "collectives.all_reduce.8 is 1.6, must be at most 1"),
+        ("all_reduce", "all_to_one", "unknown key collectives.all_to_one"),
+        ("nodes = { 1", "nodes = { 0", "collectives.nodes key is 0, must be at least 1"),
+        ("max_nodes = 2", "max_nodes = 2\nracks = 1", "unknown key racks"),
+        ("[inter_node]", "[outer_node]", "inter_node is missing, and max_nodes is 2"),
+        ("[intra_node]", "[intra_node", "is not valid TOML"),
+    ],
+)
+def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem):
+    with pytest.raises(InputError) as error:
+        read(old, new)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nope", r"unknown cluster 'nope'; choose from .*ideal.* or pass a \.toml file$"),
+        ("nope.toml", r"nope\.toml: no such file$"),
+        ("/", "cannot be read: is a directory$"),
+        ("a" * 300, "cannot be read: file name too long$"),
+    ],
+)
+def test_what_is_no_cluster_is_refused(name, problem):
+    with pytest.raises(InputError, match=problem):
+        load_cluster(name)
