@@ -1,0 +1,114 @@
+"""Collectives against sums done by hand, and against the bus bandwidth of nccl-tests."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
+from profiles.collectives import Group, bus_volume, collective_time, sent_bytes
+from profiles.devices import Device
+
+INSIDE, BETWEEN = 100e9, 20e9
+"""Bytes per second of each device's port and of each node's."""
+
+CLUSTER = Cluster(
+    name="made",
+    source="made by a test",
+    device=Device("ideal", "made by a test", None, None),
+    devices_per_node=8,
+    max_nodes=16,
+    overlap_slowdown=1.0,
+    intra_node=Link("nvswitch", INSIDE, latency_s=5e-6, call_s=9.0),
+    inter_node=Link("nic", BETWEEN, latency_s=20e-6, call_s=9.0),
+    collectives=Collectives(50e-6, tuple((name, ((1.0, 1.0),)) for name in OPERATIONS), ((1.0, 1.0),)),
+)
+
+
+def with_efficiency(efficiency, nodes=((1.0, 1.0),)):
+    curves = tuple((name, efficiency) for name in OPERATIONS)
+    return replace(CLUSTER, collectives=Collectives(0.0, curves, nodes))
+
+
+@pytest.mark.parametrize(
+    ("operation", "size", "volume"),
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 8, 1.75),
+        ("all_gather", 2, 0.5),
+        ("reduce_scatter", 8, 0.875),
+        ("all_to_all", 4, 0.75),
+    ],
+)
+def test_each_member_sends_the_bus_volume(operation, size, volume):
+    assert bus_volume(operation, size) == volume
+    assert sent_bytes(operation, 1e9, size) == volume * 1e9
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather():
+    for size in (2, 3, 8, 64):
+        parts = bus_volume("reduce_scatter", size) + bus_volume("all_gather", size)
+        assert bus_volume("all_reduce", size) == parts
+
+
+def test_inside_a_node_only_the_devices_ports_are_held():
+    time = collective_time(CLUSTER, "all_reduce", 1e9, Group(8, 1))
+    assert time.device_port_s == pytest.approx(2 * 7 / 8 * 1e9 / INSIDE)
+    assert time.node_port_s == 0
+    assert time.fixed_s == pytest.approx(50e-6 + 2 * 7 * 5e-6)
+    assert time.total_s == pytest.approx(0.0175 + 0.00012)
+
+
+def test_over_nodes_the_slower_port_decides():
+    time = collective_time(CLUSTER, "all_reduce", 1e9, Group(16, 2))
+    assert time.device_port_s == pytest.approx(2 * 15 / 16 * 1e9 / INSIDE)
+    assert time.node_port_s == pytest.approx(2 * 15 / 16 * 1e9 / BETWEEN)
+    assert time.fixed_s == pytest.approx(50e-6 + 2 * 7 * 5e-6 + 2 * 1 * 20e-6)
+    assert time.total_s == pytest.approx(time.node_port_s + time.fixed_s)
+
+
+def test_one_member_per_node_leaves_the_links_inside_alone():
+    time = collective_time(CLUSTER, "all_gather", 1e9, Group(4, 4))
+    assert time.device_port_s == 0
+    assert time.node_port_s == pytest.approx(0.75 * 1e9 / BETWEEN)
+    assert time.fixed_s == pytest.approx(50e-6 + 3 * 20e-6)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_one_device_alone_takes_no_time(operation):
+    assert collective_time(CLUSTER, operation, 1e9, Group(1, 1)).total_s == 0
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_bus_bandwidth_is_the_efficiency_times_the_ports(operation, size):
+    cluster = with_efficiency(((2.0, 0.9), (8.0, 0.6)))
+    time = collective_time(cluster, operation, 1e9, Group(size, 1))
+    algorithm_bandwidth = 1e9 / time.device_port_s
+    reached = {2: 0.9, 4: 0.8, 8: 0.6}[size]
+    assert algorithm_bandwidth * bus_volume(operation, size) == pytest.approx(reached * INSIDE)
+
+
+def test_the_nodes_spanned_lower_the_bus_bandwidth_further():
+    cluster = with_efficiency(((1.0, 0.8),), nodes=((1.0, 1.0), (4.0, 0.4)))
+    time = collective_time(cluster, "all_reduce", 1e9, Group(16, 2))
+    bus_bandwidth = 2 * 15 / 16 * 1e9 / time.node_port_s
+    assert bus_bandwidth == pytest.approx(0.8 * 0.8 * BETWEEN)
+
+
+def test_free_links_take_no_time_but_the_call():
+    free = Link("ideal", float("inf"), 0.0, 0.0)
+    cluster = replace(CLUSTER, intra_node=free, inter_node=free)
+    assert collective_time(cluster, "all_reduce", 1e9, Group(16, 2)).total_s == 50e-6
+
+
+@given(st.sampled_from(OPERATIONS), st.floats(0, 1e12), st.sampled_from([1, 2, 4, 8]), st.integers(1, 16))
+def test_more_bytes_never_take_less_time(operation, size_bytes, members, nodes):
+    group = Group(members * nodes, nodes)
+    once = collective_time(CLUSTER, operation, size_bytes, group)
+    twice = collective_time(CLUSTER, operation, 2 * size_bytes, group)
+    assert 0 <= once.total_s <= twice.total_s
+    assert twice.device_port_s == pytest.approx(2 * once.device_port_s)
+    assert twice.node_port_s == pytest.approx(2 * once.node_port_s)
+    assert twice.fixed_s == once.fixed_s

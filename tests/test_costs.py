@@ -1,0 +1,187 @@
+"""The layer cost model against sums done by hand: estimates, measured times and where they come from."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.costs import ComponentCosts, ModelCosts, estimate_backward_s, estimate_forward_s
+from profiles.devices import Device, Rates
+from profiles.errors import InputError
+from profiles.models import Component, Layer, MeasuredTime, Model
+from profiles.recipes import RECIPES
+
+RATES = Rates(
+    conv_flop_per_s=100e12,
+    matmul_flop_per_s=200e12,
+    attention_flop_per_s=50e12,
+    memory_bytes_per_s=1e12,
+    kernel_s=10e-6,
+)
+DEVICE = Device("made", "made by a test", 80e9, RATES)
+IDEAL = Device("ideal", "made by a test", None, None)
+
+LAYER = Layer(
+    block=0, name="layer", parameters=1000, backward="full", conv_flop=300e9, matmul_flop=400e9,
+    attention_flop=50e9, moved_bytes=2e9, kernels=7, output_bytes=0.0, saved_bytes=0.0,
+)  # fmt: skip
+CONV_S, MATMUL_S, ATTENTION_S, MOVED_S, KERNELS_S = 0.003, 0.002, 0.001, 0.002, 70e-6
+"""What the layer's work takes on the device, by class of work: per sample, and the launches per call."""
+
+
+def component(*layers, times=()):
+    return Component("unet", True, (), 1, 0, 0.0, 0.0, layers, times=times)
+
+
+def measured(*points):
+    """The costs of one layer measured at (batch, forward seconds, backward seconds)."""
+    times = tuple(MeasuredTime(0, *point) for point in points)
+    return ComponentCosts(component(LAYER, times=(("ideal", times),)), IDEAL)
+
+
+# Estimates
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_forward_is_the_sum_of_its_work_and_its_launches(batch):
+    expected = batch * (CONV_S + MATMUL_S + ATTENTION_S + MOVED_S) + KERNELS_S
+    assert estimate_forward_s(LAYER, RATES, batch) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_full_backward_is_twice_the_forward_and_attention_two_and_a_half_times(batch):
+    expected = 2 * (batch * (CONV_S + MATMUL_S + MOVED_S) + KERNELS_S) + 2.5 * batch * ATTENTION_S
+    assert estimate_backward_s(LAYER, RATES, batch) == pytest.approx(expected)
+
+
+def test_an_input_backward_is_once_the_forward_and_attention_twice():
+    locked = replace(LAYER, backward="input")
+    expected = 3 * (CONV_S + MATMUL_S + MOVED_S) + KERNELS_S + 2 * 3 * ATTENTION_S
+    assert estimate_backward_s(locked, RATES, 3) == pytest.approx(expected)
+
+
+def test_a_frozen_layer_has_no_backward():
+    assert estimate_backward_s(replace(LAYER, backward="none"), RATES, 3) == 0
+
+
+def test_component_costs_are_the_estimates_of_its_layers():
+    small = replace(LAYER, conv_flop=0.0, kernels=1)
+    costs = ComponentCosts(component(LAYER, small), DEVICE)
+    for batch in (1, 2, 7, 100):
+        for got, estimate in (
+            (costs.forward_s(batch), estimate_forward_s),
+            (costs.backward_s(batch), estimate_backward_s),
+        ):
+            assert got == pytest.approx([estimate(layer, RATES, batch) for layer in (LAYER, small)])
+
+
+# Measured times
+
+
+def test_measured_times_hold_where_they_were_measured():
+    costs = measured((1, 0.3, 0.7), (4, 0.6, 1.0), (16, 3.0, 7.0))
+    assert [costs.forward_s(batch)[0] for batch in (1, 4, 16)] == pytest.approx([0.3, 0.6, 3.0])
+    assert [costs.backward_s(batch)[0] for batch in (1, 4, 16)] == pytest.approx([0.7, 1.0, 7.0])
+
+
+def test_measured_times_are_linear_between_batches():
+    costs = measured((1, 0.3, 0.7), (4, 0.6, 1.0), (16, 3.0, 7.0))
+    assert costs.forward_s(2)[0] == pytest.approx(0.4)
+    assert costs.backward_s(10)[0] == pytest.approx(4.0)
+
+
+def test_measured_times_go_on_linearly_beyond_the_outer_two_batches():
+    costs = measured((2, 0.4, 0.4), (4, 0.6, 0.8), (8, 1.2, 2.0))
+    assert costs.forward_s(1)[0] == pytest.approx(0.3)
+    assert costs.forward_s(16)[0] == pytest.approx(2.4)
+    assert costs.backward_s(12)[0] == pytest.approx(3.2)
+
+
+def test_measured_times_are_never_negative():
+    costs = measured((8, 0.2, 0.1), (9, 1.2, 2.1))
+    assert costs.forward_s(1)[0] == 0
+    assert costs.backward_s(1)[0] == 0
+    assert measured((1, 1.0, 1.0), (2, 0.5, 0.5)).forward_s(100)[0] == 0
+
+
+def test_one_measurement_goes_through_the_origin():
+    costs = measured((4, 0.8, 2.0))
+    assert [costs.forward_s(batch)[0] for batch in (1, 4, 8)] == pytest.approx([0.2, 0.8, 1.6])
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 64), st.floats(0, 10), st.floats(0, 10)),
+        min_size=1,
+        max_size=5,
+        unique_by=lambda point: point[0],
+    ),
+    st.integers(1, 200),
+)
+def test_measured_times_are_finite_at_every_batch(points, batch):
+    costs = measured(*sorted(points))
+    times = np.concatenate([costs.forward_s(batch), costs.backward_s(batch)])
+    assert np.isfinite(times).all()
+    assert (times >= 0).all()
+    inside = [value for at, value, _ in points if at == batch]
+    assert costs.forward_s(batch)[0] == pytest.approx(inside[0]) if inside else True
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.floats(0.01, 10)), min_size=1, max_size=4, unique_by=lambda p: p[0]
+    ),
+    st.integers(1, 40),
+)
+def test_the_least_time_per_sample_is_that_of_the_best_batch(points, largest):
+    costs = measured(*sorted((batch, seconds, 0.0) for batch, seconds in points))
+    best = min(costs.forward_s(batch)[0] / batch for batch in range(1, largest + 1))
+    assert costs.least_forward_s_per_sample(largest)[0] == pytest.approx(best)
+
+
+# Provenance
+
+
+def test_measured_times_of_the_device_take_the_place_of_estimates():
+    times = (MeasuredTime(0, 1, 9.0, 9.0),)
+    both = component(LAYER, times=(("made", times),))
+    assert ComponentCosts(both, DEVICE).forward_s(1)[0] == 9.0
+    assert ComponentCosts(both, DEVICE).provenance == "measured"
+    other = component(LAYER, times=(("elsewhere", times),))
+    assert ComponentCosts(other, DEVICE).forward_s(1)[0] == estimate_forward_s(LAYER, RATES, 1)
+    assert ComponentCosts(other, DEVICE).provenance == "estimated"
+
+
+def test_a_model_is_measured_where_all_its_components_are():
+    times = (("made", (MeasuredTime(0, 1, 9.0, 9.0),)),)
+    known, unknown = component(LAYER, times=times), component(LAYER)
+
+    def provenance(*components):
+        return ModelCosts(Model("m", "M", "t", "float16", 1, 1, components), DEVICE).provenance
+
+    assert provenance(known, known) == "measured"
+    assert provenance(known, unknown) == "estimated"
+
+
+def test_a_device_without_rates_needs_measured_times():
+    with pytest.raises(InputError) as error:
+        ComponentCosts(component(LAYER), IDEAL)
+    assert str(error.value) == (
+        "device 'ideal' has no rates of its own, and unet has no times measured on it (times/ideal.csv)"
+    )
+
+
+# Optimizer
+
+
+def test_an_optimizer_step_is_bound_by_memory():
+    model = Model("m", "M", "t", "float16", 1, 1, (component(LAYER),))
+    assert ModelCosts(model, DEVICE).optimizer_s(1e9, RECIPES["mixed"]) == pytest.approx(1e9 * 30 / 1e12)
+
+
+def test_an_optimizer_step_is_free_on_a_device_without_rates():
+    times = (("ideal", (MeasuredTime(0, 1, 9.0, 9.0),)),)
+    model = Model("m", "M", "t", "float16", 1, 1, (component(LAYER, times=times),))
+    assert ModelCosts(model, IDEAL).optimizer_s(1e9, RECIPES["mixed"]) == 0

@@ -1,0 +1,42 @@
+"""Memory recipes: bytes per trained parameter, and what an optimizer step moves."""
+
+import pytest
+
+from profiles.recipes import FROZEN_WEIGHT_BYTES, RECIPES
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("mixed", 18), ("mixed-fp16-gradient", 16), ("pulse", 14), ("fp32", 16)]
+)
+def test_a_trained_parameter_takes_the_documented_bytes(name, size):
+    assert RECIPES[name].parameter_bytes == size
+
+
+def test_every_recipe_is_documented_above_and_says_where_it_is_from():
+    assert set(RECIPES) == {"mixed", "mixed-fp16-gradient", "pulse", "fp32"}
+    for name, recipe in RECIPES.items():
+        assert recipe.name == name
+        assert recipe.source
+
+
+def test_mixed_precision_holds_weight_gradient_master_and_moments():
+    mixed = RECIPES["mixed"]
+    parts = (mixed.weight_bytes, mixed.gradient_bytes, mixed.master_bytes, mixed.moment_bytes)
+    assert parts == (2, 4, 4, 8)
+    assert mixed.optimizer_bytes == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("mixed", 4 + 2 + 2 * 12),  # gradient read, weight written, master and moments read and written
+        ("mixed-fp16-gradient", 2 + 2 + 2 * 12),
+        ("fp32", 4 + 2 * 4 + 2 * 8),  # the weight is its own master: read and written
+    ],
+)
+def test_an_optimizer_step_moves_each_byte_as_often_as_it_is_read_or_written(name, size):
+    assert RECIPES[name].step_bytes == size
+
+
+def test_a_frozen_weight_is_held_in_half_precision():
+    assert FROZEN_WEIGHT_BYTES == 2
