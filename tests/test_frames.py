@@ -1,0 +1,141 @@
+"""Rows of a sweep: under public keys, and in files that give every number back."""
+
+import csv
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.errors import InputError
+from profiles.models import load_model
+from sim.frames import check_out, check_writable, row, rows, write_rows
+from sim.sweep import Sweep, find_points, run_sweep
+from strategies.scenario import Scenario, TrainingWorkload
+
+RESULT_KEYS = [
+    "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
+    "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
+    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
+]  # fmt: skip
+POINT_KEYS = RESULT_KEYS[:7]
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    """A sweep with rows of all three kinds, and with points that are out of memory."""
+    workload = TrainingWorkload(8, 8 * 64)
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    sweep = Sweep(scenario, points=find_points(scenario))
+    run_sweep(sweep, workers=1)
+    assert {point.status for point in sweep.points} == {"simulated", "bounded", "infeasible"}
+    return sweep
+
+
+def first(sweep, condition):
+    return row(sweep, next(point for point in sweep.ranked() if condition(point)))
+
+
+def test_a_simulated_row_has_a_status_and_the_keys_of_a_result(sweep):
+    found = first(sweep, lambda p: p.status == "simulated")
+    assert list(found) == ["status", *RESULT_KEYS]
+    assert (found["status"], found["fits_memory"]) == ("simulated", True)
+
+
+def test_a_bounded_row_has_a_bound_and_no_throughput(sweep):
+    found = first(sweep, lambda p: p.status == "bounded")
+    assert list(found) == ["status", *POINT_KEYS, "bound_s"]
+    assert found["bound_s"] > 0
+
+
+def test_a_row_that_does_not_fit_has_its_result_and_the_reason(sweep):
+    found = first(sweep, lambda p: p.kind == "out of memory")
+    assert list(found) == ["status", *RESULT_KEYS, "reason"]
+    assert (found["status"], found["fits_memory"]) == ("infeasible", False)
+    assert found["reason"].endswith("GiB too much")
+
+
+def test_a_strategy_that_does_not_apply_has_a_row_without_parameters():
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
+    sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
+    run_sweep(sweep, workers=1)
+    (found,) = rows(sweep)
+    assert list(found) == ["status", *POINT_KEYS, "reason"]
+    assert found["parameters"] == {}
+
+
+def test_rows_are_plain_json(sweep):
+    found = rows(sweep)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def flat_rows(sweep):
+    """Every row as a file holds it: parameters and options in columns of their own, stages as JSON."""
+    for item in rows(sweep):
+        flat = {**item, **item.pop("parameters"), **item.pop("options", {})}
+        for nested in ("parameters", "options"):
+            flat.pop(nested, None)
+        if "stages" in flat:
+            flat["stages"] = json.dumps(flat["stages"])
+        yield flat
+
+
+def read_cell(cell, like):
+    return cell == "True" if isinstance(like, bool) else type(like)(cell)
+
+
+def test_a_csv_file_gives_back_every_number_of_every_row(sweep, tmp_path):
+    write_rows(sweep, tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line, flat in zip(lines, flat_rows(sweep), strict=True):
+        found = {key: read_cell(cell, flat[key]) for key, cell in line.items() if cell != ""}
+        assert found == {key: value for key, value in flat.items() if value is not None}
+
+
+def test_a_parquet_file_gives_back_every_number_of_every_row(sweep, tmp_path):
+    write_rows(sweep, tmp_path / "rows.parquet")
+    frame = pd.read_parquet(tmp_path / "rows.parquet")
+    for (_, line), flat in zip(frame.iterrows(), flat_rows(sweep), strict=True):
+        assert line.dropna().to_dict() == {key: value for key, value in flat.items() if value is not None}
+
+
+def test_counts_are_whole_numbers_also_where_some_are_missing(sweep, tmp_path):
+    write_rows(sweep, tmp_path / "rows.csv")
+    degrees = pd.read_csv(tmp_path / "rows.csv", dtype=str)["pipeline_degree"]
+    assert degrees.isna().any()  # ddp has none
+    assert all(cell.isdigit() for cell in degrees.dropna())
+    write_rows(sweep, tmp_path / "rows.parquet")
+    assert str(pd.read_parquet(tmp_path / "rows.parquet")["pipeline_degree"].dtype) == "Int64"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("rows.txt", r"--out is '.*rows\.txt', must end in \.csv or \.parquet$"),
+        ("rows", r"must end in \.csv or \.parquet$"),
+        ("nope/rows.csv", r"--out is '.*nope/rows\.csv', must be a file in a folder that exists$"),
+        ("folder.csv", r"--out is '.*folder\.csv', must be a file in a folder that exists$"),
+        ("file/rows.csv", r"must be a file in a folder that exists$"),
+        ("a" * 300 + ".csv", r"file name too long$"),
+    ],
+)
+def test_a_file_that_could_not_be_written_is_refused_beforehand(tmp_path, name, problem):
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=problem):
+        check_out(tmp_path / name)
+
+
+def test_a_good_file_is_left_as_it_is_until_it_is_written(tmp_path):
+    check_out(tmp_path / "new.csv")
+    assert not (tmp_path / "new.csv").exists()
+    (tmp_path / "old.parquet").write_text("old")
+    check_out(tmp_path / "old.parquet")
+    assert (tmp_path / "old.parquet").read_text() == "old"
+
+
+def test_the_refusal_names_the_flag():
+    with pytest.raises(InputError, match=r"^--trace is '/', must be a file in a folder that exists$"):
+        check_writable("--trace", Path("/"))

@@ -1,0 +1,270 @@
+"""The sweep against a simulation of every point: what it finds, what it leaves out, and in which order."""
+
+from dataclasses import asdict, replace
+from math import inf
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.errors import InfeasibleError, InputError
+from profiles.models import load_model
+from sim.experiment import bound, run_training
+from sim.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Point, Sweep, find_points, run_sweep
+from strategies.registry import all_strategies, make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
+
+TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    """Stable Diffusion 2.1 on one node, a few hundred points."""
+    return sd21(8, 64)
+
+
+def sd21(num_gpus, batch_size, cluster="p4de", **workload):
+    return Scenario.of(
+        load_model("sd21"), load_cluster(cluster), TrainingWorkload(num_gpus, batch_size, **workload)
+    )
+
+
+def swept(scenario, objective="throughput", names=None, fixed=None, workers=1):
+    sweep = Sweep(scenario, objective, find_points(scenario, names, fixed))
+    run_sweep(sweep, workers=workers)
+    return sweep
+
+
+def simulated(sweep):
+    return [point for point in sweep.ranked() if point.status == "simulated"]
+
+
+@pytest.fixture(scope="module")
+def sweep(scenario):
+    return swept(scenario)
+
+
+@pytest.fixture(scope="module")
+def everything(scenario):
+    """Every point of every strategy, simulated without any bound."""
+    points = []
+    for point in find_points(scenario):
+        try:
+            point.result = run_training(point.strategy, scenario)
+        except InfeasibleError as error:
+            point.reason = str(error)
+        else:
+            point.reason = point.result.missing_memory
+        points.append(point)
+    return Sweep(scenario, "throughput", points)
+
+
+def described(points):
+    return [(point.name, point.parameters, point.result.expected) for point in points]
+
+
+# The same as simulating everything
+
+
+def test_the_best_twenty_are_those_of_a_simulation_of_every_point(sweep, everything):
+    assert len(everything.points) > 2 * TOP
+    assert described(simulated(sweep)[:TOP]) == described(simulated(everything)[:TOP])
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(sweep, everything, name):
+    best, expected = (
+        next(point for point in simulated(each) if point.name == name) for each in (sweep, everything)
+    )
+    assert described([best]) == described([expected])
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_best_are_exact_for_every_objective(scenario, everything, objective):
+    found = simulated(swept(scenario, objective))
+    expected = simulated(Sweep(scenario, objective, everything.points))
+    scores = [[point.score(objective) for point in points[:TOP]] for points in (found, expected)]
+    assert scores[0] == scores[1]
+    assert scores[0] == sorted(scores[0])
+
+
+def test_points_that_do_not_exist_are_those_that_a_simulation_refuses(sweep, everything):
+    reasons = {
+        (point.name, str(point.parameters)): point.reason for point in everything.points if point.reason
+    }
+    found = {(point.name, str(point.parameters)): point.reason for point in sweep.points if point.reason}
+    assert found.items() <= reasons.items()
+
+
+def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
+    for point in simulated(everything):
+        assert bound(point.strategy, scenario) <= point.result.expected.iteration_s * (1 + 1e-9)
+
+
+def test_a_point_is_left_out_only_where_its_bound_says_so(sweep):
+    kth = simulated(sweep)[TOP - 1].result.expected.iteration_s
+    bounded = [point for point in sweep.points if point.status == "bounded"]
+    assert bounded
+    for point in bounded:
+        best_of_its_own = min(p.score("throughput") for p in sweep.points if p.name == point.name)
+        assert point.bound_s >= max(kth, best_of_its_own)
+
+
+def test_with_extra_forwards_for_certain_the_best_are_exact_too():
+    always = sd21(4, 16, self_conditioning=1.0)
+    found = simulated(swept(always, names=["1f1b", "diffusionpipe"]))
+    points = find_points(always, ["1f1b", "diffusionpipe"])
+    times = sorted({run_training(p.strategy, always).expected.iteration_s for p in points})
+    assert found[0].result.expected.iteration_s == times[0]
+    assert found[0].result.options["self_conditioning"] == 1.0
+
+
+# Order and determinism
+
+
+def test_simulated_points_come_first_then_bounded_ones_then_infeasible_ones(sweep):
+    ranked = sweep.ranked()
+    statuses = [point.status for point in ranked]
+    assert statuses == sorted(statuses, key=["simulated", "bounded", "infeasible"].index)
+    times = [point.result.expected.iteration_s for point in ranked if point.status == "simulated"]
+    assert times == sorted(times)
+    bounds = [point.bound_s for point in ranked if point.status == "bounded"]
+    assert bounds == sorted(bounds)
+
+
+def test_two_processes_find_exactly_what_one_finds(scenario, sweep):
+    def rows(points):
+        return [(p.status, p.name, p.parameters, p.bound_s, p.reason, p.result) for p in points]
+
+    assert len(sweep.points) > 48  # so that processes are started at all
+    assert rows(swept(scenario, workers=2).ranked()) == rows(sweep.ranked())
+
+
+def test_progress_counts_up_to_every_point(scenario):
+    told = []
+    points = find_points(scenario, ["ddp"])
+    run_sweep(Sweep(scenario, points=points), lambda *report: told.append(report), workers=1)
+    bounding = [done for stage, done, _ in told if stage == "bounding"]
+    assert bounding == list(range(1, len(points) + 1))
+    assert {stage for stage, _, _ in told} == {"bounding", "simulating"}
+    assert all(done <= total for _, done, total in told)
+
+
+# Identical results
+
+
+def test_group_sizes_that_change_nothing_are_listed_once(scenario):
+    small, large = (make_strategy("1f1b", {"group_size": size}) for size in (2, 4))
+    result = run_training(small, scenario)
+    alike = replace(result, parameters={**result.parameters, "group_size": 4})
+    slower = replace(alike, expected=replace(alike.expected, iteration_s=9.0))
+    points = [Point(small, "1f1b", result=result), Point(large, "1f1b", result=alike)]
+    assert Sweep(scenario, points=points).ranked() == points[:1]
+    points[1].result = slower
+    assert Sweep(scenario, points=points).ranked() == points
+
+
+def test_a_point_named_twice_is_swept_once(scenario):
+    twice = find_points(scenario, ["ddp", "ddp"])
+    assert [p.parameters for p in twice] == [p.parameters for p in find_points(scenario, ["ddp"])]
+
+
+def test_the_best_twenty_are_twenty_different_results(scenario):
+    sweep = Sweep(scenario, points=find_points(scenario) + find_points(scenario))
+    run_sweep(sweep, workers=1)
+    once = swept(scenario)
+    assert described(simulated(sweep)[:TOP]) == described(simulated(once)[:TOP])
+
+
+# What is swept
+
+
+def test_all_training_strategies_are_swept_unless_some_are_named(scenario):
+    assert {point.name for point in find_points(scenario)} == set(TRAINING)
+    assert {point.name for point in find_points(scenario, ["ddp", "1f1b"])} == {"ddp", "1f1b"}
+
+
+def test_an_unknown_strategy_is_refused(scenario):
+    with pytest.raises(InputError, match=r"unknown strategy 'nope'; choose from "):
+        find_points(scenario, ["ddp", "nope"])
+
+
+def test_a_fixed_parameter_holds_for_every_strategy_that_has_it(scenario):
+    points = find_points(scenario, fixed={"fill": "partial", "pipeline_degree": 4})
+    assert {point.name for point in points} == set(TRAINING)
+    for point in points:
+        assert point.parameters.get("fill", "partial") == "partial"
+        assert point.parameters.get("pipeline_degree", 4) == 4
+
+
+def test_a_fixed_value_that_no_candidate_has_is_tried_on_all_of_them(scenario):
+    points = find_points(scenario, ["spp"], {"p2p": "blocking", "micro_batches": 64})
+    assert points
+    assert all((p.parameters["p2p"], p.parameters["micro_batches"]) == ("blocking", 64) for p in points)
+
+
+def test_a_parameter_that_no_strategy_has_is_refused(scenario):
+    with pytest.raises(InputError, match=r"no strategy of this sweep has the parameter --fill$"):
+        find_points(scenario, ["ddp", "1f1b"], {"fill": "partial"})
+
+
+def test_more_micro_batches_than_a_sweep_looks_at_are_infeasible():
+    large = sd21(8, 8 * 4 * MAX_MICRO_BATCHES)
+    points = find_points(large, ["ddp"], {"overlap": "none"})
+    most = max(points, key=lambda point: point.parameters["micro_batches"])
+    sweep = Sweep(large, points=[most])
+    run_sweep(sweep, workers=1)
+    assert most.status == "infeasible"
+    assert most.reason == "micro_batches(4096) exceeds 1024, the most that a sweep looks at"
+
+
+# Nothing to find
+
+
+def test_on_one_gpu_pipelines_are_infeasible_with_the_reason():
+    sweep = swept(sd21(1, 16))
+    assert {point.name for point in simulated(sweep)} == {"ddp"}
+    reasons = {point.name: point.reason for point in sweep.ranked() if point.status == "infeasible"}
+    assert set(reasons) == set(TRAINING) - {"ddp"}
+    assert set(reasons.values()) == {"no divisor of gpus(1) between 2 and the 25 blocks of the backbone"}
+    assert sweep.infeasible_by_reason() == {"no pipeline degree": len(reasons)}
+
+
+def test_a_prime_number_of_gpus_has_one_pipeline_degree():
+    sweep = swept(sd21(7, 14))
+    degrees = {point.parameters.get("pipeline_degree") for point in simulated(sweep)}
+    assert degrees == {None, 7}
+
+
+@pytest.mark.parametrize(("num_gpus", "kind"), [(12, "groups and nodes do not divide one another")])
+def test_gpus_that_fill_no_whole_nodes_are_infeasible(num_gpus, kind):
+    sweep = swept(sd21(num_gpus, 2 * num_gpus))
+    assert {point.status for point in sweep.points} == {"infeasible"}
+    assert sweep.infeasible_by_reason() == {kind: len(sweep.points)}
+
+
+@pytest.mark.parametrize("num_gpus", [24, 1000])
+def test_odd_numbers_of_whole_nodes_are_swept(num_gpus):
+    sweep = swept(sd21(num_gpus, 8 * num_gpus), names=["ddp", "spp"])
+    assert {point.name for point in simulated(sweep)} == {"ddp", "spp"}
+    assert "groups and nodes do not divide one another" in sweep.infeasible_by_reason()
+
+
+def test_a_point_out_of_memory_is_infeasible_and_keeps_its_result():
+    sweep = swept(sd21(8, 8 * 256), names=["ddp"])
+    point = next(p for p in sweep.points if p.kind == "out of memory")
+    assert point.status == "infeasible"
+    assert point.score("throughput") == inf
+    assert not point.result.fits_memory
+    assert "GiB too much" in point.reason
+
+
+def test_a_batch_that_does_not_divide_is_infeasible_with_the_equation():
+    sweep = swept(sd21(8, 9), names=["ddp"])
+    assert sweep.infeasible_by_reason() == {"the batch does not divide": 2}
+    assert "9" in sweep.points[0].reason
+
+
+def test_the_parameters_of_a_point_are_its_strategys(scenario):
+    (first, *_) = find_points(scenario, ["spp"])
+    assert first.parameters == asdict(first.strategy)
+    assert Point(None, "spp").parameters == {}
