@@ -1,0 +1,460 @@
+"""The command line: results on stdout, one line on stderr for whatever the user can mend, nothing lost."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+import pytest
+
+from profiles.clusters import cluster_names, load_cluster
+from profiles.models import load_model, model_names
+from sim.cli import main
+from sim.experiment import run_training
+from strategies.registry import all_strategies, make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
+
+TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
+
+RESULT_KEYS = [
+    "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
+    "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
+    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
+]  # fmt: skip
+STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
+OPTION_KEYS = ["self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement"]
+
+RUN = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
+SWEEP = ["sweep", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
+
+FROZEN_ONLY = """\
+name = "frozen"
+title = "Nothing to train"
+source = "made by a test"
+dtype = "float16"
+[reference]
+height = 64
+width = 64
+[[components]]
+name = "encoder"
+trainable = false
+"""
+COLUMNS = (
+    "component,index,block,name,parameters,backward,conv_gflop,matmul_gflop,attention_gflop,moved_MB,kernels,"
+    "output_MB,saved_MB\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Every command runs in an empty folder, where it may leave its files."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def sim(capsys):
+    """A function that runs a command and returns its exit code, stdout and stderr."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def ask(sim):
+    """A function that runs a command with --json and returns what it prints."""
+
+    def run(*arguments):
+        code, out, _ = sim(*arguments, "--json")
+        assert code == 0
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    return run
+
+
+def shell(*arguments, **options):
+    """Start the command as a shell does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "sim.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip
+
+
+def flags(values):
+    """The flags that give parameters or options back."""
+    return [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def again(result):
+    """The command that a result says it came from."""
+    shared = {"model": result["model"], "cluster": result["cluster"], "gpus": result["num_gpus"]}
+    point = {"strategy": result["strategy"], "batch_size": result["batch_size"]}
+    return ["run", *flags({**shared, **point, **result["parameters"], **result["options"]})]
+
+
+def write_model(folder, model, layers):
+    folder.mkdir()
+    (folder / "model.toml").write_text(model)
+    (folder / "layers.csv").write_text(layers)
+    return folder
+
+
+# What there is
+
+
+def test_models_clusters_and_strategies_are_listed(sim, ask):
+    for command, names in (
+        ("models", model_names()),
+        ("clusters", cluster_names()),
+        ("strategies", list(all_strategies())),
+    ):
+        code, out, err = sim(command)
+        assert (code, err) == (0, "")
+        assert all(name in out for name in names)
+        key = "cluster" if command == "clusters" else "name"
+        assert [entry[key] for entry in ask(command)] == names
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("diffusim ")
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_help_of_a_strategy_shows_its_parameters(capsys, name):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--strategy", name, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert f"parameters of {name}" in text
+    for parameter in asdict(make_strategy(name, {})):
+        assert f"--{parameter.replace('_', '-')} " in text
+
+
+def test_starting_up_imports_nothing_heavy():
+    code = "import sys, sim.cli; print([m for m in ('pandas', 'scipy', 'matplotlib', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# Results
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_result_has_the_public_keys_and_gives_itself_again(ask, name):
+    result = ask(*RUN, "--strategy", name)
+    assert list(result) == RESULT_KEYS
+    assert list(result["options"]) == OPTION_KEYS
+    assert all(list(stage) == STAGE_KEYS for stage in result["stages"])
+    assert (result["task"], result["strategy"], result["fits_memory"]) == ("train", name, True)
+    assert ask(*again(result)) == result
+
+
+def test_every_option_is_given_back(ask):
+    options = {
+        "self_conditioning": 0.1, "self_conditioning_draw": "rank", "checkpointing": "full",
+        "memory_recipe": "fp32", "placement": "data-inner",
+    }  # fmt: skip
+    result = ask(*RUN, "--strategy", "1f1b", *flags(options))
+    assert result["options"] == options
+    assert ask(*again(result)) == result
+
+
+def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
+    strategy = make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 8})
+    result = ask(*RUN, "--strategy", "diffusionpipe", "--pipeline-degree", 4, "--micro-batches", 8)
+    assert result == json.loads(json.dumps(run_training(strategy, scenario).to_json()))
+
+
+def test_the_defaults_are_a_node_of_p4de_and_32_samples_per_gpu(ask):
+    result = ask("run", "--model", "sd21", "--strategy", "ddp")
+    assert (result["cluster"], result["num_gpus"], result["batch_size"]) == ("p4de", 8, 256)
+
+
+def test_without_json_a_person_can_read_it(sim):
+    code, out, err = sim(*RUN, "--strategy", "spp")
+    assert (code, err) == (0, "")
+    assert "samples/s" in out
+
+
+def test_a_point_that_does_not_fit_warns_by_how_much(sim):
+    code, out, err = sim(
+        "run", "--model", "sd21", "--gpus", 8, "--batch-size", 8 * 512, "--strategy", "ddp", "--json"
+    )
+    assert code == 0
+    result = json.loads(out)
+    assert result["fits_memory"] is False
+    gib = result["peak_memory_bytes"] / 2**30
+    assert err == (
+        f"sim: warning: ddp does not fit: needs {gib:.1f} GiB, the device has 80.0 GiB:"
+        f" {gib - 80:.1f} GiB too much\n"
+    )
+
+
+def test_a_trace_and_a_picture_are_written_beside_the_result(sim, elsewhere):
+    code, out, err = sim(
+        *RUN, "--strategy", "spp", "--self-conditioning", 0, "--trace", "t.json", "--gantt", "g.svg", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["strategy"] == "spp"
+    assert err == "sim: wrote t.json\nsim: wrote g.svg\n"
+    assert json.loads((elsewhere / "t.json").read_text())["traceEvents"]
+
+
+def test_a_schedule_is_printed_without_a_model(sim):
+    code, out, err = sim("schedule", "--strategy", "1f1b", "--pipeline-degree", 2, "--micro-batches", 2)
+    assert (code, err) == (0, "")
+    assert out == "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"
+
+
+# Sweeps
+
+
+def test_a_sweep_prints_one_list_and_writes_the_same_rows(sim, elsewhere):
+    code, out, err = sim(*SWEEP, "--json", "--out", "rows.csv")
+    assert code == 0
+    rows = json.loads(out)
+    assert err == f"sim: wrote {len(rows)} rows to rows.csv\n"
+    with (elsewhere / "rows.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == len(rows)
+    for line, row in zip(lines, rows, strict=True):
+        for key in ("status", "strategy", "iteration_s", "samples_per_s", "bound_s", "reason"):
+            assert line.get(key, "") == str(row.get(key, ""))
+
+
+def test_simulated_rows_of_a_sweep_give_themselves_again(ask):
+    rows = [row for row in ask(*SWEEP, "--checkpointing", "full") if row["status"] == "simulated"]
+    chosen = {row["strategy"]: row for row in reversed(rows)}  # the best of each strategy
+    for row in [*chosen.values(), *rows[1:8], rows[-1]]:
+        result = {key: row[key] for key in RESULT_KEYS}
+        assert ask(*again(result)) == result
+
+
+def test_the_winner_says_how_to_have_it_again(sim, ask):
+    _, out, _ = sim(*SWEEP, "--strategy", "spp,ddp")
+    (line,) = [line for line in out.splitlines() if line.startswith("again: sim ")]
+    best = ask(*SWEEP, "--strategy", "spp,ddp")[0]
+    assert ask(*line.removeprefix("again: sim ").split())["iteration_s"] == best["iteration_s"]
+
+
+def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
+    _, _, err = sim(*SWEEP, "--strategy", "ddp")
+    assert err.endswith(" rows to sweep-sd21-8gpus.csv\n")
+    assert (elsewhere / "sweep-sd21-8gpus.csv").exists()
+
+
+def test_fixed_parameters_are_taken_from_any_strategy(ask):
+    rows = ask(*SWEEP, "--fill", "partial", "--pipeline-degree", 4)
+    assert {row["strategy"] for row in rows} == set(TRAINING)
+    for row in rows:
+        assert row["parameters"].get("fill", "partial") == "partial"
+        assert row["parameters"].get("pipeline_degree", 4) == 4
+
+
+@pytest.mark.parametrize(("objective", "key"), [("memory", "peak_memory_bytes"), ("latency", "iteration_s")])
+def test_a_sweep_ranks_by_its_objective(ask, objective, key):
+    rows = ask(*SWEEP, "--strategy", "1f1b,ddp", "--objective", objective)
+    values = [row[key] for row in rows if row["status"] == "simulated"]
+    assert values == sorted(values)
+
+
+def test_a_sweep_that_finds_nothing_says_why(sim):
+    code, out, _ = sim("sweep", "--model", "sd21", "--gpus", 12)
+    assert code == 0
+    assert "groups and nodes do not divide one another" in out
+    assert "0 simulated, 0 bounded" in out
+
+
+def test_a_model_without_anything_to_train_is_told_so(sim, ask, elsewhere):
+    folder = write_model(elsewhere / "m", FROZEN_ONLY, COLUMNS + "encoder,0,0,a,1,none,0,1,0,1,1,1,0\n")
+    code, out, err = sim("run", "--model", folder, "--strategy", "ddp")
+    assert (code, out) == (2, "")
+    assert err == "sim: error: needs one backbone, the model has 0 (none)\n"
+    rows = ask("sweep", "--model", folder)
+    assert {row["status"] for row in rows} == {"infeasible"}
+    assert {row["reason"] for row in rows} == {"needs one backbone, the model has 0 (none)"}
+
+
+def test_the_picture_of_a_sweep_is_that_of_the_best_point(sim, elsewhere):
+    code, _, err = sim(*SWEEP, "--strategy", "spp", "--self-conditioning", 0, "--trace", "best.json")
+    assert code == 0
+    assert "sim: wrote best.json\n" in err
+    assert (elsewhere / "best.json").exists()
+
+
+# Refusals
+
+STRATEGIES = ", ".join(all_strategies())
+
+REFUSED = [
+    # commands and flags
+    ("", "COMMAND must be given"),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, strategies, run, sweep, schedule"),
+    ("run", "--model, --strategy must be given"),
+    ("run --model sd21", "--strategy must be given"),
+    ("models --loud", "unknown flag --loud; choose from --json"),
+    ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
+    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --gpus"),
+    ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
+    ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
+    ("run --model sd21 --strategy", "--strategy needs a value"),
+    # names
+    ("run --model nope --strategy ddp", "unknown model 'nope'; choose from "),
+    ("run --model sd21 --cluster nope --strategy ddp", "unknown cluster 'nope'; choose from "),
+    ("run --model sd21 --strategy nope", f"unknown strategy 'nope'; choose from {STRATEGIES}"),
+    ("run --model sd21 --strategy nope --fill full", f"unknown strategy 'nope'; choose from {STRATEGIES}"),
+    ("run --model sd21 --strategy ddp,1f1b", "unknown strategy 'ddp,1f1b'; choose from "),
+    ("sweep --model sd21 --strategy ddp,nope", f"unknown strategy 'nope'; choose from {STRATEGIES}"),
+    ("sweep --model sd21 --strategy=", f"unknown strategy ''; choose from {STRATEGIES}"),
+    # choices
+    ("run --model sd21 --strategy ddp --overlap all", "--overlap is 'all', must be one of buckets, none"),
+    ("run --model sd21 --strategy ddp --checkpointing some", "--checkpointing is 'some', must be one of none, full"),
+    ("run --model sd21 --strategy ddp --memory-recipe x", "--memory-recipe is 'x', must be one of mixed, "),
+    ("sweep --model sd21 --objective speed", "--objective is 'speed', must be one of throughput, latency, memory"),
+    # another strategy's parameters
+    (
+        "run --model sd21 --strategy 1f1b --fill partial",
+        "1f1b has no parameter --fill; it has --pipeline-degree, --micro-batches, --group-size, --partition, --p2p",
+    ),
+    (
+        "sweep --model sd21 --strategy 1f1b,ddp --fill partial",
+        "1f1b, ddp has no parameter --fill; it has --pipeline-degree, ",
+    ),
+    # numbers
+    ("run --model sd21 --strategy ddp --gpus 0", "--gpus is 0, must be at least 1"),
+    ("run --model sd21 --strategy ddp --gpus -1", "--gpus is -1, must be at least 1"),
+    (
+        "run --model sd21 --strategy ddp --gpus 1000000000",
+        "--gpus is 1000000000, but cluster p4de has at most max_nodes(1024) * devices_per_node(8) = 8192",
+    ),
+    ("run --model sd21 --strategy ddp --gpus x", "--gpus is 'x', must be an integer"),
+    ("run --model sd21 --strategy ddp --gpus 8.0", "--gpus is '8.0', must be an integer"),
+    ("run --model sd21 --strategy ddp --batch-size 0", "--batch-size is 0, must be at least 1"),
+    (
+        "run --model sd21 --strategy ddp --batch-size 10000000000000",
+        "--batch-size is 10000000000000, must be at most 1000000000000",
+    ),
+    ("run --model sd21 --strategy ddp --self-conditioning nan", "--self-conditioning is nan, must be between 0 and 1"),
+    ("run --model sd21 --strategy ddp --self-conditioning 2", "--self-conditioning is 2.0, must be between 0 and 1"),
+    ("run --model sd21 --strategy ddp --self-conditioning x", "--self-conditioning is 'x', must be a number"),
+    ("run --model sd21 --strategy 1f1b --pipeline-degree 0", "--pipeline-degree is 0, must be at least 1"),
+    ("run --model sd21 --strategy 1f1b --pipeline-degree 1000000000", "must be at most 65536"),
+    ("run --model sd21 --strategy 1f1b --micro-batches 1000000000", "must be at most 65536"),
+    ("schedule --strategy 1f1b --micro-batches 1000000000", "must be at most 65536"),
+    # points that do not exist
+    (
+        "run --model sd21 --strategy 1f1b --gpus 32 --pipeline-degree 32",
+        "pipeline_degree(32) exceeds the 25 blocks of the backbone",
+    ),
+    (
+        "run --model sd21 --strategy 1f1b --pipeline-degree 60000 --micro-batches 60000",
+        "pipeline_degree(60000) exceeds the 25 blocks of the backbone",
+    ),
+    ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
+    ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
+    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "= 1.125 is not whole"),
+    ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
+    # files
+    ("run --model . --strategy ddp", ".: is not a model folder: it has no model.toml"),
+    ("run --model a-file --strategy ddp", "a-file: is not a folder; a model is a folder with model.toml and"),
+    ("run --model broken --strategy ddp", "broken/layers.csv:1: column component is missing"),
+    ("run --model sd21 --cluster . --strategy ddp", ".: cannot be read: is a directory"),
+    ("run --model sd21 --cluster a-file --strategy ddp", "a-file: byte 0 is not UTF-8, must be a text file"),
+    ("run --model sd21 --cluster ideal --strategy ddp", "device 'ideal' has no rates of its own, and "),
+    ("run --model sd21 --strategy ddp --trace nope/t.json", "--trace is 'nope/t.json', must be a file in a folder"),
+    ("run --model sd21 --strategy ddp --gantt .", "--gantt is '.', must be a file in a folder that exists"),
+    ("run --model sd21 --strategy ddp --gantt g.bmp", "--gantt is 'g.bmp', must end in .png, .svg, .pdf"),
+    ("sweep --model sd21 --gantt g.bmp", "--gantt is 'g.bmp', must end in .png, .svg, .pdf"),
+    ("sweep --model sd21 --out nope/rows.csv", "--out is 'nope/rows.csv', must be a file in a folder that exists"),
+    ("sweep --model sd21 --out rows.xlsx", "--out is 'rows.xlsx', must end in .csv or .parquet"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "problem"), REFUSED, ids=[arguments for arguments, _ in REFUSED])
+def test_what_the_user_can_mend_is_one_line(sim, elsewhere, arguments, problem):
+    (elsewhere / "a-file").write_bytes(b"\xff\xfe")
+    write_model(elsewhere / "broken", FROZEN_ONLY, "")
+    before = sorted(elsewhere.iterdir())
+    code, out, err = sim(*arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("sim: error: ")
+    assert problem in err
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert sorted(elsewhere.iterdir()) == before
+
+
+def test_a_value_of_several_lines_is_refused_in_one(sim):
+    code, out, err = sim("run", "--model", "a\nb", "--strategy", "ddp")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_shell_sees_the_refusal_and_no_traceback():
+    process = shell("run", "--model", "nope", "--strategy", "ddp")
+    out, err = process.communicate()
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("sim: error: unknown model 'nope'")
+    assert err.count("\n") == 1
+
+
+# Pipes and interrupts
+
+
+@pytest.mark.parametrize("arguments", [["strategies", "--json"], ["--help"], [*RUN, "--strategy", "spp"]])
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
+    process = shell(*arguments)
+    process.stdout.close()  # as `head -1` does, at the latest when the command writes
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() in (0, 1)
+
+
+def interrupted_after(seconds):
+    """Run a long sweep, interrupt it as Ctrl-C does, the command and its workers, and return what it said."""
+    process = shell(
+        "sweep", "--model", "sd21", "--gpus", 512, "--objective", "memory", "--out", "rows.csv", start_new_session=True
+    )  # fmt: skip
+    time.sleep(seconds)
+    assert process.poll() is None, "the sweep was over before it could be interrupted"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    with pytest.raises(ProcessLookupError):  # no worker is left
+        os.killpg(process.pid, 0)
+    return process.returncode, out, err
+
+
+def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
+    for seconds in (3, 6, 12):  # a slow machine needs longer to finish its first rows
+        code, out, err = interrupted_after(seconds)
+        if "simulated," in (elsewhere / "rows.csv").read_text():
+            break
+    assert (code, out) == (130, "")
+    wrote, interrupted = err.splitlines()
+    assert wrote.startswith("sim: wrote ")
+    assert interrupted == "sim: interrupted"
+
+    with (elsewhere / "rows.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    finished = [line for line in lines if line["status"] == "simulated"]
+    assert finished
+    assert len(finished) < len(lines)
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(512, 32 * 512))
+    for line in (finished[0], finished[-1]):
+        cells = {name: line[name] for name in asdict(make_strategy(line["strategy"], {}))}
+        parameters = {name: int(cell) if cell.isdigit() else cell for name, cell in cells.items()}
+        result = run_training(make_strategy(line["strategy"], parameters), scenario)
+        assert float(line["iteration_s"]) == result.expected.iteration_s
+        assert float(line["peak_memory_bytes"]) == result.expected.peak_memory_bytes
