@@ -46,6 +46,8 @@ RECIPES: Final = {
             "mixed-fp16-gradient", 2, 2, 4, 8, "mixed precision with half-precision gradients; Adam"
         ),
         MemoryRecipe("pulse", 2, 4, 0, 8, "PULSE, Eq. 14: 7 x the fp16 weights; how the 14 B divide is ours"),
-        MemoryRecipe("fp32", 4, 4, 0, 8, "single precision throughout; Adam"),
+        MemoryRecipe(
+            "fp32", 4, 4, 0, 8, "fp32 weights and gradients; Adam; activations keep the model's type"
+        ),
     )
 }

@@ -304,11 +304,11 @@ def _run(options: argparse.Namespace) -> int:
     scenario = _scenario(options)
     strategy = make_strategy(options.strategy, _parameters(options))
     bound(strategy, scenario)  # refuses what cannot exist before its order is written out
-    weighted = replay_variants(strategy, scenario)
-    result = summarize(strategy, scenario, weighted)
+    replayed = replay_variants(strategy, scenario)
+    result = summarize(strategy, scenario, replayed)
     if result.missing_memory:
         print(f"sim: warning: {options.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
-    _write_files(options, weighted)
+    _write_files(options, replayed)
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
@@ -327,9 +327,9 @@ def _check_files(options: argparse.Namespace) -> None:
         raise InputError(f"--gantt is '{options.gantt}', must end in {', '.join(FIGURES)}")
 
 
-def _write_files(options: argparse.Namespace, weighted: list[tuple[float, Any]]) -> None:
+def _write_files(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
     """Write the trace and the picture of each iteration that occurs; the one with extra forwards beside."""
-    for number, (_, trace) in enumerate(weighted):
+    for number, (_, trace) in enumerate(replayed):
         suffix = "-extra-forward" if number else ""
         for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
             if path is not None:
@@ -380,13 +380,19 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _schedule(options: argparse.Namespace) -> int:
-    from sim.experiment import replay
+    from sim.experiment import replay_variants
     from strategies.actions import format_order, format_torch
     from strategies.strategy import Scheduled
 
     strategy = make_strategy(options.strategy, _parameters(options))
     if options.model is not None:
-        order = replay(strategy, _scenario(options)).plan.order
+        replayed = replay_variants(strategy, _scenario(options))
+        if len(replayed) > 1:
+            print(
+                "sim: this is the iteration without the extra forward pass; see --self-conditioning",
+                file=sys.stderr,
+            )
+        order = replayed[0][1].plan.order
     elif isinstance(strategy, Scheduled):
         order = strategy.order()
     else:

@@ -8,7 +8,7 @@ counter, so two runs of a plan are identical to the bit.
 import gc
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from math import ceil, inf
+from math import ceil, inf, ulp
 from typing import Final
 
 import simpy
@@ -158,7 +158,7 @@ class _Replay:
     def _finish(self, work_s: float, start: float, beside: "_Stream") -> Process:
         """Run on until ``work_s`` since ``start`` is done, although collectives run beside it."""
         env = self.env
-        while (left_s := work_s - beside.done_s(start, env.now)) > ROUNDING_S:
+        while (left_s := work_s - beside.done_s(start, env.now)) > max(ROUNDING_S, 4 * ulp(env.now)):
             yield env.timeout(beside.estimate_s(left_s, env.now))
 
     def _write(self, slot: int, now: float) -> None:

@@ -38,6 +38,11 @@ class Iteration:
     collective_bytes: float
     peak_memory_bytes: float
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which compute runs."""
+        return self.iteration_s - self.idle_s
+
     @classmethod
     def of(cls, trace: Trace) -> "Iteration":
         """Return what a trace says."""
@@ -79,8 +84,7 @@ class TrainingResult:
         """How much memory the devices lack, in words; None where the point fits."""
         if self.fits_memory or self.memory_bytes is None:
             return None
-        needed, there = self.expected.peak_memory_bytes / GIB, self.memory_bytes / GIB
-        return f"needs {needed:.1f} GiB, the device has {there:.1f} GiB: {needed - there:.1f} GiB too much"
+        return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
 
     @property
     def samples_per_s(self) -> float:
@@ -119,8 +123,14 @@ class TrainingResult:
         }
 
 
+def missing_memory(needed_bytes: float, there_bytes: float) -> str:
+    """Return by how much memory does not suffice, in words."""
+    needed, there = needed_bytes / GIB, there_bytes / GIB
+    return f"needs {needed:.1f} GiB, the device has {there:.1f} GiB: {needed - there:.1f} GiB too much"
+
+
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
-    """Return the trace of one iteration; what a strategy refines is replayed again.
+    """Return the trace of one iteration; of what a strategy's refinements give, the fastest.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -130,35 +140,53 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         plan = strategy.plan(scenario)
         network = network_of(scenario, plan.placement)
         trace = simulate(plan, network)
+        refined: list[Trace] = []
         while isinstance(strategy, Refining):
-            refined = strategy.refine(scenario, trace)
-            if refined is trace.plan:
+            plan = strategy.refine(scenario, trace)
+            if plan is trace.plan:
                 break
-            trace = simulate(refined, network)
-        return trace
+            trace = simulate(plan, network)
+            refined.append(trace)
+        return min(refined, key=lambda trace: trace.end_s, default=trace)
 
 
-def variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Scenario]]:
-    """Return the iterations that occur, with and without the extra forward pass, and their probabilities."""
-    probability = scenario.self_conditioning
-    if scenario.workload.self_conditioning_draw == "rank" and 0 < probability < 1:
-        degree: int = getattr(strategy, "pipeline_degree", 1)
-        groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
-        probability = 1 - (1 - probability) ** groups
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Iterations that run, or do not run, the extra forward pass of self-conditioning.
+
+    Attributes:
+        scenario: the scenario of these iterations.
+        probability: how often an iteration takes as long as these; where each group draws, the slowest decides.
+        share: the share of the groups that do this work.
+    """
+
+    scenario: Scenario
+    probability: float
+    share: float
+
+
+def variants(strategy: Strategy, scenario: Scenario) -> list[Variant]:
+    """Return the iterations that occur."""
+    degree: int = getattr(strategy, "pipeline_degree", 1)
+    groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
+    probability, share = scenario.extra_forward_probability(groups), scenario.self_conditioning
     both = [
-        (1 - probability, scenario.with_extra_forward(False)),
-        (probability, scenario.with_extra_forward(True)),
+        Variant(scenario.with_extra_forward(False), 1 - probability, 1 - share),
+        Variant(scenario.with_extra_forward(True), probability, share),
     ]
-    return [(share, variant) for share, variant in both if share > 0]
+    return [variant for variant in both if variant.share > 0]
 
 
-def replay_variants(strategy: Strategy, scenario: Scenario) -> list[tuple[float, Trace]]:
-    """Return the traces of the iterations that occur, each with its probability.
+Replayed = list[tuple[Variant, Trace]]
+
+
+def replay_variants(strategy: Strategy, scenario: Scenario) -> Replayed:
+    """Return the iterations that occur and their traces.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return [(share, replay(strategy, variant)) for share, variant in variants(strategy, scenario)]
+    return [(variant, replay(strategy, variant.scenario)) for variant in variants(strategy, scenario)]
 
 
 def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
@@ -170,11 +198,28 @@ def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
     return summarize(strategy, scenario, replay_variants(strategy, scenario))
 
 
-def summarize(strategy: Strategy, scenario: Scenario, weighted: list[tuple[float, Trace]]) -> TrainingResult:
-    """Return the result that traces with their probabilities amount to."""
-    expected = _expectation([(share, Iteration.of(trace)) for share, trace in weighted])
+def run_training_within(strategy: Strategy, scenario: Scenario, limit_s: float) -> TrainingResult | float:
+    """Return the result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    occurring = variants(strategy, scenario)
+    expected_s = [variant.probability * strategy.bound(variant.scenario) for variant in occurring]
+    replayed: Replayed = []
+    for number, variant in enumerate(occurring):
+        if sum(expected_s) >= limit_s:
+            return sum(expected_s)
+        replayed.append((variant, replay(strategy, variant.scenario)))
+        expected_s[number] = variant.probability * replayed[-1][1].end_s
+    return summarize(strategy, scenario, replayed)
+
+
+def summarize(strategy: Strategy, scenario: Scenario, replayed: Replayed) -> TrainingResult:
+    """Return the result that the iterations that occur amount to."""
+    expected = _expectation([(variant, Iteration.of(trace)) for variant, trace in replayed])
     memory_bytes = scenario.cluster.device.memory_bytes
-    _, trace = weighted[0]
+    _, trace = replayed[0]
     return TrainingResult(
         model=scenario.model.name,
         cluster=scenario.cluster.name,
@@ -193,16 +238,27 @@ def summarize(strategy: Strategy, scenario: Scenario, weighted: list[tuple[float
 
 def bound(strategy: Strategy, scenario: Scenario) -> float:
     """Return seconds below which the expected iteration of a point cannot take."""
-    return sum(share * strategy.bound(variant) for share, variant in variants(strategy, scenario))
+    return sum(v.probability * strategy.bound(v.scenario) for v in variants(strategy, scenario))
 
 
-def _expectation(weighted: list[tuple[float, Iteration]]) -> Iteration:
-    means = {
-        name: sum(share * getattr(iteration, name) for share, iteration in weighted)
-        for name in Iteration.__slots__
-    }
-    means["peak_memory_bytes"] = max(iteration.peak_memory_bytes for _, iteration in weighted)
-    return Iteration(**means)
+def _expectation(measured: list[tuple[Variant, Iteration]]) -> Iteration:
+    """Return expectations: of times by how often they occur, of what the groups do by how many do it."""
+
+    def mean(weight: str, name: str) -> float:
+        products = (getattr(variant, weight) * getattr(iteration, name) for variant, iteration in measured)
+        return float(sum(products))
+
+    iteration_s = mean("probability", "iteration_s")
+    return Iteration(
+        iteration_s=iteration_s,
+        first_iteration_s=mean("probability", "first_iteration_s"),
+        idle_s=max(0.0, iteration_s - mean("share", "busy_s")),
+        exposed_communication_s=mean("share", "exposed_communication_s"),
+        collective_s=mean("share", "collective_s"),
+        p2p_bytes=mean("share", "p2p_bytes"),
+        collective_bytes=mean("share", "collective_bytes"),
+        peak_memory_bytes=max(iteration.peak_memory_bytes for _, iteration in measured),
+    )
 
 
 def _options(scenario: Scenario) -> dict[str, Any]:

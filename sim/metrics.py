@@ -32,7 +32,10 @@ def collective_s(trace: Trace) -> float:
 
 
 def exposed_communication_s(trace: Trace) -> float:
-    """Return the mean over devices of idle seconds while something the device waits for is on the wire."""
+    """Return the mean over devices of idle seconds while something the device waits for is on the wire.
+
+    Waiting for a port that others hold is idle time, but not this.
+    """
     wire = _wire_spans(trace)
     total = 0.0
     for device, waits in enumerate(trace.wiring.waits):
@@ -42,6 +45,9 @@ def exposed_communication_s(trace: Trace) -> float:
                 spans = (wire[slot] for slot in waits[index])
                 total += _union_s((max(a, before), min(b, start)) for a, b in spans)
             before = end
+        kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
+        spans = (wire[slot] for slot in kept if slot is not None)
+        total += _union_s((max(a, before), b) for a, b in spans)
     return total / trace.plan.num_devices
 
 

@@ -12,21 +12,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import repeat
 from math import inf
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from sim.experiment import TrainingResult, bound, run_training
+from sim.experiment import TrainingResult, bound, missing_memory, run_training_within
 from strategies.parameters import check_parameters
 from strategies.registry import all_strategies, strategy_class
 from strategies.scenario import Scenario
-from strategies.strategy import Strategy
+from strategies.strategy import MemoryBounded, Strategy
 
 OBJECTIVES: Final = ("throughput", "latency", "memory")
 TOP: Final = 20
 """So many of the best points are exact."""
 WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
+OUT_OF_MEMORY: Final = "out of memory"
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
 MAX_MICRO_BATCHES: Final = 1024
@@ -43,6 +45,7 @@ class Point:
         strategy: the strategy with its parameters; None where a strategy does not apply at all.
         name: the strategy's name.
         bound_s: seconds that its iteration cannot undercut.
+        least_memory_bytes: bytes that its fullest device cannot do without.
         result: what its simulation gave.
         reason: why it cannot exist, or does not fit.
         kind: the reason without its numbers.
@@ -51,6 +54,7 @@ class Point:
     strategy: Strategy | None
     name: str
     bound_s: float = inf
+    least_memory_bytes: float = 0.0
     result: TrainingResult | None = None
     reason: str | None = None
     kind: str | None = None
@@ -66,6 +70,10 @@ class Point:
         if self.reason is not None:
             return "infeasible"
         return "bounded" if self.result is None else "simulated"
+
+    def least_score(self, objective: str) -> float:
+        """Return what the score of a point cannot undercut."""
+        return self.least_memory_bytes if objective == "memory" else self.bound_s
 
     def score(self, objective: str) -> float:
         """Return what the objective minimises: seconds, or bytes; infinite where it is not known."""
@@ -112,11 +120,10 @@ class Sweep:
 
 
 def _identity(point: Point) -> tuple[Any, ...] | None:
-    """Return what two points of equal results share; group sizes that change nothing are one point."""
+    """Return what two points of equal results share; parameters that change nothing make no other point."""
     if point.status != "simulated" or point.result is None:
         return None
-    parameters = {k: v for k, v in point.result.parameters.items() if k != "group_size"}
-    return (point.name, tuple(parameters.items()), point.result.expected)
+    return (point.name, point.result.expected)
 
 
 def find_points(
@@ -164,7 +171,8 @@ def run_sweep(
         workers: processes; by default one per core.
     """
     _bound_points(sweep, report)
-    queue = sorted((p for p in sweep.points if p.reason is None), key=lambda p: p.bound_s)
+    open_points = [point for point in sweep.points if point.reason is None]
+    queue = sorted(open_points, key=lambda point: point.least_score(sweep.objective))
     workers = workers or os.cpu_count() or 1
     with _executor(sweep.scenario, workers if len(queue) > SERIAL_POINTS else 1) as executor:
         _simulate_points(sweep, queue, executor, report)
@@ -181,9 +189,20 @@ def _bound_points(sweep: Sweep, report: Report) -> None:
         elif point.strategy is not None:
             try:
                 point.bound_s = bound(point.strategy, sweep.scenario)
+                _check_memory(point, sweep.scenario)
             except InfeasibleError as error:
                 point.reason, point.kind = str(error), error.kind
         report("bounding", number + 1, len(sweep.points))
+
+
+def _check_memory(point: Point, scenario: Scenario) -> None:
+    """Give up a point that lacks memory whatever its order; it need not be replayed."""
+    there = scenario.cluster.device.memory_bytes
+    if isinstance(point.strategy, MemoryBounded):
+        point.least_memory_bytes = point.strategy.least_memory_bytes(scenario)
+        if there is not None and point.least_memory_bytes > there:
+            point.reason = "at least, " + missing_memory(point.least_memory_bytes, there)
+            point.kind = OUT_OF_MEMORY
 
 
 def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None, report: Report) -> None:
@@ -192,45 +211,55 @@ def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None
     best_of: dict[str, float] = {}
     while queue:
         best = heapq.nsmallest(TOP, found.values())
-        wave = [p for p in queue if _matters(p, best, best_of, sweep.objective)][:WAVE]
+        limits = {id(p): _limit(p, best, best_of) for p in queue}
+        wave = [p for p in queue if p.least_score(sweep.objective) < limits[id(p)]][:WAVE]
         if not wave:
             break
         chosen = {id(point) for point in wave}
         queue = [p for p in queue if id(p) not in chosen]
-        strategies = [p.strategy for p in wave if p.strategy is not None]
-        outcomes: Iterable[TrainingResult | InfeasibleError]
-        if executor is None:
-            outcomes = (_attempt(strategy, sweep.scenario) for strategy in strategies)
-        else:
-            outcomes = executor.map(_attempt_in_worker, strategies)
-        for point, outcome in zip(wave, outcomes, strict=True):
+        seconds = [inf if sweep.objective == "memory" else limits[id(p)] for p in wave]
+        for point, outcome in zip(wave, _outcomes(wave, seconds, sweep.scenario, executor), strict=True):
             _record(point, outcome)
-            best_of[point.name] = min(best_of.get(point.name, inf), point.score(sweep.objective))
-            found[_identity(point)] = point.score(sweep.objective)
+            score = point.score(sweep.objective)
+            best_of[point.name] = min(best_of.get(point.name, inf), score)
+            if score < inf:
+                found[_identity(point)] = score
             done += 1
             report("simulating", done, done + len(queue))
 
 
-def _matters(point: Point, best: list[float], best_of: Mapping[str, float], objective: str) -> bool:
-    """Whether a point can still be among the best of all or the best of its strategy."""
-    if objective == "memory":
-        return True
+def _limit(point: Point, best: list[float], best_of: Mapping[str, float]) -> float:
+    """Return the score from which on a point is neither among the best of all nor the best of its strategy."""
     kth = best[-1] if len(best) >= TOP else inf
-    return point.bound_s < max(kth, best_of.get(point.name, inf))
+    return max(kth, best_of.get(point.name, inf))
 
 
-def _record(point: Point, outcome: TrainingResult | InfeasibleError) -> None:
-    if isinstance(outcome, InfeasibleError):
+Outcome = TrainingResult | InfeasibleError | float
+
+
+def _outcomes(
+    wave: list[Point], limits_s: list[float], scenario: Scenario, executor: Executor | None
+) -> Iterable[Outcome]:
+    strategies = [point.strategy for point in wave if point.strategy is not None]
+    if executor is None:
+        return map(_attempt, strategies, limits_s, repeat(scenario))
+    return executor.map(_attempt_in_worker, strategies, limits_s)
+
+
+def _record(point: Point, outcome: Outcome) -> None:
+    if isinstance(outcome, float):
+        point.bound_s = max(point.bound_s, outcome)
+    elif isinstance(outcome, InfeasibleError):
         point.reason, point.kind = str(outcome), outcome.kind
-        return
-    point.result = outcome
-    if outcome.missing_memory:
-        point.reason, point.kind = outcome.missing_memory, "out of memory"
+    else:
+        point.result = outcome
+        if outcome.missing_memory:
+            point.reason, point.kind = outcome.missing_memory, OUT_OF_MEMORY
 
 
-def _attempt(strategy: Strategy, scenario: Scenario) -> TrainingResult | InfeasibleError:
+def _attempt(strategy: Strategy, limit_s: float, scenario: Scenario) -> Outcome:
     try:
-        return run_training(strategy, scenario)
+        return run_training_within(strategy, scenario, limit_s)
     except InfeasibleError as error:
         return error
 
@@ -245,8 +274,8 @@ def _start_worker(scenario: Scenario) -> None:
     _scenario_of_worker.append(scenario)
 
 
-def _attempt_in_worker(strategy: Strategy) -> TrainingResult | InfeasibleError:
-    return _attempt(strategy, _scenario_of_worker[0])
+def _attempt_in_worker(strategy: Strategy, limit_s: float) -> Outcome:
+    return _attempt(strategy, limit_s, _scenario_of_worker[0])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from profiles.clusters import Cluster
+from profiles.clusters import Cluster, Link
 from profiles.models import Model
 from profiles.units import GB, GIB
 from sim.experiment import TrainingResult
@@ -71,26 +71,47 @@ def _model_json(model: Model) -> dict[str, Any]:
 
 def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
     """Print the clusters."""
-    keys = ("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
-    lines = [_cluster_row(cluster) for cluster in clusters]
     if as_json:
-        print(json.dumps([dict(zip(keys, line, strict=True)) for line in lines]))
+        print(json.dumps([_cluster_json(cluster) for cluster in clusters]))
         return
-    table = Table(*keys)
-    for line in lines:
-        table.add_row(*map(str, line))
+    table = Table("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
+    for cluster in clusters:
+        table.add_row(
+            cluster.name,
+            cluster.device.name,
+            str(cluster.devices_per_node),
+            str(cluster.max_nodes),
+            *(_link_words(link) for link in (cluster.intra_node, cluster.inter_node)),
+        )
     _console().print(table)
 
 
-def _cluster_row(cluster: Cluster) -> tuple[str, str, int, int, str, str]:
-    links = [
-        "-" if link is None else link.kind
-        if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
-        for link in (cluster.intra_node, cluster.inter_node)
-    ]  # fmt: skip
-    return (
-        cluster.name, cluster.device.name, cluster.devices_per_node, cluster.max_nodes, links[0], links[1]
-    )  # fmt: skip
+def _link_words(link: Link | None) -> str:
+    if link is None:
+        return "-"
+    return link.kind if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
+
+
+def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "source": cluster.source,
+        "device": cluster.device.name,
+        "devices_per_node": cluster.devices_per_node,
+        "max_nodes": cluster.max_nodes,
+        "intra_node": _link_json(cluster.intra_node),
+        "inter_node": None if cluster.inter_node is None else _link_json(cluster.inter_node),
+    }
+
+
+def _link_json(link: Link) -> dict[str, Any]:
+    bandwidth = None if link.kind == "ideal" else link.bandwidth_bytes_per_s
+    return {
+        "kind": link.kind,
+        "bandwidth_bytes_per_s": bandwidth,
+        "latency_s": link.latency_s,
+        "call_s": link.call_s,
+    }
 
 
 def print_strategies(strategies: Sequence[type[Strategy]], as_json: bool) -> None:

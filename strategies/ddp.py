@@ -6,10 +6,11 @@ from typing import ClassVar, Self
 
 from profiles.errors import InfeasibleError
 from strategies.actions import Order
+from strategies.footprint import least_memory_bytes, trained_parameters
 from strategies.linear import divisors, frozen_s, one_forward_one_backward_order, step_s
 from strategies.parameters import parameter
 from strategies.pipeline import Cut, PipelineBuilder, Recipe, Shape, make_stages
-from strategies.plan import Plan
+from strategies.plan import Plan, Stage
 from strategies.scenario import Scenario
 
 
@@ -59,16 +60,25 @@ class DDP:
         counts = divisors(batch // gpus) if batch % gpus == 0 else [1]
         return (cls(overlap, count) for overlap in ("buckets", "none") for count in counts)
 
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that each device cannot do without."""
+        stages = (self._stage(scenario),)
+        return least_memory_bytes(scenario, stages, (1,), self._shape().local_batch(scenario))
+
+    def _stage(self, scenario: Scenario) -> Stage:
+        layers = scenario.model.components[scenario.backbone].layers
+        cut = Cut(scenario.backbone, (0, len(layers)))
+        (stage,) = make_stages(scenario, cut, self._shape().local_batch(scenario), (0,))
+        return stage
+
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut: all compute, and a reduction that overlaps none of it."""
         self._check(scenario)
-        shape, component = self._shape(), scenario.backbone
+        shape, stage = self._shape(), self._stage(scenario)
         shape.placement(scenario)
-        layers = scenario.model.components[component].layers
-        (stage,) = make_stages(scenario, Cut(component, (0, len(layers))), shape.local_batch(scenario), (0,))
         passes = stage.forward_s * (2 if scenario.workload.extra_forward else 1) + stage.backward_s
         work_s = frozen_s(scenario, shape) + self.micro_batches * passes
-        trained = sum(layer.parameters for layer in layers if layer.backward == "full")
         if self.overlap == "none":
             return work_s + step_s(scenario, shape, stage)
+        trained = trained_parameters(scenario.model.components[stage.component], stage)
         return work_s + scenario.costs.optimizer_s(trained, scenario.workload.recipe)

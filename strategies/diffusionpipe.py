@@ -9,17 +9,20 @@ from strategies import parameters as fields
 from strategies.actions import Order
 from strategies.bubbles import find_bubbles
 from strategies.filling import fill_bubbles
+from strategies.footprint import trained_parameters
 from strategies.frozen import frozen_chains
 from strategies.linear import (
     cut_backbone,
+    least_memory,
     one_forward_one_backward_order,
     pipeline_bound,
     shape_of,
     shapes,
     stages_of,
 )
+from strategies.network import network_of
 from strategies.parameters import parameter
-from strategies.pipeline import PipelineBuilder, Recipe, trained_parameters
+from strategies.pipeline import PipelineBuilder, Recipe
 from strategies.plan import Filling, Plan
 from strategies.scenario import Scenario
 from strategies.traces import Trace
@@ -72,11 +75,23 @@ class DiffusionPipe:
     def _fill(self, scenario: Scenario, trace: Trace) -> Filling:
         shape = shape_of(self)
         bubbles = find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s)
+        chains = frozen_chains(scenario, self._wire_s_per_byte(scenario))
         layers = fill_bubbles(
-            bubbles, frozen_chains(scenario), shape.group_batch(scenario), shape.degree, shape.replicas,
+            bubbles, chains, shape.group_batch(scenario), shape.degree, shape.replicas,
             partial=self.fill == "partial",
         )  # fmt: skip
         return Filling(layers, bubbles, trace.starts)
+
+    def _wire_s_per_byte(self, scenario: Scenario) -> float:
+        """Return what a frozen layer pays per byte of its inputs: nothing inside a node, where they come in passing.
+
+        The published algorithm lets inputs travel for nothing; between nodes they take longer than the layers.
+        """
+        placement = shape_of(self).placement(scenario)
+        last = placement.num_positions - 1
+        if placement.node(placement.rank(0, 0, 0)) == placement.node(placement.rank(0, last, 0)):
+            return 0.0
+        return network_of(scenario, placement).route(0, last).wire_s_per_byte
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -92,6 +107,10 @@ class DiffusionPipe:
             return pipeline_bound(self, scenario, frozen_after=True)
         evenly_s = sum(self._backbone_s(scenario)) / shape.degree + self._least_frozen_s(scenario)
         return max(pipeline_bound(self, scenario), evenly_s)
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return least_memory(self, scenario)
 
     def _backbone_s(self, scenario: Scenario) -> list[float]:
         """Return the compute of each position without frozen work, in seconds."""

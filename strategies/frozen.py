@@ -50,12 +50,18 @@ class PlacedOp:
     draft: Draft
 
 
-def _layer_forward_s(costs: ComponentCosts, layer: int, batch: int) -> float:
-    return float(costs.forward_s(batch)[layer])
+def _layer_s(costs: ComponentCosts, wire_s_per_byte: float, layer: int, batch: int) -> float:
+    received = costs.component.layers[layer - 1].output_bytes if layer else 0.0
+    return float(costs.forward_s(batch)[layer]) + batch * received * wire_s_per_byte
 
 
-def frozen_chains(scenario: Scenario) -> list[FrozenChain]:
-    """Return the frozen components in topological order, as the filler sees them."""
+def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[FrozenChain]:
+    """Return the frozen components in topological order, as the filler sees them.
+
+    Args:
+        scenario: their costs.
+        wire_s_per_byte: what a layer pays for its inputs, where they must come over slow links.
+    """
     chains = []
     for index in scenario.model.frozen:
         costs = scenario.costs.components[index]
@@ -64,7 +70,7 @@ def frozen_chains(scenario: Scenario) -> list[FrozenChain]:
                 component=index,
                 num_layers=len(costs.component.layers),
                 inputs=tuple(i for i in scenario.model.inputs_of(index) if i in scenario.model.frozen),
-                forward_s=partial(_layer_forward_s, costs),
+                forward_s=partial(_layer_s, costs, wire_s_per_byte),
             )
         )
     return chains

@@ -9,6 +9,7 @@ from strategies.actions import Order
 from strategies.linear import (
     frozen_s,
     gpipe_order,
+    least_memory,
     pipeline_bound,
     shape_of,
     shapes,
@@ -50,3 +51,7 @@ class GPipe:
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut."""
         return pipeline_bound(self, scenario, depth_first=False, before_s=frozen_s(scenario, shape_of(self)))
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return least_memory(self, scenario, depth_first=False)

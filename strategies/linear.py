@@ -12,6 +12,7 @@ import numpy as np
 from profiles.collectives import collective_time
 from profiles.errors import InfeasibleError
 from strategies.actions import BACKWARD, FORWARD, StageAction
+from strategies.footprint import least_memory_bytes, trained_parameters
 from strategies.network import Network, network_of
 from strategies.partition import ChainCosts, Partition, block_partition, optimal_partition
 from strategies.pipeline import (
@@ -22,7 +23,6 @@ from strategies.pipeline import (
     Shape,
     layer_times,
     make_stages,
-    trained_parameters,
 )
 from strategies.plan import Plan, Stage
 from strategies.scenario import Scenario
@@ -110,8 +110,12 @@ def cut_backbone(strategy: Linear, scenario: Scenario) -> Cut:
 def stages_of(strategy: Linear, scenario: Scenario) -> tuple[Stage, ...]:
     """Return the stages of a linear pipeline."""
     shape = shape_of(strategy)
-    cut = cut_backbone(strategy, scenario)
-    return make_stages(scenario, cut, shape.local_batch(scenario), range(shape.degree))
+    return scenario.remember(
+        ("stages", shape, strategy.partition, strategy.skip_route),
+        lambda: make_stages(
+            scenario, cut_backbone(strategy, scenario), shape.local_batch(scenario), range(shape.degree)
+        ),
+    )
 
 
 def _refuse_crossing_skips(scenario: Scenario, cut: Cut) -> None:
@@ -126,23 +130,24 @@ def _refuse_crossing_skips(scenario: Scenario, cut: Cut) -> None:
 
 
 def _optimal(strategy: Linear, scenario: Scenario) -> Partition:
-    shape, probability = shape_of(strategy), scenario.self_conditioning
-    if shape.degree > len(scenario.model.components[scenario.backbone].layers):
+    shape, local_skips = shape_of(strategy), strategy.skip_route == "local"
+    num_layers = len(scenario.model.components[scenario.backbone].layers)
+    if shape.degree > num_layers:
         raise InfeasibleError(
-            f"pipeline_degree({shape.degree}) exceeds the layers of the backbone", "more stages than layers"
+            f"pipeline_degree({shape.degree}) exceeds the {num_layers} layers of the backbone",
+            "more stages than layers",
         )
-    key = ("partition", shape, strategy.skip_route, probability)
-    if key not in scenario.memo:
-        costs = chain_costs(scenario, shape, local_skips=strategy.skip_route == "local")
+    probability = scenario.extra_forward_probability(shape.placement(scenario).num_groups)
+
+    def solve() -> Partition:
+        costs = chain_costs(scenario, shape, local_skips=local_skips)
         feedback_s = _feedback_s(scenario, shape)
-        try:
-            scenario.memo[key] = optimal_partition(
-                costs, shape.degree, shape.micro_batches, probability, feedback_s
-            )
-        except ValueError as error:
-            raise InfeasibleError(str(error), "no legal cuts") from None
-    partition: Partition = scenario.memo[key]
-    return partition
+        return optimal_partition(costs, shape.degree, shape.micro_batches, probability, feedback_s)
+
+    try:
+        return scenario.remember(("partition", shape, local_skips), solve)
+    except ValueError as error:
+        raise InfeasibleError(str(error), "no legal cuts") from None
 
 
 def chain_costs(scenario: Scenario, shape: Shape, *, local_skips: bool) -> ChainCosts:
@@ -184,12 +189,12 @@ def _reduction(scenario: Scenario, shape: Shape) -> tuple[float, float]:
     """Return seconds per trained parameter and fixed seconds of a stage's gradient all-reduce."""
     placement = shape.placement(scenario)
     size = scenario.workload.recipe.gradient_bytes
-    key = ("reduction", placement, size)
-    if key not in scenario.memo:
+
+    def time() -> tuple[float, float]:
         time = collective_time(scenario.cluster, "all_reduce", size, placement.group(0))
-        scenario.memo[key] = (max(time.device_port_s, time.node_port_s), time.fixed_s)
-    per_parameter_s, fixed_s = scenario.memo[key]
-    return per_parameter_s, fixed_s
+        return max(time.device_port_s, time.node_port_s), time.fixed_s
+
+    return scenario.remember(("reduction", shape.degree, shape.group_size), time)
 
 
 def _feedback_s(scenario: Scenario, shape: Shape) -> float:
@@ -219,18 +224,13 @@ def pipeline_degrees(scenario: Scenario) -> list[int]:
 
 
 def shapes(scenario: Scenario) -> Iterator[Shape]:
-    """Yield the shapes worth a look: every degree, group size and number of micro-batches that divides.
-
-    With pipelines on neighbouring GPUs, groups inside one node send and reduce over the same links whatever
-    their size, so the smallest stands for them.
-    """
+    """Yield the shapes worth a look: every degree, group size and number of micro-batches that divides."""
     gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
-    alike = 0 if scenario.workload.placement == "data-inner" else min(scenario.cluster.devices_per_node, gpus)
     for degree in pipeline_degrees(scenario):
         samples = batch * degree // gpus
         counts = [1] if batch * degree % gpus else divisors(samples)
         for size in divisors(gpus):
-            if size % degree == 0 and (size == degree or size > alike):
+            if size % degree == 0:
                 yield from (Shape(degree, count, size) for count in counts)
 
 
@@ -261,7 +261,18 @@ def pipeline_bound(
         before_s: frozen work of each device before the pipeline, in seconds.
         frozen_after: all frozen work runs between the last backward of a device and its optimizer step.
     """
-    shape, stages = shape_of(strategy), stages_of(strategy, scenario)
+    shape = shape_of(strategy)
+    extra = scenario.workload.extra_forward
+    key = ("bound", shape, strategy.partition, strategy.skip_route, depth_first, frozen_after, extra)
+    stages = stages_of(strategy, scenario)
+    return before_s + scenario.remember(
+        key, lambda: _pipeline_bound(scenario, shape, stages, depth_first, frozen_after)
+    )
+
+
+def _pipeline_bound(
+    scenario: Scenario, shape: Shape, stages: Sequence[Stage], depth_first: bool, frozen_after: bool
+) -> float:
     forward_s = np.array([stage.forward_s for stage in stages])
     backward_s = np.array([stage.backward_s for stage in stages])
     wire_s, delay_s = _hops(scenario, shape, stages)
@@ -279,7 +290,7 @@ def pipeline_bound(
     after_s = [frozen_s(scenario, shape, p) if frozen_after else 0.0 for p in range(degree)]
     steps_s = np.array([step_s(scenario, shape, *of) for of in zip(stages, after_s, strict=True)])
     last_s = max(float((own_s + tail_s).max()), float(link_s.max(initial=0.0)))
-    return before_s + max(float((own_s + steps_s).max()), last_s + float(steps_s[0]))
+    return max(float((own_s + steps_s).max()), last_s + float(steps_s[0]))
 
 
 def _before(values: FloatArray) -> FloatArray:
@@ -323,3 +334,16 @@ def frozen_s(scenario: Scenario, shape: Shape, position: int = 0) -> float:
         return 0.0
     local = -(-samples // shape.replicas)
     return sum(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.model.frozen)
+
+
+def least_memory(strategy: Linear, scenario: Scenario, *, depth_first: bool = True) -> float:
+    """Return bytes that the fullest device of a linear pipeline cannot do without.
+
+    FIFO-1F1B holds the activations of P - s micro-batches at position s, GPipe those of all.
+    """
+    shape = shape_of(strategy)
+    ahead = [
+        shape.degree - position if depth_first else shape.micro_batches for position in range(shape.degree)
+    ]
+    in_flight = [min(shape.micro_batches, count) for count in ahead]
+    return least_memory_bytes(scenario, stages_of(strategy, scenario), in_flight, shape.local_batch(scenario))

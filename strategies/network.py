@@ -105,8 +105,4 @@ class Network:
 
 def network_of(scenario: Scenario, placement: Placement) -> Network:
     """Return the network of a placement, the same one whenever a scenario asks for it."""
-    key = ("network", placement)
-    if key not in scenario.memo:
-        scenario.memo[key] = Network(placement)
-    network: Network = scenario.memo[key]
-    return network
+    return scenario.remember(("network", placement), lambda: Network(placement))

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import InfeasibleError
-from profiles.models import Component
-from profiles.recipes import FROZEN_WEIGHT_BYTES
 from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
-from strategies.frozen import Draft, FrozenWork, all_at_once
+from strategies.footprint import resident_buffers, saved_bytes, trained_parameters
+from strategies.frozen import Draft, FrozenWork, PlacedOp, all_at_once
 from strategies.placement import Placement
-from strategies.plan import Buffer, Collective, Filling, Plan, Stage, Tensor
+from strategies.plan import Collective, Filling, Plan, Stage, Tensor
 from strategies.scenario import Scenario
 
 FloatArray = NDArray[np.float64]
@@ -55,14 +54,11 @@ class Shape:
             InfeasibleError: group, nodes and GPUs do not divide one another.
         """
         workload = scenario.workload
-        key = ("placement", workload.num_gpus, self.group_size, self.degree, workload.placement)
-        if key not in scenario.memo:
-            scenario.memo[key] = Placement(
-                scenario.cluster, workload.num_gpus, self.group_size, self.degree,
-                workload.placement == "data-inner",
-            )  # fmt: skip
-        placement: Placement = scenario.memo[key]
-        return placement
+        data_inner = workload.placement == "data-inner"
+        return scenario.remember(
+            ("placement", self.group_size, self.degree),
+            lambda: Placement(scenario.cluster, workload.num_gpus, self.group_size, self.degree, data_inner),
+        )
 
     def group_batch(self, scenario: Scenario) -> int:
         """Return the samples of one group in one iteration.
@@ -132,12 +128,6 @@ def make_stages(scenario: Scenario, cut: Cut, batch: int, positions: Sequence[in
     )  # fmt: skip
 
 
-def trained_parameters(component: Component, stage: Stage) -> int:
-    """Return the parameters of a stage that have gradients."""
-    layers = component.layers[stage.first_layer : stage.last_layer + 1]
-    return sum(layer.parameters for layer in layers if layer.backward == "full")
-
-
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a pipeline is carried out, beyond its order.
@@ -170,7 +160,7 @@ class PipelineBuilder:
         self.rows: list[list[Draft]] = [[] for _ in range(shape.degree)]
         self._hidden = [self._hidden_bytes(stage) for stage in range(cut.num_stages - 1)]
         self._gradient = [0.0] + [self._gradient_bytes(stage) for stage in range(1, cut.num_stages)]
-        self._saved = [self._saved_bytes(stage) for stage in range(cut.num_stages)]
+        self._saved = [saved_bytes(scenario, stage, self.batch) for stage in self.stages]
         self._known: dict[tuple[str, int, int], int] = {}
         self._order = [self._with_extra_forwards(row) for row in rows]
 
@@ -272,19 +262,6 @@ class PipelineBuilder:
     def _gradient_bytes(self, stage: int) -> float:
         return self.component.cut_bytes(self.stages[stage].first_layer - 1) * self.batch
 
-    def _saved_bytes(self, stage: int) -> float:
-        first, last = self.stages[stage].first_layer, self.stages[stage].last_layer
-        if self.scenario.workload.checkpointing == "full":
-            received = self.component.cut_bytes(first - 1) if first else self._input_bytes()
-            return (received + self.component.carried_bytes) * self.batch
-        return sum(layer.saved_bytes for layer in self.component.layers[first : last + 1]) * self.batch
-
-    def _input_bytes(self) -> float:
-        components = self.scenario.model.components
-        return sum(
-            components[i].layers[-1].output_bytes for i in self.scenario.model.inputs_of(self.cut.component)
-        )
-
     def _reduce_and_step(self, stage: int) -> None:
         """Add the gradient reduction of a stage's replicas and its optimizer step."""
         trained = trained_parameters(self.component, self.stages[stage])
@@ -330,29 +307,42 @@ class PipelineBuilder:
         return buckets + ([(duration_s, held)] if held else [])
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
-        """Put frozen ops where they belong: before the pipeline, into bubbles, or after it.
-
-        What no bubble took runs after the optimizer steps, whose wait for the gradients was a bubble too. Where
-        bubbles are not filled, all of it runs during that wait.
-        """
+        """Put frozen ops where they belong: before the pipeline, into bubbles, or after its last backward."""
         for position, row in enumerate(self.rows):
             own = [placed for placed in frozen.placed if placed.position == position]
             if not self.recipe.cross_iteration:
                 row[:0] = [placed.draft for placed in own]
                 continue
-            reach, end = 0, len(row)
-            if not filling.bubbles:
-                end = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), end)
-            for inserted, placed in enumerate(own):
-                if placed.bubble is None:
-                    at = end
-                else:
-                    at = bisect_left(filling.starts[position], filling.bubbles[placed.bubble].start_s - 1e-12)
-                reach = max(reach, at)
-                row.insert(reach + inserted, placed.draft)
+            indices = self._indices(position, own, filling)
+            for inserted, (placed, index) in enumerate(zip(own, indices, strict=True)):
+                row.insert(index + inserted, placed.draft)
+
+    def _indices(self, position: int, own: Sequence[PlacedOp], filling: Filling) -> list[int]:
+        """Return before which op of a position's own row each of its frozen ops goes.
+
+        What no bubble took first uses the time in which the gradients are reduced; the optimizer step does not
+        wait for the rest. Where there is no trace to go by, all of it runs before the step.
+        """
+        row = self.rows[position]
+        step = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), len(row))
+        starts = filling.starts[position] if filling.starts else ()
+        free_s = starts[step - 1] + row[step - 1].duration_s if starts else 0.0
+        indices: list[int] = []
+        reach = 0
+        for placed in own:
+            if placed.bubble is not None:
+                at = bisect_left(starts, filling.bubbles[placed.bubble].start_s - 1e-12)
+                free_s = max(free_s, filling.bubbles[placed.bubble].start_s) if at == step else free_s
+            else:
+                waiting = not starts or (step < len(row) and free_s < starts[step])
+                at = step if waiting else len(row)
+            reach = max(reach, at)
+            free_s += placed.draft.duration_s if reach == step else 0.0
+            indices.append(reach)
+        return indices
 
     def _finish(self, filling: Filling) -> Plan:
-        resident = tuple(self._resident(position) for position in range(self.shape.degree))
+        hosted = [[s for s in self.stages if s.position == position] for position in range(self.shape.degree)]
         prologue_s = 0.0
         if self.recipe.cross_iteration:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
@@ -363,7 +353,7 @@ class PipelineBuilder:
             placement=self.placement,
             stages=self.stages,
             collectives=tuple(self.collectives),
-            resident=resident,
+            resident=tuple(resident_buffers(self.scenario, stages, self.batch) for stages in hosted),
             given=tuple(self.given),
             kept=tuple(self.kept),
             posted_after=self._posted_at_once() if self.recipe.blocking else {},
@@ -386,25 +376,3 @@ class PipelineBuilder:
             for tensor in draft.reads
             if self.tensors[tensor].role in ("frozen", "feedback")
         }
-
-    def _resident(self, position: int) -> tuple[Buffer, ...]:
-        """Return the bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
-        recipe, model = self.scenario.workload.recipe, self.scenario.model
-        stages = [stage for stage in self.stages if stage.position == position]
-        trained = sum(trained_parameters(self.component, stage) for stage in stages)
-        locked = sum(stage.parameters for stage in stages) - trained
-        frozen = sum(model.components[i].parameters for i in model.frozen)
-        buffers = [
-            Buffer("weights", trained * recipe.weight_bytes),
-            Buffer("gradients", trained * recipe.gradient_bytes),
-            Buffer("optimizer", trained * recipe.optimizer_bytes),
-            Buffer("frozen weights", (frozen + locked) * FROZEN_WEIGHT_BYTES),
-        ]
-        if self.scenario.workload.checkpointing == "full":
-            saved = max(
-                layer.saved_bytes
-                for stage in stages
-                for layer in self.component.layers[stage.first_layer : stage.last_layer + 1]
-            )
-            buffers.append(Buffer("recomputed layer", saved * self.batch))
-        return tuple(buffers)

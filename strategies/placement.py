@@ -54,8 +54,11 @@ class Placement:
         """Refuse groups that lie unlike one another over nodes or switches."""
         if self.num_gpus <= devices:
             return
-        inner = self.num_groups if self.data_inner else self.group_size
-        for name, size in (("gpus", self.num_gpus), ("neighbours", inner), ("replicas", self.replicas)):
+        if self.data_inner:
+            sizes = {"gpus": self.num_gpus, "groups": self.num_groups, "copies of a position": self.copies}
+        else:
+            sizes = {"gpus": self.num_gpus, "group_size": self.group_size, "replicas": self.replicas}
+        for name, size in sizes.items():
             if size % devices and devices % size:
                 raise InfeasibleError(
                     f"{name}({size}) and {unit}({devices}) do not divide one another, replicas would differ",

@@ -3,15 +3,18 @@
 It is what every strategy is asked about; the strategy's own parameters are its fields.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
+
+T = TypeVar("T")
 
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "full")
@@ -70,14 +73,14 @@ class TrainingWorkload:
 class Scenario:
     """A model on a cluster under a workload, with the costs of the layers there.
 
-    ``memo`` holds what strategies derive from costs alone and would else derive again for every point.
+    What strategies derive from it and would else derive again for every point is kept with ``remember``.
     """
 
     model: Model
     cluster: Cluster
     workload: TrainingWorkload
     costs: ModelCosts
-    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    _memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, model: Model, cluster: Cluster, workload: TrainingWorkload) -> "Scenario":
@@ -113,6 +116,28 @@ class Scenario:
         if self.workload.self_conditioning is not None:
             return self.workload.self_conditioning
         return max((self.model.components[i].self_conditioning for i in self.model.backbones), default=0.0)
+
+    def extra_forward_probability(self, num_groups: int) -> float:
+        """Return the probability that some of the data-parallel groups runs the extra forward pass.
+
+        One draw counts for all ranks, or each group draws for itself and the slowest decides.
+        """
+        probability = self.self_conditioning
+        if self.workload.self_conditioning_draw == "rank":
+            return float(1 - (1 - probability) ** num_groups)
+        return probability
+
+    @cached_property
+    def _question(self) -> TrainingWorkload:
+        return replace(self.workload, extra_forward=False)
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what ``make`` makes, made once for each key and workload; the extra forward makes no difference."""
+        key = (self._question, key)
+        if key not in self._memo:
+            self._memo[key] = make()
+        value: T = self._memo[key]
+        return value
 
     def with_extra_forward(self, extra_forward: bool) -> "Scenario":
         """Return the scenario of the iterations that run, or do not run, the extra forward pass."""

@@ -8,6 +8,7 @@ from strategies import parameters as fields
 from strategies.actions import Order
 from strategies.linear import (
     frozen_s,
+    least_memory,
     one_forward_one_backward_order,
     pipeline_bound,
     shape_of,
@@ -50,3 +51,7 @@ class SPP:
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut."""
         return pipeline_bound(self, scenario, before_s=frozen_s(scenario, shape_of(self)))
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return least_memory(self, scenario)

@@ -53,6 +53,19 @@ class Refining(Protocol):
 
 
 @runtime_checkable
+class MemoryBounded(Protocol):
+    """A strategy that knows what it cannot do without, so that a sweep need not replay what cannot fit."""
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that the fullest device cannot do without.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """A strategy whose order depends on its own parameters alone."""
 

@@ -30,7 +30,8 @@ NONE: Slots = ()
 class Wiring:
     """Deliveries, numbered as slots, and for each op and collective the slots it needs and makes.
 
-    Args:
+    Attributes:
+        plan: the plan.
         transfers: for each slot the message, or None: a signal or a collective's result, which takes no time.
         waits: for each device and op the slots that must have arrived before it starts.
         sends: for each device and op the slots that start when it ends.
@@ -39,7 +40,8 @@ class Wiring:
         posted: for each slot whether its receive waits for an op.
         collective_waits: for each collective the slots it needs.
         collective_sends: for each collective the slots it completes.
-        readers: for each (tensor, device) the index of its last reader.
+        writers: for each tensor the device and the op that write it.
+        slots: for each (tensor, device) the slot that brings it there; device -1 stands for the collectives.
     """
 
     plan: Plan

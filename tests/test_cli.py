@@ -120,8 +120,7 @@ def test_models_clusters_and_strategies_are_listed(sim, ask):
         code, out, err = sim(command)
         assert (code, err) == (0, "")
         assert all(name in out for name in names)
-        key = "cluster" if command == "clusters" else "name"
-        assert [entry[key] for entry in ask(command)] == names
+        assert [entry["name"] for entry in ask(command)] == names
 
 
 def test_the_version_is_printed(capsys):

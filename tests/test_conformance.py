@@ -226,7 +226,7 @@ class Replays:
         self.points, self.deadlocks = [], []
         for strategy in self.offered(name, scenario):
             try:
-                self.points += [Point(strategy, variant) for _, variant in variants(strategy, scenario)]
+                self.points += [Point(strategy, variant.scenario) for variant in variants(strategy, scenario)]
             except InfeasibleError:
                 continue
             except DeadlockError as error:
@@ -576,7 +576,8 @@ def test_no_expectation_undercuts_the_bound_of_the_experiment(points):
         )
     for strategy, (whole, ends) in expected.items():
         mean_s = sum(
-            share * ends[variant.workload.extra_forward] for share, variant in variants(strategy, whole)
+            variant.probability * ends[variant.scenario.workload.extra_forward]
+            for variant in variants(strategy, whole)
         )
         assert bound(strategy, whole) <= mean_s * (1 + ROUNDING), strategy
 
@@ -615,7 +616,7 @@ def test_every_order_reads_back_from_its_text(points):
 
 def test_two_replays_are_identical_to_the_bit(points):
     for point in points[::4]:
-        again = replay(point.strategy, replace(point.scenario, memo={}))
+        again = replay(point.strategy, replace(point.scenario, _memo={}))
         assert again.plan.order == point.plan.order, point
         assert (again.starts, again.ends, again.sent, again.arrived, again.collectives) == (
             point.trace.starts, point.trace.ends, point.trace.sent, point.trace.arrived, point.trace.collectives,
@@ -697,9 +698,8 @@ def test_times_scale_with_all_costs(make, strategy_name, name):
     scenario = make.scenario(build_model(make), build_cluster(make), **workload)
     slower = scaled(scenario, 4.0)
     for strategy in list(all_strategies()[strategy_name].candidates(scenario))[::2]:
-        for (_, variant), (_, slower_variant) in zip(
-            variants(strategy, scenario), variants(strategy, slower), strict=True
-        ):
+        both = zip(variants(strategy, scenario), variants(strategy, slower), strict=True)
+        for variant, slower_variant in ((one.scenario, other.scenario) for one, other in both):
             trace, slower_trace = replay(strategy, variant), replay(strategy, slower_variant)
             assert slower_trace.end_s == pytest.approx(4.0 * trace.end_s, rel=1e-9), strategy
             assert slower_trace.plan.order == trace.plan.order, strategy

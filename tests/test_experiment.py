@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.experiment import bound, replay, run_training, variants
+from sim.experiment import bound, replay, run_training, run_training_within, variants
 from strategies.registry import make_strategy
 
 
@@ -32,7 +32,7 @@ def pipeline():
 
 def shares(strategy, scenario):
     """Probabilities of iterations without and with the extra forward."""
-    found = {variant.workload.extra_forward: share for share, variant in variants(strategy, scenario)}
+    found = {v.scenario.workload.extra_forward: v.probability for v in variants(strategy, scenario)}
     return found.get(False, 0.0), found.get(True, 0.0)
 
 
@@ -44,7 +44,7 @@ def test_the_model_says_how_often_it_conditions_on_itself(scenario, pipeline):
 @pytest.mark.parametrize(("probability", "expected"), [(0.0, [(1.0, False)]), (1.0, [(1.0, True)])])
 def test_iterations_that_never_occur_are_not_replayed(scenario, pipeline, probability, expected):
     found = variants(pipeline, scenario(self_conditioning=probability))
-    assert [(share, variant.workload.extra_forward) for share, variant in found] == expected
+    assert [(variant.probability, variant.scenario.workload.extra_forward) for variant in found] == expected
 
 
 @pytest.mark.parametrize(("group_size", "groups"), [(2, 4), (4, 2), (8, 1)])
@@ -199,3 +199,21 @@ def test_parameters_and_options_given_back_reproduce_a_result(scenario):
 def test_a_point_that_does_not_exist_says_why(scenario, parameters, words):
     with pytest.raises(InfeasibleError, match=words):
         run_training(make_strategy("1f1b", parameters), scenario())
+
+
+def test_where_groups_draw_the_slowest_decides_the_time_but_each_sends_its_own_bytes(scenario, pipeline):
+    alike = run_training(pipeline, scenario(self_conditioning=0.25)).expected
+    drawn = run_training(pipeline, scenario(self_conditioning=0.25, self_conditioning_draw="rank")).expected
+    assert drawn.iteration_s > alike.iteration_s
+    assert (drawn.p2p_bytes, drawn.collective_bytes) == (alike.p2p_bytes, alike.collective_bytes)
+    assert drawn.busy_s == pytest.approx(alike.busy_s)
+
+
+def test_a_point_is_given_up_as_soon_as_it_cannot_win(scenario, pipeline):
+    whole = scenario(self_conditioning=0.5)
+    result = run_training(pipeline, whole)
+    assert run_training_within(pipeline, whole, result.expected.iteration_s * 1.001) == result
+    plain, extra = (whole.with_extra_forward(one) for one in (False, True))
+    known_s = 0.5 * replay(pipeline, plain).end_s + 0.5 * pipeline.bound(extra)
+    assert run_training_within(pipeline, whole, known_s) == pytest.approx(known_s)
+    assert run_training_within(pipeline, whole, 0.0) == pytest.approx(bound(pipeline, whole))

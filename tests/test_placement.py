@@ -48,7 +48,7 @@ def test_every_gpu_holds_one_position_of_one_group(nodes_of, gpus, group, positi
     [
         (8, 3, 3, r"gpus\(8\) is no multiple of group_size\(3\)"),
         (8, 4, 3, r"group_size\(4\) is no multiple of pipeline_degree\(3\)"),
-        (12, 3, 3, r"neighbours\(3\) and devices_per_node\(4\) do not divide one another"),
+        (12, 3, 3, r"group_size\(3\) and devices_per_node\(4\) do not divide one another"),
         (10, 2, 2, r"gpus\(10\) and devices_per_node\(4\) do not divide one another"),
         (24, 24, 4, r"replicas\(6\) and devices_per_node\(4\) do not divide one another"),
     ],
@@ -106,7 +106,10 @@ def test_on_pcie_two_switches_meet_at_the_host(make):
     network = Network(Placement(make.cluster(link), 4, 4, 4))
     assert sorted(hold for _, hold in network.route(1, 2).ports) == [1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2]
     assert network.route(1, 2).wire_s_per_byte == 1 / 2
-    assert [hold for _, hold in network.route(0, 1).ports] == [1 / 8, 1 / 8]  # the switch itself is not shared
+    assert [hold for _, hold in network.route(0, 1).ports] == [
+        1 / 8,
+        1 / 8,
+    ]  # the switch itself is not shared
 
 
 def test_folded_replicas_load_the_port_they_share(nodes_of):
@@ -139,3 +142,9 @@ def test_rings_of_one_node_hold_its_port_both_ways(nodes_of):
     assert len(first.ports) == 2
     assert first.wire_s == 2 * 0.75
     assert first.fixed_s == pytest.approx(2 * 3 * 0.01)
+
+
+def test_data_inner_positions_must_lie_alike_over_the_nodes(nodes_of):
+    # Position 0 would have 6 GPUs in node 0 and 3 in node 1, position 1 the other way round.
+    with pytest.raises(InfeasibleError, match=r"copies of a position\(9\) and devices_per_node\(6\)"):
+        Placement(nodes_of(6), 36, 12, 4, data_inner=True)

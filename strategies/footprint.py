@@ -1,0 +1,69 @@
+"""Footprint: the bytes that a stage keeps on its device, whatever the order of its micro-batches."""
+
+from collections.abc import Sequence
+
+from profiles.models import Component
+from profiles.recipes import FROZEN_WEIGHT_BYTES
+from strategies.plan import Buffer, Stage
+from strategies.scenario import Scenario
+
+
+def trained_parameters(component: Component, stage: Stage) -> int:
+    """Return the parameters of a stage that have gradients."""
+    layers = component.layers[stage.first_layer : stage.last_layer + 1]
+    return sum(layer.parameters for layer in layers if layer.backward == "full")
+
+
+def saved_bytes(scenario: Scenario, stage: Stage, batch: int) -> float:
+    """Return what one micro-batch keeps for its backward: its activations, or what it recomputes them from."""
+    component = scenario.model.components[stage.component]
+    first, last = stage.first_layer, stage.last_layer
+    if scenario.workload.checkpointing == "full":
+        received = component.cut_bytes(first - 1) if first else _input_bytes(scenario, stage.component)
+        return (received + component.carried_bytes) * batch
+    return sum(layer.saved_bytes for layer in component.layers[first : last + 1]) * batch
+
+
+def _input_bytes(scenario: Scenario, component: int) -> float:
+    components = scenario.model.components
+    return sum(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
+
+
+def resident_buffers(scenario: Scenario, stages: Sequence[Stage], batch: int) -> tuple[Buffer, ...]:
+    """Return the bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
+    recipe, model = scenario.workload.recipe, scenario.model
+    trained = sum(trained_parameters(model.components[stage.component], stage) for stage in stages)
+    locked = sum(stage.parameters for stage in stages) - trained
+    frozen = sum(model.components[i].parameters for i in model.frozen)
+    buffers = [
+        Buffer("weights", trained * recipe.weight_bytes),
+        Buffer("gradients", trained * recipe.gradient_bytes),
+        Buffer("optimizer", trained * recipe.optimizer_bytes),
+        Buffer("frozen weights", (frozen + locked) * FROZEN_WEIGHT_BYTES),
+    ]
+    if scenario.workload.checkpointing == "full":
+        layers = [
+            layer
+            for stage in stages
+            for layer in model.components[stage.component].layers[stage.first_layer : stage.last_layer + 1]
+        ]
+        buffers.append(Buffer("recomputed layer", max(layer.saved_bytes for layer in layers) * batch))
+    return tuple(buffers)
+
+
+def least_memory_bytes(
+    scenario: Scenario, stages: Sequence[Stage], in_flight: Sequence[int], batch: int
+) -> float:
+    """Return bytes that the fullest device cannot do without.
+
+    Args:
+        scenario: model and recipe.
+        stages: one per position.
+        in_flight: for each stage the micro-batches whose activations it holds at once.
+        batch: samples of one micro-batch on one device.
+    """
+    return max(
+        sum(buffer.size_bytes for buffer in resident_buffers(scenario, [stage], batch))
+        + count * saved_bytes(scenario, stage, batch)
+        for stage, count in zip(stages, in_flight, strict=True)
+    )
