@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -113,8 +114,23 @@ class Component:
         The hidden state and every live skip are sent; right after a skip's source both are, although they are
         one tensor (as the published baselines do).
         """
-        skips = sum(self.layers[skip.source].output_bytes for skip in self.live_skips(cut))
-        return self.layers[cut].output_bytes + skips
+        return self._cut_bytes[cut]
+
+    @cached_property
+    def _cut_bytes(self) -> tuple[float, ...]:
+        sizes = [layer.output_bytes for layer in self.layers]
+        return tuple(
+            size + sum(sizes[skip.source] for skip in self.live_skips(cut)) for cut, size in enumerate(sizes)
+        )
+
+    def trained_parameters(self, first: int, end: int) -> int:
+        """Return the parameters with gradients of the layers from ``first`` up to, without, ``end``."""
+        return self._trained_before[end] - self._trained_before[first]
+
+    @cached_property
+    def _trained_before(self) -> tuple[int, ...]:
+        trained = (layer.parameters if layer.backward == "full" else 0 for layer in self.layers)
+        return tuple(accumulate(trained, initial=0))
 
 
 @dataclass(frozen=True)

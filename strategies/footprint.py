@@ -10,8 +10,7 @@ from strategies.scenario import Scenario
 
 def trained_parameters(component: Component, stage: Stage) -> int:
     """Return the parameters of a stage that have gradients."""
-    layers = component.layers[stage.first_layer : stage.last_layer + 1]
-    return sum(layer.parameters for layer in layers if layer.backward == "full")
+    return component.trained_parameters(stage.first_layer, stage.last_layer + 1)
 
 
 def saved_bytes(scenario: Scenario, stage: Stage, batch: int) -> float:

@@ -138,14 +138,17 @@ def _optimal(strategy: Linear, scenario: Scenario) -> Partition:
             "more stages than layers",
         )
     probability = scenario.extra_forward_probability(shape.placement(scenario).num_groups)
+    feedback_s = _feedback_s(scenario, shape)
 
     def solve() -> Partition:
         costs = chain_costs(scenario, shape, local_skips=local_skips)
-        feedback_s = _feedback_s(scenario, shape)
         return optimal_partition(costs, shape.degree, shape.micro_batches, probability, feedback_s)
 
+    # group sizes on links alike have one answer
+    links = (_slowest_hop(scenario, shape), _reduction(scenario, shape), feedback_s)
+    key = ("partition", shape.degree, shape.micro_batches, local_skips, probability, links)
     try:
-        return scenario.remember(("partition", shape, local_skips), solve)
+        return scenario.remember(key, solve)
     except ValueError as error:
         raise InfeasibleError(str(error), "no legal cuts") from None
 
