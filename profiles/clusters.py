@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from profiles.devices import Device, load_device
+from profiles.devices import Device, device_names, load_device
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
 from profiles.units import GB, MICROSECOND
@@ -109,7 +109,7 @@ def read_cluster(path: Path) -> Cluster:
     cluster = Cluster(
         name=table.text("name"),
         source=table.text("source"),
-        device=load_device(table.text("device")),
+        device=load_device(table.choice("device", device_names())),
         devices_per_node=table.integer("devices_per_node", minimum=1),
         max_nodes=max_nodes,
         overlap_slowdown=table.number("overlap_slowdown", 1.0, minimum=1.0),

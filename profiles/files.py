@@ -24,7 +24,9 @@ def read_text(path: Path) -> str:
         InputError: the file is missing, a folder, unreadable or not text.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path}: is not a regular file")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
@@ -64,6 +66,8 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     kind, shown = "an integer" if whole else "a number", value
     if isinstance(value, str):
         try:
+            if not value.isascii() or "_" in value:
+                raise ValueError
             value = int(value) if whole else float(value)
         except ValueError:
             raise InputError(f"{where}: {key} is '{value}', must be {kind}") from None
@@ -151,6 +155,8 @@ class Table:
     ) -> float:
         """Return a finite number between ``minimum`` and ``maximum``."""
         value = self._get(key, default)
+        if isinstance(value, str):
+            raise self.fail(key, value, "must be a number")
         number = parse_number(str(self.path), self._prefix + key, value, minimum=minimum)
         if number > maximum:
             raise self.fail(key, value, f"must be at most {maximum:g}")
@@ -168,6 +174,8 @@ class Table:
     def integer(self, key: str, default: int = _REQUIRED, *, minimum: int = 0) -> int:
         """Return an integer that is at least ``minimum``."""
         value = self._get(key, default)
+        if isinstance(value, str):
+            raise self.fail(key, value, "must be an integer")
         return int(parse_number(str(self.path), self._prefix + key, value, minimum=minimum, whole=True))
 
     def texts(self, key: str, default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -67,6 +69,8 @@ def _unquote_choices(message: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
     try:
         code = _main(arguments)
         print(end="", flush=True)
@@ -80,6 +84,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output has seen enough; the rest goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"sim: error: {where}{(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 2
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Treat a request to terminate like Ctrl-C, so that what was computed so far is saved."""
+
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -228,6 +250,8 @@ def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
 
 def _integer(text: str) -> int:
     try:
+        if not text.isascii() or "_" in text:
+            raise ValueError
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"is '{text}', must be an integer") from None
@@ -269,7 +293,8 @@ def _scenario(options: argparse.Namespace) -> Scenario:
         memory_recipe=options.memory_recipe,
         placement=options.placement,
     )
-    return Scenario.of(load_model(options.model), cluster, workload)
+    scenario = Scenario.of(load_model(options.model), cluster, workload)
+    return replace(scenario, asked_model=options.model, asked_cluster=options.cluster)
 
 
 def _models(options: argparse.Namespace) -> int:
@@ -358,30 +383,33 @@ def _sweep(options: argparse.Namespace) -> int:
 
     scenario = _scenario(options)
     name = re.sub(r"[^\w.-]+", "-", scenario.model.name)
-    out = options.out or Path(f"sweep-{name}-{scenario.workload.num_gpus}gpus.csv")
+    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
+    out = options.out or Path(f"sweep-{name}-{gpus}gpus-batch{batch}.csv")
     check_out(out)
     _check_files(options)
     names = options.strategy.split(",") if options.strategy is not None else None
     sweep = Sweep(scenario, options.objective, find_points(scenario, names, _parameters(options)))
     try:
-        with progress() as report:
+        with _termination_as_interrupt(), progress() as report:
             run_sweep(sweep, report)
     finally:
         write_rows(sweep, out)
         print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
     best = next((p for p in sweep.ranked() if p.status == "simulated"), None)
+    if best is None:
+        print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
     if best is not None and best.strategy is not None and (options.trace or options.gantt):
         _write_files(options, replay_variants(best.strategy, scenario))
     if options.json:
         print_rows_json(sweep)
     else:
-        print_sweep(sweep, options.model, options.cluster)
+        print_sweep(sweep)
     return 0
 
 
 def _schedule(options: argparse.Namespace) -> int:
     from sim.experiment import replay_variants
-    from strategies.actions import format_order, format_torch
+    from strategies.actions import StageAction, format_order, format_torch
     from strategies.strategy import Scheduled
 
     strategy = make_strategy(options.strategy, _parameters(options))
@@ -397,6 +425,12 @@ def _schedule(options: argparse.Namespace) -> int:
         order = strategy.order()
     else:
         raise InputError(f"the order of {options.strategy} depends on the model: give --model")
+    if options.format == "torch" and any(
+        not isinstance(a, StageAction) or a.kind == "O" for r in order for a in r
+    ):
+        print(
+            "sim: torch has no word for optimizer steps and frozen layers: they are left out", file=sys.stderr
+        )
     sys.stdout.write(format_torch(order) if options.format == "torch" else format_order(order))
     return 0
 

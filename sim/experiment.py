@@ -221,8 +221,8 @@ def summarize(strategy: Strategy, scenario: Scenario, replayed: Replayed) -> Tra
     memory_bytes = scenario.cluster.device.memory_bytes
     _, trace = replayed[0]
     return TrainingResult(
-        model=scenario.model.name,
-        cluster=scenario.cluster.name,
+        model=scenario.model_name,
+        cluster=scenario.cluster_name,
         num_gpus=scenario.workload.num_gpus,
         strategy=strategy.name,
         parameters=asdict(strategy),  # type: ignore[call-overload]

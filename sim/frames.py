@@ -20,8 +20,8 @@ def row(sweep: Sweep, point: Point) -> dict[str, Any]:
         workload = sweep.scenario.workload
         body = {
             "task": "train",
-            "model": sweep.scenario.model.name,
-            "cluster": sweep.scenario.cluster.name,
+            "model": sweep.scenario.model_name,
+            "cluster": sweep.scenario.cluster_name,
             "num_gpus": workload.num_gpus,
             "strategy": point.name,
             "parameters": point.parameters,

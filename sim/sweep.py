@@ -271,6 +271,7 @@ _scenario_of_worker: list[Scenario] = []
 def _start_worker(scenario: Scenario) -> None:
     """Give a process its scenario once; an interrupt is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _scenario_of_worker.append(scenario)
 
 

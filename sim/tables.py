@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from textwrap import shorten
 from typing import Any, Final
 
 from rich.console import Console
@@ -192,27 +193,22 @@ def print_rows_json(sweep: Sweep) -> None:
     print(json.dumps(rows(sweep), allow_nan=False))
 
 
-def print_sweep(sweep: Sweep, model: str, cluster: str) -> None:
-    """Print the best points, the best of each strategy among them, what is infeasible and why, and the winner.
-
-    Args:
-        sweep: its points.
-        model: the model as it was asked for: a name or a folder.
-        cluster: the cluster as it was asked for: a name or a file.
-    """
+def print_sweep(sweep: Sweep) -> None:
+    """Print the best points, the best of each strategy among them, what is infeasible and why, and the winner."""
     console = _console()
     ranked = sweep.ranked()
     simulated = [point for point in ranked if point.status == "simulated"]
     if simulated:
         console.print(_best_table(sweep, simulated))
-        _print_winner(console, sweep, simulated[0], command(simulated[0], model, cluster))
+        _print_winner(console, sweep, simulated[0])
     for kind, count in sweep.infeasible_by_reason().items():
         example = next(p for p in ranked if p.kind == kind)
         console.print(f"infeasible: {count} x {kind} (such as {example.name}: {example.reason})")
     counts = {
         status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")
     }
-    console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    counts["with the result of another"] = len(sweep.points) - len(ranked)
+    console.print("points: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
 def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:
@@ -222,7 +218,8 @@ def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:
         title=f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}, batch"
         f" {workload.batch_size}",
     )  # fmt: skip
-    ddp = next((p.result for p in simulated if p.name == "ddp"), None)
+    baselines = [point.result for point in simulated if point.name == "ddp" and point.result is not None]
+    ddp = max(baselines, key=lambda result: result.samples_per_s, default=None)
     for rank, point in _shown(simulated):
         assert point.result is not None
         table.add_row(str(rank), *_best_row(point.result, ddp))
@@ -254,8 +251,8 @@ def _best_row(result: TrainingResult, ddp: TrainingResult | None) -> list[str]:
     ]
 
 
-def _print_winner(console: Console, sweep: Sweep, best: Point, again: str) -> None:
-    """Say where the winner's time goes, how far to trust it and how to have it again."""
+def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
+    """Say where the winner's time goes, what was held fixed, how far to trust it and how to have it again."""
     assert best.result is not None
     expected, result = best.result.expected, best.result
     waiting = expected.exposed_communication_s
@@ -264,21 +261,22 @@ def _print_winner(console: Console, sweep: Sweep, best: Point, again: str) -> No
         f" the wire {waiting / expected.iteration_s:.1%}, idle otherwise"
         f" {max(0.0, expected.idle_s - waiting) / expected.iteration_s:.1%}"
     )
+    held = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.options.items())
+    console.print(f"held fixed: {held}; overlapped messages, relayed skips")
     device = sweep.scenario.cluster.device
     if result.provenance == "estimated":
-        console.print(
-            f"layer times are estimated with the rates of {device.name}: {device.source}", soft_wrap=True
-        )
+        source = shorten(device.source, 160, placeholder=" ...")
+        console.print(f"layer times are estimated with the rates of {device.name} ({source})", soft_wrap=True)
     else:
         console.print(f"layer times are measured on {device.name}")
-    console.print(f"again: {again}", soft_wrap=True)
+    console.print(f"again: {command(best)}", soft_wrap=True)
 
 
-def command(point: Point, model: str, cluster: str) -> str:
+def command(point: Point) -> str:
     """Return the command line that gives a simulated point again."""
     assert point.result is not None
     flags = {
-        "model": model, "cluster": cluster, "gpus": point.result.num_gpus,
+        "model": point.result.model, "cluster": point.result.cluster, "gpus": point.result.num_gpus,
         "batch_size": point.result.batch_size, "strategy": point.name, **point.parameters,
         **point.result.options,
     }  # fmt: skip

@@ -332,6 +332,7 @@ def frozen_s(scenario: Scenario, shape: Shape, position: int = 0) -> float:
 
     Where the samples do not divide, the first positions get one more each.
     """
+    shape.placement(scenario)  # refuses sizes that do not divide
     samples = (shape.group_batch(scenario) + shape.degree - 1 - position) // shape.degree
     if not samples:
         return 0.0

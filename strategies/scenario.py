@@ -73,6 +73,7 @@ class TrainingWorkload:
 class Scenario:
     """A model on a cluster under a workload, with the costs of the layers there.
 
+    ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
     What strategies derive from it and would else derive again for every point is kept with ``remember``.
     """
 
@@ -80,6 +81,8 @@ class Scenario:
     cluster: Cluster
     workload: TrainingWorkload
     costs: ModelCosts
+    asked_model: str = ""
+    asked_cluster: str = ""
     _memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -96,6 +99,16 @@ class Scenario:
                 f" = {cluster.max_devices}"
             )
         return cls(model, cluster, workload, ModelCosts(model, cluster.device))
+
+    @property
+    def model_name(self) -> str:
+        """What to ask for to have this model again: its name or its folder."""
+        return self.asked_model or self.model.name
+
+    @property
+    def cluster_name(self) -> str:
+        """What to ask for to have this cluster again: its name or its file."""
+        return self.asked_cluster or self.cluster.name
 
     @property
     def backbone(self) -> int:

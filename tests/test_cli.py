@@ -251,8 +251,8 @@ def test_the_winner_says_how_to_have_it_again(sim, ask):
 
 def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
     _, _, err = sim(*SWEEP, "--strategy", "ddp")
-    assert err.endswith(" rows to sweep-sd21-8gpus.csv\n")
-    assert (elsewhere / "sweep-sd21-8gpus.csv").exists()
+    assert err.endswith(" rows to sweep-sd21-8gpus-batch64.csv\n")
+    assert (elsewhere / "sweep-sd21-8gpus-batch64.csv").exists()
 
 
 def test_fixed_parameters_are_taken_from_any_strategy(ask):
@@ -360,7 +360,7 @@ REFUSED = [
     ),
     (
         "run --model sd21 --strategy 1f1b --pipeline-degree 60000 --micro-batches 60000",
-        "pipeline_degree(60000) exceeds the 25 blocks of the backbone",
+        "gpus(8) is no multiple of group_size(60000)",
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
@@ -457,3 +457,42 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
         result = run_training(make_strategy(line["strategy"], parameters), scenario)
         assert float(line["iteration_s"]) == result.expected.iteration_s
         assert float(line["peak_memory_bytes"]) == result.expected.peak_memory_bytes
+
+
+def test_sizes_that_do_not_divide_are_refused_by_run_and_counted_by_a_sweep(sim, tmp_path):
+    code, out, err = sim(
+        "run",
+        "--model",
+        "sd21",
+        "--gpus",
+        8,
+        "--strategy",
+        "gpipe",
+        "--pipeline-degree",
+        4,
+        "--group-size",
+        2,
+    )
+    assert (code, out) == (2, "")
+    assert err == "sim: error: group_size(2) is no multiple of pipeline_degree(4)\n"
+    code, out, _ = sim(
+        "sweep", "--model", "sd21", "--gpus", 8, "--strategy", "gpipe", "--pipeline-degree", 3,
+        "--out", tmp_path / "rows.csv",
+    )  # fmt: skip
+    assert code == 0
+    assert "positions do not divide the group" in out
+
+
+def test_a_schedule_for_torch_says_what_it_leaves_out(sim):
+    scenario = ("--model", "sd21", "--gpus", 2, "--strategy", "diffusionpipe", "--self-conditioning", 0)
+    code, out, err = sim("schedule", *scenario, "--format", "torch")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert "X" not in out
+    assert err == "sim: torch has no word for optimizer steps and frozen layers: they are left out\n"
+
+
+def test_a_schedule_with_extra_forwards_shows_them(sim):
+    scenario = ("--model", "sd21", "--gpus", 2, "--strategy", "1f1b", "--self-conditioning", 1)
+    code, out, err = sim("schedule", *scenario)
+    assert (code, err) == (0, "")
+    assert "0E0" in out

@@ -1,6 +1,7 @@
 """The strict readers: whatever a file holds, it is read by the rules or refused in one line."""
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -147,7 +148,6 @@ def test_a_table_is_read_key_by_key(toml):
         ("a =", "is not valid TOML: invalid value (at end of document)"),
         ("a = 1\na = 2", "is not valid TOML: cannot overwrite a value (at end of document)"),
         ("a = " + "[" * 5000, "is not valid TOML: nested too deeply"),
-        ("\ufeffa = 1", "is not valid TOML: invalid statement (at line 1, column 1)"),
     ],
 )
 def test_what_is_not_toml_is_refused(toml, text, problem):
@@ -265,3 +265,15 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, read):
             assert str(error).startswith(str(path))
 
     check()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    path = tmp_path / "marked.csv"
+    path.write_bytes("\ufeffname,size\nx,1\n".encode())
+    (row,) = read_rows(path, ("name", "size"))
+    assert (row.text("name"), row.number("size")) == ("x", 1.0)
+
+
+def test_a_device_is_not_read_to_its_endless_end():
+    with pytest.raises(InputError, match=r"^/dev/zero: is not a regular file$"):
+        read_text(Path("/dev/zero"))

@@ -103,3 +103,11 @@ def test_a_blocking_sender_is_exposed_too(make, slow):
     trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 2.0}, blocking=True))
     assert trace.starts == [[0.0, 3.0], [3.0]]
     assert exposed_communication_s(trace) == 2.0
+
+
+def test_waiting_for_what_must_lie_there_at_the_end_is_exposed_too(make, slow):
+    rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 2.0)]]
+    trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 5.0}, kept=[("a", 1)]))
+    assert trace.end_s == 6.0
+    # Device 1 is idle from 2 to 6 s, all of it while a is on the wire.
+    assert exposed_communication_s(trace) == 4.0 / 2

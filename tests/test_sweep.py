@@ -284,3 +284,19 @@ def test_the_parameters_of_a_point_are_its_strategys(scenario):
     (first, *_) = find_points(scenario, ["spp"])
     assert first.parameters == asdict(first.strategy)
     assert Point(None, "spp").parameters == {}
+
+
+def test_where_each_group_draws_the_sweep_finds_the_larger_groups_that_draw_less():
+    workload = TrainingWorkload(8, 256, self_conditioning=0.5, self_conditioning_draw="rank")
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    sweep = Sweep(scenario, points=find_points(scenario, ["1f1b"]))
+    run_sweep(sweep, workers=1)
+    every = {p.strategy: run_training(p.strategy, scenario).expected.iteration_s for p in sweep.points}
+    best = sweep.ranked()[0]
+    assert best.result.expected.iteration_s == min(every.values())
+    assert best.strategy.group_size == 8
+
+
+def test_a_fixed_group_size_keeps_every_degree_that_divides_it():
+    points = find_points(sd21(8, 64), ["1f1b"], {"group_size": 8})
+    assert {point.strategy.pipeline_degree for point in points} == {2, 4, 8}

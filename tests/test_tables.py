@@ -98,12 +98,12 @@ def test_names_are_never_taken_for_markup(capsys, result, sweep):
     print_result(replace(result, model="[/red] :smile:"))
     assert "[/red] :smile: on 8 GPUs" in capsys.readouterr().out
     model = replace(sweep.scenario.model, title="[bold] title [/x]")
-    print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)), "sd21", "p4de")
+    print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)))
     assert "[bold] title [/x] on 8 GPUs" in capsys.readouterr().out
 
 
 def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
-    print_sweep(sweep, "sd21", "p4de")
+    print_sweep(sweep)
     rows = table_rows(capsys.readouterr().out)
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     assert [row[:2] for row in rows[:BEST]] == [
@@ -118,29 +118,30 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
 
 
 def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):
-    print_sweep(sweep, "sd21", "p4de")
+    print_sweep(sweep)
     statuses = [point.status for point in sweep.ranked()]
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == ", ".join(
+    counts = ", ".join(
         f"{statuses.count(status)} {status}" for status in ("simulated", "bounded", "infeasible")
     )
+    assert last == f"points: {counts}, {len(sweep.points) - len(statuses)} with the result of another"
 
 
 def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
     sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
     run_sweep(sweep, workers=1)
-    print_sweep(sweep, "sd21", "p4de")
+    print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
     assert text == (
         "infeasible: 1 x no pipeline degree (such as spp: no divisor of gpus(1) between 2 and the 25 blocks of"
-        " the backbone) 0 simulated, 0 bounded, 1 infeasible"
+        " the backbone) points: 0 simulated, 0 bounded, 1 infeasible, 0 with the result of another"
     )
 
 
 def test_the_command_names_model_and_cluster_as_they_were_asked_for(scenario, result):
-    point = Point(make_strategy("spp", result.parameters), "spp", result=result)
-    words = shlex.split(command(point, "my models/small", "./mine.toml"))
+    asked = replace(result, model="my models/small", cluster="./mine.toml")
+    words = shlex.split(command(Point(make_strategy("spp", result.parameters), "spp", result=asked)))
     assert words[:8] == [
         "sim", "run", "--model", "my models/small", "--cluster", "./mine.toml", "--gpus", "8",
     ]  # fmt: skip

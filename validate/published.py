@@ -147,11 +147,16 @@ def _print_comparisons(title: str, columns: dict[str, Iterator[Comparison]]) -> 
 
 def _speed_up_row(case: SpeedUp) -> str:
     winner = case.filled["partial"]
-    shape = f"P {winner.parameters['pipeline_degree']}, M {winner.parameters['micro_batches']}"
     drawn = "none" if not case.self_conditioning else f"{case.self_conditioning:g}, drawn by {case.draw}"
     reduced = "in buckets" if case.overlap == "buckets" else "after the backward"
-    rates = ", ".join(f"{fill} {case.filled[fill].samples_per_s:.1f}" for fill in FILLS)
+    rates = ", ".join(f"{fill} {_rate(case.filled[fill])}" for fill in FILLS)
     return (
-        f"| {drawn} | {reduced} | {rates} ({shape}) | {winner.bubble_ratio:.1%} |"
+        f"| {drawn} | {reduced} | {rates} | {winner.bubble_ratio:.1%} |"
         f" {case.over(case.gpipe):.2f} | {case.over(case.ddp):.2f} |"
     )
+
+
+def _rate(result: TrainingResult) -> str:
+    """Return the throughput of a point and its (P, M)."""
+    shape = f"P {result.parameters['pipeline_degree']}, M {result.parameters['micro_batches']}"
+    return f"{result.samples_per_s:.1f} ({shape})"
