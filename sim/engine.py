@@ -111,13 +111,14 @@ class _Replay:
     def _device(self, device: int) -> Process:
         """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire."""
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
+        timeout, send = env.timeout, self._write if any(self.unposted) else self._send
         began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
-        waits, sends = self.wiring.waits[device], self.wiring.sends[device]
+        rows = zip(self.plan.ops[device], self.wiring.waits[device], self.wiring.sends[device], strict=True)
         now = 0.0
-        for index, op in enumerate(self.plan.ops[device]):
+        for index, (op, waits, sends) in enumerate(rows):
             start = now
-            for slot in waits[index]:
+            for slot in waits:
                 if arrived[slot] == inf:
                     event = waiting[slot] = waiting[slot] or env.event()
                     yield event
@@ -127,16 +128,16 @@ class _Replay:
             if index in early:
                 yield from self._run_early(start - now, op.duration_s, early[index], beside)
             elif beside is None:
-                yield env.timeout(start - now + op.duration_s)
+                yield timeout(start - now + op.duration_s)
             else:
-                yield env.timeout(start - now + beside.estimate_s(op.duration_s, start))
+                yield timeout(start - now + beside.estimate_s(op.duration_s, start))
                 if beside.overlaps(start):
                     yield from self._finish(op.duration_s, start, beside)
             now = env.now
             began(start)
             ended(now)
-            for slot in sends[index]:
-                self._write(slot, now)
+            for slot in sends:
+                send(slot, now)
             if index in receives:
                 self._post(receives[index], now)
 
