@@ -201,7 +201,7 @@ def _check_memory(point: Point, scenario: Scenario) -> None:
     if isinstance(point.strategy, MemoryBounded):
         point.least_memory_bytes = point.strategy.least_memory_bytes(scenario)
         if there is not None and point.least_memory_bytes > there:
-            point.reason = "at least, " + missing_memory(point.least_memory_bytes, there)
+            point.reason = missing_memory(point.least_memory_bytes, there, at_least=True)
             point.kind = OUT_OF_MEMORY
 
 
