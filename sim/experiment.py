@@ -126,7 +126,8 @@ class TrainingResult:
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
     """Return by how much memory does not suffice, in words."""
     needed, there = needed_bytes / GIB, there_bytes / GIB
-    return f"needs {'at least ' if at_least else ''}{needed:.1f} GiB, the device has {there:.1f} GiB: {needed - there:.1f} GiB too much"
+    words = "needs at least" if at_least else "needs"
+    return f"{words} {needed:.1f} GiB, the device has {there:.1f} GiB: {needed - there:.1f} GiB too much"
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
