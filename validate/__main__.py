@@ -26,7 +26,12 @@ def _parser() -> argparse.ArgumentParser:
     count.add_argument("--model", required=True, help="architecture to build")
     count.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's own")
     count.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's own")
-    count.add_argument("--output", type=Path, metavar="DIR", help="write a model folder here")
+    count.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write the model folder here (default: profiles/models/MODEL)",
+    )
     count.set_defaults(run=_count)
     work = commands.add_parser("work", help="count the work of every observed model and resolution")
     work.add_argument("--output", type=Path, metavar="FILE", required=True, help="write the table here")

@@ -1,5 +1,6 @@
-"""What the command line prints about a count, and writes if asked to."""
+"""What the command line prints about a count, and what it writes."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -7,6 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from profiles.models import MODELS
 from validate.architectures import architecture
 from validate.count import ComponentCount, count
 from validate.folder import write_folder
@@ -28,17 +30,21 @@ COLUMNS: Final = (
 
 
 def report_count(name: str, height: int | None, width: int | None, folder: Path | None) -> None:
-    """Count a model, print its totals and, where a folder is given, write it there.
+    """Count a model, print its totals and write its folder.
 
     Args:
         name: one of the architectures.
         height: pixels; the model's own by default.
         width: pixels; the model's own by default.
-        folder: where to write the model's files.
+        folder: where to write the model's files; by default the shipped folder at the model's own resolution, and
+            nowhere at another.
     """
     counted = count(architecture(name), height, width)
-    if folder:
+    if folder is None and height is None and width is None:
+        folder = MODELS / name
+    if folder is not None:
         write_folder(folder, name, counted)
+        print(f"validate: wrote {folder}", file=sys.stderr)
     title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
     Console(width=160).print(table(title, counted.components))
 
