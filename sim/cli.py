@@ -72,7 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
     try:
-        code = _main(arguments)
+        try:
+            code = _main(arguments)
+        except SystemExit as end:  # argparse, after --help and --version
+            code = int(end.code or 0)
         print(end="", flush=True)
         return code
     except DiffusimError as error:
