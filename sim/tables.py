@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from textwrap import shorten
+from time import monotonic
 from typing import Any, Final
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from sim.frames import rows
 from sim.sweep import Point, Sweep
 from strategies.strategy import Strategy
 
+REFRESH_S: Final = 0.1
 BEST: Final = 10
 """Rows of the table of the best."""
 
@@ -298,12 +300,18 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show progress on stderr while something runs; nothing where stderr is no terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    shown = sys.stderr is not None and sys.stderr.isatty()
+    # no thread of its own: worker processes may be forked while it is shown
+    with Progress(*columns, console=console, transient=True, disable=not shown, auto_refresh=False) as bar:
         tasks: dict[str, Any] = {}
+        refreshed = 0.0
 
         def report(stage: str, done: int, total: int) -> None:
+            nonlocal refreshed
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
+            due = monotonic() - refreshed > REFRESH_S
+            refreshed = monotonic() if due else refreshed
+            bar.update(tasks[stage], completed=done, total=total, refresh=due)
 
         yield report
