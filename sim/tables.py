@@ -23,6 +23,9 @@ from sim.sweep import Point, Sweep
 from strategies.strategy import Strategy
 
 REFRESH_S: Final = 0.1
+"""Progress is drawn again at most this often."""
+SHAPE: Final = ("pipeline_degree", "micro_batches", "group_size")
+"""Parameters with a column of their own: P, M and D."""
 BEST: Final = 10
 """Rows of the table of the best."""
 
@@ -222,10 +225,34 @@ def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:
     )  # fmt: skip
     baselines = [point.result for point in simulated if point.name == "ddp" and point.result is not None]
     ddp = max(baselines, key=lambda result: result.samples_per_s, default=None)
+    tried = _tried(sweep)
     for rank, point in _shown(simulated):
         assert point.result is not None
-        table.add_row(str(rank), *_best_row(point.result, ddp))
+        varied = {key for key, values in tried[point.name].items() if len(values) > 1}
+        table.add_row(str(rank), *_best_row(point.result, ddp, varied))
     return table
+
+
+def _tried(sweep: Sweep) -> dict[str, dict[str, set[Any]]]:
+    """Return for each strategy and each of its parameters the values that the sweep looks at."""
+    tried: dict[str, dict[str, set[Any]]] = {}
+    for point in sweep.points:
+        for key, value in point.parameters.items():
+            tried.setdefault(point.name, {}).setdefault(key, set()).add(value)
+    return tried
+
+
+def _held_fixed(sweep: Sweep, result: TrainingResult) -> str:
+    """Return in words what the sweep did not vary: the options, and parameters with one value per strategy."""
+    held = {key: {value} for key, value in result.options.items()}
+    for parameters in _tried(sweep).values():
+        for key, values in parameters.items():
+            if len(values) == 1 and key not in SHAPE:
+                held[key] = held.get(key, set()) | values
+    words = (
+        f"{key.replace('_', ' ')} {' or '.join(sorted(map(str, values)))}" for key, values in held.items()
+    )
+    return ", ".join(words)
 
 
 def _shown(simulated: list[Point]) -> Iterator[tuple[int, Point]]:
@@ -237,13 +264,11 @@ def _shown(simulated: list[Point]) -> Iterator[tuple[int, Point]]:
             yield rank, point
 
 
-def _best_row(result: TrainingResult, ddp: TrainingResult | None) -> list[str]:
-    main = ("pipeline_degree", "micro_batches", "group_size")
-    defaults = ("overlapped", "relay", "sequential")
-    more = [f"{v}" for k, v in result.parameters.items() if k not in main and v not in defaults]
+def _best_row(result: TrainingResult, ddp: TrainingResult | None, varied: set[str]) -> list[str]:
+    more = [str(value) for key, value in result.parameters.items() if key in varied and key not in SHAPE]
     return [
         result.strategy,
-        *(str(result.parameters.get(key, "-")) for key in main),
+        *(str(result.parameters.get(key, "-")) for key in SHAPE),
         " ".join(more),
         _milliseconds(result.expected.iteration_s),
         f"{result.samples_per_s:,.1f}",
@@ -263,8 +288,7 @@ def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
         f" the wire {waiting / expected.iteration_s:.1%}, idle otherwise"
         f" {max(0.0, expected.idle_s - waiting) / expected.iteration_s:.1%}"
     )
-    held = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.options.items())
-    console.print(f"held fixed: {held}; overlapped messages, relayed skips")
+    console.print(f"held fixed: {_held_fixed(sweep, result)}")
     device = sweep.scenario.cluster.device
     if result.provenance == "estimated":
         source = shorten(device.source, 160, placeholder=" ...")

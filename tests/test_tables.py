@@ -160,3 +160,15 @@ def test_progress_is_silent_where_stderr_is_no_terminal(capsys):
         report("simulating", 1, 2)
         report("simulating", 2, 2)
     assert capsys.readouterr().err.strip() == ""
+
+
+def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
+    sweep = Sweep(scenario, points=find_points(scenario, ["spp", "ddp"], {"p2p": "blocking"}))
+    run_sweep(sweep, workers=1)
+    print_sweep(sweep)
+    text = " ".join(capsys.readouterr().out.split())
+    held = text[text.index("held fixed:") : text.index("layer times")]
+    assert "p2p blocking" in held
+    assert "partition optimal" in held
+    assert "overlap " not in held  # ddp was tried with both
