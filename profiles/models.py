@@ -1,16 +1,29 @@
-"""Models: components, layers, skips and measured times, read from a model folder."""
+"""Models: their components, read from a model folder."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.units import GFLOP, MB, MILLISECOND
+
+__all__ = [
+    "Component",
+    "Exchange",
+    "Layer",
+    "MeasuredTime",
+    "Model",
+    "Read",
+    "Skip",
+    "load_model",
+    "model_names",
+    "read_model",
+]
 
 MODELS: Final = Path(__file__).parent / "models"
 BACKWARDS: Final = ("full", "input", "none")
@@ -32,105 +45,6 @@ LAYER_COLUMNS: Final = (
 )
 EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
 TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """The smallest unit a cut may separate; work and bytes are of one sample's forward pass."""
-
-    block: int
-    name: str
-    parameters: int
-    backward: str
-    conv_flop: float
-    matmul_flop: float
-    attention_flop: float
-    moved_bytes: float
-    kernels: int
-    output_bytes: float
-    saved_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """A tensor from the output of layer ``source`` to layer ``target`` of the same component."""
-
-    source: int
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A point where the patches of one layer need one another; ``elements`` per sample, whole image."""
-
-    layer: int
-    kind: str
-    elements: int
-    heads: int
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredTime:
-    """Measured times of one layer at one batch size."""
-
-    layer: int
-    batch_size: int
-    forward_s: float
-    backward_s: float
-
-
-@dataclass(frozen=True)
-class Component:
-    """A part of a model that runs as one chain of layers.
-
-    ``carried_bytes`` is the context that travels with the hidden state over every cut, per sample;
-    ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device.
-    """
-
-    name: str
-    trainable: bool
-    inputs: tuple[str, ...]
-    image_tokens: int
-    text_tokens: int
-    carried_bytes: float
-    self_conditioning: float
-    layers: tuple[Layer, ...]
-    skips: tuple[Skip, ...] = ()
-    exchanges: tuple[Exchange, ...] = ()
-    times: tuple[tuple[str, tuple[MeasuredTime, ...]], ...] = ()
-
-    @cached_property
-    def parameters(self) -> int:
-        """Parameters of all layers."""
-        return sum(layer.parameters for layer in self.layers)
-
-    def live_skips(self, cut: int) -> Iterator[Skip]:
-        """Yield the skips that are live over the cut after layer ``cut``."""
-        return (skip for skip in self.skips if skip.source <= cut < skip.target)
-
-    def cut_bytes(self, cut: int) -> float:
-        """Return the bytes per sample over the cut after a layer, forwards without what is carried.
-
-        The hidden state and every live skip are sent; right after a skip's source both are, although they are
-        one tensor (as the published baselines do).
-        """
-        return self._cut_bytes[cut]
-
-    @cached_property
-    def _cut_bytes(self) -> tuple[float, ...]:
-        sizes = [layer.output_bytes for layer in self.layers]
-        return tuple(
-            size + sum(sizes[skip.source] for skip in self.live_skips(cut)) for cut, size in enumerate(sizes)
-        )
-
-    def trained_parameters(self, first: int, end: int) -> int:
-        """Return the parameters with gradients of the layers from ``first`` up to, without, ``end``."""
-        return self._trained_before[end] - self._trained_before[first]
-
-    @cached_property
-    def _trained_before(self) -> tuple[int, ...]:
-        trained = (layer.parameters if layer.backward == "full" else 0 for layer in self.layers)
-        return tuple(accumulate(trained, initial=0))
 
 
 @dataclass(frozen=True)
@@ -166,6 +80,16 @@ class Model:
         """Return the indices of the components whose output a component needs."""
         names = self.components[component].inputs
         return tuple(i for i, other in enumerate(self.components) if other.name in names)
+
+    def reads_of(self, component: int, source: int) -> tuple[tuple[int, float], ...]:
+        """Return which layers of a component read the output of another, as (layer, bytes per sample).
+
+        Where the model file names none, the first layer reads the whole output.
+        """
+        input_ = self.components[source]
+        reads = self.components[component].reads
+        named = tuple((read.layer, read.size_bytes) for read in reads if read.source == input_.name)
+        return named or ((0, input_.layers[-1].output_bytes),)
 
 
 def model_names() -> list[str]:
@@ -205,6 +129,7 @@ def read_model(folder: Path) -> Model:
         raise InputError(f"{table.path}: components is empty, must name at least one")
     names = _component_names(heads)
     skips = _read_skips(table, names)
+    reads = _read_reads(table, names)
     rows = _rows_by_component(read_rows(folder / "layers.csv", LAYER_COLUMNS), names)
     exchanges = _optional_rows(folder / "exchanges.csv", EXCHANGE_COLUMNS, names)
     times = _read_times(folder, names)
@@ -216,7 +141,9 @@ def read_model(folder: Path) -> Model:
         height=reference.integer("height", minimum=1),
         width=reference.integer("width", minimum=1),
         components=tuple(
-            _read_component(head, rows[name], skips[name], exchanges[name], times[name])
+            _read_component(
+                head, rows[name], skips[name], reads[name], exchanges=exchanges[name], times=times[name]
+            )
             for name, head in zip(names, heads, strict=True)
         ),
     )
@@ -224,6 +151,7 @@ def read_model(folder: Path) -> Model:
     table.finish()
     _check_inputs(table, model)
     _check_skips(table, model)
+    _check_reads(table, model)
     _check_coverage(folder, model)
     return model
 
@@ -239,7 +167,13 @@ def _component_names(heads: Iterable[Table]) -> list[str]:
 
 
 def _read_component(
-    head: Table, rows: list[Row], skips: list[Skip], exchanges: list[Row], times: dict[str, list[Row]]
+    head: Table,
+    rows: list[Row],
+    skips: list[Skip],
+    reads: list[Read],
+    *,
+    exchanges: list[Row],
+    times: dict[str, list[Row]],
 ) -> Component:
     trainable = head.flag("trainable")
     component = Component(
@@ -254,6 +188,7 @@ def _read_component(
         skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
         exchanges=tuple(_read_exchange(row, len(rows)) for row in exchanges),
         times=tuple((device, _read_layer_times(of, len(rows))) for device, of in sorted(times.items())),
+        reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
     )
     head.finish()
     return component
@@ -335,6 +270,18 @@ def _read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
     return skips
 
 
+def _read_reads(table: Table, names: list[str]) -> dict[str, list[Read]]:
+    reads: dict[str, list[Read]] = {name: [] for name in names}
+    for entry in table.tables("reads"):
+        name = entry.choice("component", names)
+        read = Read(entry.choice("input", names), entry.integer("layer"), entry.number("MB") * MB)
+        if any((read.source, read.layer) == (other.source, other.layer) for other in reads[name]):
+            raise entry.fail("layer", read.layer, f"stands twice with input '{read.source}'")
+        reads[name].append(read)
+        entry.finish()
+    return reads
+
+
 def _rows_by_component(rows: list[Row], names: list[str]) -> dict[str, list[Row]]:
     by_name: dict[str, list[Row]] = {name: [] for name in names}
     for row in rows:
@@ -382,6 +329,22 @@ def _check_skips(table: Table, model: Model) -> None:
                     raise table.fail(f"skips.{key}", index, rule)
             if skip.target <= skip.source:
                 raise table.fail("skips.target", skip.target, f"must come after its source {skip.source}")
+
+
+def _check_reads(table: Table, model: Model) -> None:
+    frozen = [model.components[i].name for i in model.frozen]
+    for component in model.components:
+        if component.reads and not component.trainable:
+            raise table.fail("reads.component", component.name, "must be a trainable component")
+        sources = [name for name in component.inputs if name in frozen]
+        last = len(component.layers) - 1
+        for read in component.reads:
+            if read.source not in sources:
+                rule = f"must be a frozen input of {component.name}: {', '.join(sources) or 'it has none'}"
+                raise table.fail("reads.input", read.source, rule)
+            if read.layer > last:
+                rule = f"must be a layer of {component.name}, which has 0 to {last}"
+                raise table.fail("reads.layer", read.layer, rule)
 
 
 def _check_coverage(folder: Path, model: Model) -> None:

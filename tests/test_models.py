@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.models import LAYER_COLUMNS, Skip, load_model, model_names, read_model
+from profiles.models import LAYER_COLUMNS, Read, Skip, load_model, model_names, read_model
 
 MODEL = """\
 name = "small"
@@ -135,6 +135,70 @@ def test_a_cut_carries_the_hidden_state_and_every_live_skip(tmp_path):
         [Skip(0, 3)],
     ]
     assert [unet.cut_bytes(cut) for cut in range(3)] == [1e6 + 1e6, 2e6 + 1e6 + 2e6, 4e6 + 1e6]
+
+
+READS = """\
+[[reads]]
+component = "unet"
+input = "text"
+layer = 3
+MB = 0.25
+[[reads]]
+component = "unet"
+input = "text"
+layer = 1
+MB = 0.5
+"""
+
+
+def test_an_input_is_read_whole_by_the_first_layer_or_by_the_layers_that_are_named(tmp_path):
+    model = read_model(write(tmp_path))
+    assert model.components[1].reads == ()
+    assert model.reads_of(1, 0) == ((0, 0.5e6),)
+    model = read_model(write(tmp_path, **{"model.toml": MODEL + READS}))
+    assert model.components[1].reads == (Read("text", 1, 0.5e6), Read("text", 3, 0.25e6))
+    assert model.reads_of(1, 0) == ((1, 0.5e6), (3, 0.25e6))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"unet"', '"vae"', "reads[0].component is 'vae', must be one of text, unet"),
+        ('"unet"', '"text"', "reads.component is 'text', must be a trainable component"),
+        ('"text"', '"vae"', "reads[0].input is 'vae', must be one of text, unet"),
+        ('"text"', '"unet"', "reads.input is 'unet', must be a frozen input of unet: text"),
+        ("layer = 3", "layer = 4", "reads.layer is 4, must be a layer of unet, which has 0 to 3"),
+        ("layer = 3", "layer = -1", "reads[0].layer is -1, must not be negative"),
+        ("layer = 3", "layer = 1", "reads[1].layer is 1, stands twice with input 'text'"),
+        ("layer = 3\n", "", "reads[0].layer is missing"),
+        ("MB = 0.25", "MB = -1", "reads[0].MB is -1, must not be negative"),
+        ("MB = 0.25", 'MB = "1"', "reads[0].MB is '1', must be a number"),
+        ("MB = 0.25", "KB = 250", "reads[0].MB is missing"),
+        ("MB = 0.25", "MB = 1\nKB = 1", "unknown key reads[0].KB; known here: MB, component, input, layer"),
+    ],
+)
+def test_a_read_that_breaks_a_rule_is_refused_by_place_and_value(tmp_path, old, new, problem):
+    assert old in READS
+    with pytest.raises(InputError) as error:
+        read_model(write(tmp_path, **{"model.toml": MODEL + READS.replace(old, new, 1)}))
+    assert problem in str(error.value)
+
+
+def test_a_frozen_component_that_is_no_input_cannot_be_read(tmp_path):
+    text = MODEL.replace('inputs = ["text"]', "inputs = []") + READS
+    with pytest.raises(
+        InputError, match=r"reads.input is 'text', must be a frozen input of unet: it has none$"
+    ):
+        read_model(write(tmp_path, **{"model.toml": text}))
+
+
+def test_skips_may_cross(tmp_path):
+    crossing = MODEL.replace("target = 3", "target = 2").replace(
+        "source = 1\ntarget = 2", "source = 1\ntarget = 3"
+    )
+    unet = read_model(write(tmp_path, **{"model.toml": crossing})).components[1]
+    assert unet.skips == (Skip(0, 2), Skip(1, 3))
+    assert unet.cut_bytes(2) == 4e6 + 2e6
 
 
 def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
