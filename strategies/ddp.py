@@ -9,9 +9,10 @@ from strategies.actions import Order
 from strategies.footprint import least_memory_bytes, trained_parameters
 from strategies.linear import divisors, frozen_s, one_forward_one_backward_order, step_s
 from strategies.parameters import parameter
-from strategies.pipeline import Cut, PipelineBuilder, Recipe, Shape, make_stages
+from strategies.pipeline import PipelineBuilder, Recipe
 from strategies.plan import Plan, Stage
 from strategies.scenario import Scenario
+from strategies.stages import Cut, Shape, make_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class DDP:
         cut = Cut(scenario.backbone, (0, len(layers)))
         rows = one_forward_one_backward_order(1, self.micro_batches)
         recipe = Recipe(buckets=self.overlap == "buckets")
-        return PipelineBuilder(scenario, self._shape(), cut, rows, recipe).build()
+        return PipelineBuilder(scenario, self._shape(), [cut], rows, recipe).build()
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -68,7 +69,7 @@ class DDP:
     def _stage(self, scenario: Scenario) -> Stage:
         layers = scenario.model.components[scenario.backbone].layers
         cut = Cut(scenario.backbone, (0, len(layers)))
-        (stage,) = make_stages(scenario, cut, self._shape().local_batch(scenario), (0,))
+        (stage,) = make_stages(scenario, cut, self._shape().local_batch(scenario))
         return stage
 
     def bound(self, scenario: Scenario) -> float:

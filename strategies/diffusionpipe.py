@@ -57,8 +57,8 @@ class DiffusionPipe:
 
     def _builder(self, scenario: Scenario) -> PipelineBuilder:
         rows = one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
-        recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True)
-        return PipelineBuilder(scenario, shape_of(self), cut_backbone(self, scenario), rows, recipe)
+        recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True, skip_route=self.skip_route)
+        return PipelineBuilder(scenario, shape_of(self), [cut_backbone(self, scenario)], rows, recipe)
 
     def plan(self, scenario: Scenario) -> Plan:
         """Return the plan of one iteration; where bubbles are to be filled, without the frozen work."""

@@ -145,21 +145,23 @@ class FrozenWork:
         return self._pending.setdefault((component, layer + 1), [])
 
     def _connect(self, segment: _Segment, component: int, layer: int, reader: Draft) -> None:
-        tensor = self._new_tensor(segment, component, layer)
+        output_bytes = self._model.components[component].layers[layer].output_bytes
+        tensor = self._new_tensor(segment, component, layer, output_bytes)
         if tensor is not None:
             reader.reads.append(tensor)
 
-    def _new_tensor(self, segment: _Segment, component: int, layer: int) -> int | None:
+    def _new_tensor(
+        self, segment: _Segment, component: int, layer: int, bytes_per_sample: float
+    ) -> int | None:
         if segment.writer is None:
             return None
-        size = self._model.components[component].layers[layer].output_bytes
-        size *= (segment.stop - segment.start) / self._replicas
+        size = bytes_per_sample * (segment.stop - segment.start) / self._replicas
         self._tensors.append(Tensor("frozen", component, layer, size))
         segment.writer.writes.append(len(self._tensors) - 1)
         return len(self._tensors) - 1
 
-    def output(self, component: int, start: int, stop: int) -> list[int]:
-        """Return new tensors that together are a component's output for samples [start, stop)."""
+    def output(self, component: int, start: int, stop: int, bytes_per_sample: float) -> list[int]:
+        """Return new tensors that together are so much of a component's output for samples [start, stop)."""
         last = len(self._model.components[component].layers) - 1
         found = []
         for segment in self._outputs.get(component, ()):
@@ -167,14 +169,15 @@ class FrozenWork:
                 max(start, segment.start), min(stop, segment.stop), segment.position, segment.writer
             )
             if piece.start < piece.stop:
-                tensor = self._new_tensor(piece, component, last)
+                tensor = self._new_tensor(piece, component, last, bytes_per_sample)
                 if tensor is not None:
                     found.append(tensor)
         return found
 
     def read_output(self, component: int, start: int, stop: int, reader: Draft) -> None:
-        """Let an op read a component's output for samples [start, stop)."""
-        reader.reads.extend(self.output(component, start, stop))
+        """Let an op read a component's whole output for samples [start, stop)."""
+        output_bytes = self._model.components[component].layers[-1].output_bytes
+        reader.reads.extend(self.output(component, start, stop, output_bytes))
 
 
 def _shares(samples: int, count: int) -> Sequence[int]:

@@ -15,17 +15,10 @@ from strategies.actions import BACKWARD, FORWARD, StageAction
 from strategies.footprint import least_memory_bytes, trained_parameters
 from strategies.network import Network, network_of
 from strategies.partition import ChainCosts, Partition, block_partition, optimal_partition
-from strategies.pipeline import (
-    Cut,
-    FloatArray,
-    PipelineBuilder,
-    Recipe,
-    Shape,
-    layer_times,
-    make_stages,
-)
+from strategies.pipeline import PipelineBuilder, Recipe
 from strategies.plan import Plan, Stage
 from strategies.scenario import Scenario
+from strategies.stages import Cut, FloatArray, Shape, layer_times, make_stages
 
 Rows = tuple[tuple[StageAction, ...], ...]
 
@@ -72,8 +65,8 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
 def unfilled_plan(strategy: Linear, scenario: Scenario, rows: Rows) -> Plan:
     """Return the plan of a linear pipeline whose frozen work runs before it."""
     cut = cut_backbone(strategy, scenario)
-    recipe = Recipe(blocking=strategy.p2p == "blocking")
-    return PipelineBuilder(scenario, shape_of(strategy), cut, rows, recipe).build()
+    recipe = Recipe(blocking=strategy.p2p == "blocking", skip_route=strategy.skip_route)
+    return PipelineBuilder(scenario, shape_of(strategy), [cut], rows, recipe).build()
 
 
 def shape_of(strategy: Linear) -> Shape:
@@ -112,9 +105,7 @@ def stages_of(strategy: Linear, scenario: Scenario) -> tuple[Stage, ...]:
     shape = shape_of(strategy)
     return scenario.remember(
         ("stages", shape, strategy.partition, strategy.skip_route),
-        lambda: make_stages(
-            scenario, cut_backbone(strategy, scenario), shape.local_batch(scenario), range(shape.degree)
-        ),
+        lambda: make_stages(scenario, cut_backbone(strategy, scenario), shape.local_batch(scenario)),
     )
 
 

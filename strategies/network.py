@@ -45,7 +45,7 @@ class Network:
         self.placement = placement
         self._ports: dict[Hashable, int] = {}
         self._routes: dict[tuple[int, int], Route] = {}
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[tuple[int, ...], Group] = {}
 
     @property
     def num_ports(self) -> int:
@@ -87,20 +87,20 @@ class Network:
                     ports[self._port((placement.cluster.intra_node.kind, way, rank))] = time.device_port_s
                 if time.node_port_s:
                     ports[self._port(("nic", way, placement.node(rank)))] = time.node_port_s
-        groups = placement.copies if collective.group_position is None else 1
+        groups = placement.copies if collective.group is None else 1
         sent = sent_bytes(collective.operation, collective.size_bytes, group.size) * group.size * groups
         return CollectiveRoute(
             tuple(ports.items()), max(time.device_port_s, time.node_port_s), time.fixed_s, sent
         )
 
     def _group(self, collective: Collective) -> Group:
-        position = collective.group_position
-        if position is None:
+        positions = collective.group
+        if positions is None:
             nodes = {self.placement.node(self.placement.rank(0, d, 0)) for d in collective.devices}
             return Group(len(collective.devices), len(nodes))
-        if position not in self._groups:
-            self._groups[position] = self.placement.group(position)
-        return self._groups[position]
+        if positions not in self._groups:
+            self._groups[positions] = self.placement.group(*positions)
+        return self._groups[positions]
 
 
 def network_of(scenario: Scenario, placement: Placement) -> Network:

@@ -1,131 +1,31 @@
 """Pipelines: from stages and an order of forwards and backwards to a whole training plan.
 
-Every training strategy gives a cut of the backbone and an order; what crosses a cut, what is saved, reduced and
-stepped, and where frozen outputs go is the same for all and is written here once.
+Every training strategy gives cuts of its backbones and an order; what crosses a cut, what is saved, and where
+frozen outputs go is the same for all and is written here once. ``strategies.reduction`` adds what follows the
+last backward of a stage.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from profiles.errors import InfeasibleError
-from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
-from strategies.footprint import resident_buffers, saved_bytes, trained_parameters
+from strategies.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    EXTRA_FORWARD,
+    FORWARD,
+    OPTIMIZER,
+    StageAction,
+)
+from strategies.footprint import resident_buffers, saved_bytes
 from strategies.frozen import Draft, FrozenWork, PlacedOp, all_at_once
-from strategies.placement import Placement
-from strategies.plan import Collective, Filling, Plan, Stage, Tensor
+from strategies.plan import Collective, Filling, Plan, Tensor
+from strategies.reduction import reduce_and_step
 from strategies.scenario import Scenario
+from strategies.stages import Cut, Seat, Shape, make_stages, seats_of, weight_part_s
 
-FloatArray = NDArray[np.float64]
 Rows = Sequence[Sequence[StageAction]]
-
-BUCKET_BYTES: Final = 25 * 2**20
-"""Gradients are reduced in buckets of at least this size. Source: PyTorch DDP, default ``bucket_cap_mb``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The integers of a pipeline.
-
-    Attributes:
-        degree: positions of one pipeline.
-        micro_batches: pieces into which a group's batch is cut.
-        group_size: GPUs of one pipeline group.
-    """
-
-    degree: int
-    micro_batches: int
-    group_size: int
-
-    @property
-    def replicas(self) -> int:
-        """GPUs on which each position of a group is replicated."""
-        return self.group_size // self.degree
-
-    def placement(self, scenario: Scenario) -> Placement:
-        """Return where the positions lie.
-
-        Raises:
-            InfeasibleError: group, nodes and GPUs do not divide one another.
-        """
-        workload = scenario.workload
-        data_inner = workload.placement == "data-inner"
-        return scenario.remember(
-            ("placement", self.group_size, self.degree),
-            lambda: Placement(scenario.cluster, workload.num_gpus, self.group_size, self.degree, data_inner),
-        )
-
-    def group_batch(self, scenario: Scenario) -> int:
-        """Return the samples of one group in one iteration.
-
-        Raises:
-            InfeasibleError: it is not whole.
-        """
-        batch, gpus = scenario.workload.batch_size, scenario.workload.num_gpus
-        if batch * self.group_size % gpus:
-            raise InfeasibleError(
-                f"batch_size({batch}) * group_size({self.group_size}) / gpus({gpus})"
-                f" = {batch * self.group_size / gpus:g} is not whole",
-                "the batch does not divide",
-            )
-        return batch * self.group_size // gpus
-
-    def local_batch(self, scenario: Scenario) -> int:
-        """Return the samples of one micro-batch on one device.
-
-        Raises:
-            InfeasibleError: it is not whole.
-        """
-        batch, gpus = scenario.workload.batch_size, scenario.workload.num_gpus
-        devices = gpus * self.micro_batches
-        if batch * self.degree % devices:
-            raise InfeasibleError(
-                f"batch_size({batch}) * pipeline_degree({self.degree}) / (gpus({gpus}) *"
-                f" micro_batches({self.micro_batches})) = {batch * self.degree / devices:g} is not whole",
-                "the batch does not divide",
-            )
-        return batch * self.degree // devices
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The backbone cut into stages: ``boundaries[s]`` is the first layer of stage s, the last entry the end."""
-
-    component: int
-    boundaries: tuple[int, ...]
-
-    @property
-    def num_stages(self) -> int:
-        """Stages of the backbone."""
-        return len(self.boundaries) - 1
-
-
-def layer_times(scenario: Scenario, component: int, batch: int) -> tuple[FloatArray, FloatArray]:
-    """Return forward and backward seconds of each layer at a local batch, recomputation included in the latter."""
-    costs = scenario.costs.components[component]
-    forward_s, backward_s = costs.forward_s(batch), costs.backward_s(batch)
-    if scenario.workload.checkpointing == "full":
-        backward_s = backward_s + forward_s
-    return forward_s, backward_s
-
-
-def make_stages(scenario: Scenario, cut: Cut, batch: int, positions: Sequence[int]) -> tuple[Stage, ...]:
-    """Return the stages of a cut; ``positions[s]`` holds stage s."""
-    forward_s, backward_s = layer_times(scenario, cut.component, batch)
-    layers = scenario.model.components[cut.component].layers
-    return tuple(
-        Stage(
-            cut.component, first, end - 1, position,
-            float(forward_s[first:end].sum()), float(backward_s[first:end].sum()),
-            sum(layer.parameters for layer in layers[first:end]),
-        )
-        for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,39 +36,50 @@ class Recipe:
         buckets: gradients are reduced in buckets during the last backward, instead of after it.
         blocking: devices wait for their messages between ops.
         cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
+        skip_route: ``relay`` sends live skips on with the hidden state; ``local`` keeps each where it was made
+            until its reader, on the same device or another, takes it.
     """
 
     buckets: bool = False
     blocking: bool = False
     cross_iteration: bool = False
+    skip_route: str = "relay"
 
 
 class PipelineBuilder:
-    """Writes the plan of one backbone's pipeline; position p holds stage p, and ``rows[p]`` its order."""
+    """Writes the plan of one iteration from cuts, whose stages are numbered one after the other, and rows.
 
-    def __init__(self, scenario: Scenario, shape: Shape, cut: Cut, rows: Rows, recipe: Recipe) -> None:
-        self.scenario, self.shape, self.cut, self.recipe = scenario, shape, cut, recipe
+    ``rows[p]`` is the order of position p. Optimizer steps that a row does not place itself come at its end.
+    """
+
+    def __init__(
+        self, scenario: Scenario, shape: Shape, cuts: Sequence[Cut], rows: Rows, recipe: Recipe
+    ) -> None:
+        self.scenario, self.shape, self.cuts, self.recipe = scenario, shape, cuts, recipe
         self.placement = shape.placement(scenario)
         self.group_batch = shape.group_batch(scenario)
         self.batch = shape.local_batch(scenario)
-        self.component = scenario.model.components[cut.component]
-        self.stages = make_stages(scenario, cut, self.batch, range(cut.num_stages))
+        self.stages = tuple(stage for cut in cuts for stage in make_stages(scenario, cut, self.batch))
+        self.seats = seats_of(cuts)
         self.tensors: list[Tensor] = []
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
         self.rows: list[list[Draft]] = [[] for _ in range(shape.degree)]
-        self._hidden = [self._hidden_bytes(stage) for stage in range(cut.num_stages - 1)]
-        self._gradient = [0.0] + [self._gradient_bytes(stage) for stage in range(1, cut.num_stages)]
-        self._saved = [saved_bytes(scenario, stage, self.batch) for stage in self.stages]
         self._known: dict[tuple[str, int, int], int] = {}
+        self._handovers = [self._handover_bytes(stage) for stage in range(len(self.stages))]
+        self._saved = [saved_bytes(scenario, stage, self.batch) for stage in self.stages]
+        self._skips = self._skips_between_stages() if recipe.skip_route == "local" else {}
         self._order = [self._with_extra_forwards(row) for row in rows]
 
     def _with_extra_forwards(self, row: Sequence[StageAction]) -> list[StageAction]:
+        """Return a row with its extra forwards first, as a wave front through the stages."""
         if not self.scenario.workload.extra_forward:
             return list(row)
-        forwards = sorted({action for action in row if action.kind == FORWARD})
-        return [StageAction(a.stage, EXTRA_FORWARD, a.micro_batch) for a in forwards] + list(row)
+        depths = {stage: stage - seat.first for stage, seat in enumerate(self.seats)}
+        forwards = {action for action in row if action.kind == FORWARD}
+        front = sorted(forwards, key=lambda a: (depths[a.stage] + a.micro_batch, -depths[a.stage], a.stage))
+        return [StageAction(a.stage, EXTRA_FORWARD, a.micro_batch) for a in front] + list(row)
 
     def build(self, filling: Filling | None = None) -> Plan:
         """Return the plan.
@@ -183,128 +94,151 @@ class PipelineBuilder:
         frozen = FrozenWork(self.scenario, self.group_batch, shape.replicas, self.tensors)
         for layer in filling.layers:
             frozen.place(layer)
-        inputs = self._inputs_of_micro_batches(frozen)
+        inputs = self._inputs(frozen)
         for position, row in enumerate(self._order):
             self.rows[position] = [self._draft(action, inputs) for action in row]
-        for stage in range(len(self.stages)):
-            self._reduce_and_step(stage)
+        reduce_and_step(self)
         self._insert(frozen, filling)
         return self._finish(filling)
 
-    def _tensor(self, role: str, stage: int, index: int, size_bytes: float) -> int:
-        key = (role, stage, index)
+    def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
+        """Return the number of the tensor of this name; the first to ask says its bytes."""
+        key = (role, stage, number)
         if key not in self._known:
             self._known[key] = len(self.tensors)
-            self.tensors.append(Tensor(role, stage, index, size_bytes))
+            self.tensors.append(Tensor(role, stage, number, size_bytes))
         return self._known[key]
 
-    def _inputs_of_micro_batches(self, frozen: FrozenWork) -> list[list[int]]:
-        """Return for each micro-batch the tensors of frozen outputs that the first stage reads."""
-        sources = [
-            i for i in self.scenario.model.inputs_of(self.cut.component) if i in self.scenario.model.frozen
-        ]
-        count, size = self.shape.micro_batches, self.group_batch // self.shape.micro_batches
-        inputs: list[list[int]] = [[] for _ in range(count)]
-        for source in sources:
-            output = self.scenario.model.components[source].layers[-1].output_bytes * self.batch
-            for number in range(count):
-                if not self.recipe.cross_iteration:
-                    inputs[number] += frozen.output(source, number * size, (number + 1) * size)
-                elif output:
-                    tensor = self._tensor(f"input {source}", 0, number, output)
-                    inputs[number].append(tensor)
-                    self.given.append((tensor, 0))
-            if self.recipe.cross_iteration:
-                self.kept += [(tensor, 0) for tensor in frozen.output(source, 0, self.group_batch)]
+    def _inputs(self, frozen: FrozenWork) -> dict[tuple[int, int], list[int]]:
+        """Return for each (stage, micro-batch) the tensors of frozen outputs that its forward reads."""
+        inputs: dict[tuple[int, int], list[int]] = {}
+        for stage, seat in enumerate(self.seats):
+            first, end = self.cuts[seat.cut].micro_batches or (0, self.shape.micro_batches)
+            for source, size in self._frozen_reads(stage):
+                for number in range(first, end):
+                    read = inputs.setdefault((stage, number), [])
+                    if self.recipe.cross_iteration:
+                        read.append(self._given(source, stage, number, size))
+                    else:
+                        read += self._frozen_output(frozen, source, (number, number + 1), size)
+                if self.recipe.cross_iteration:
+                    position = self.stages[stage].position
+                    kept = self._frozen_output(frozen, source, (first, end), size)
+                    self.kept += [(tensor, position) for tensor in kept]
         return inputs
 
-    def _draft(self, action: StageAction, inputs: list[list[int]]) -> Draft:
-        if action.kind == BACKWARD:
-            return self._backward(action)
-        return self._forward(action, inputs[action.micro_batch] if action.stage == 0 else [])
+    def _frozen_reads(self, stage: int) -> list[tuple[int, float]]:
+        """Return (frozen component, bytes per sample) of what the layers of a stage read."""
+        model, of = self.scenario.model, self.stages[stage]
+        reads = []
+        for source in (i for i in model.inputs_of(of.component) if i in model.frozen):
+            rows = model.reads_of(of.component, source)
+            if own := [size for layer, size in rows if of.first_layer <= layer <= of.last_layer]:
+                reads.append((source, sum(own)))
+        return reads
+
+    def _frozen_output(
+        self, frozen: FrozenWork, source: int, numbers: tuple[int, int], bytes_per_sample: float
+    ) -> list[int]:
+        samples = self.group_batch // self.shape.micro_batches
+        return frozen.output(source, numbers[0] * samples, numbers[1] * samples, bytes_per_sample)
+
+    def _given(self, source: int, stage: int, number: int, bytes_per_sample: float) -> int:
+        """Return what the iteration before left of a frozen output where a stage reads it."""
+        tensor = self.tensor(f"input {source}", stage, number, bytes_per_sample * self.batch)
+        self.given.append((tensor, self.stages[stage].position))
+        return tensor
+
+    def _draft(self, action: StageAction, inputs: dict[tuple[int, int], list[int]]) -> Draft:
+        if action.kind in (FORWARD, EXTRA_FORWARD):
+            return self._forward(action, inputs.get((action.stage, action.micro_batch), []))
+        if action.kind == OPTIMIZER:
+            return Draft(action, 0.0)
+        return self._backward(action)
 
     def _forward(self, action: StageAction, inputs: list[int]) -> Draft:
         """Write a forward, or the extra one, which saves nothing and whose output is fed back to the first stage."""
-        stage, _, index = action
-        extra = action.kind == EXTRA_FORWARD
-        role = "extra hidden" if extra else "hidden"
+        stage, kind, index = action
+        extra = kind == EXTRA_FORWARD
+        prefix = "extra " if extra else ""
+        seat = self.seats[stage]
         draft = Draft(action, self.stages[stage].forward_s, reads=list(inputs))
-        if stage:
-            draft.reads.append(self._tensor(role, stage - 1, index, self._hidden[stage - 1]))
+        if seat.before is not None:
+            draft.reads.append(self._hidden(prefix, seat.before, index))
         elif not extra and self.scenario.workload.extra_forward:
-            draft.reads.append(self._feedback(index))
-        if stage + 1 < len(self.stages):
-            draft.writes.append(self._tensor(role, stage, index, self._hidden[stage]))
+            draft.reads.append(self._feedback(seat, index))
+        if seat.after is not None:
+            draft.writes.append(self._hidden(prefix, stage, index))
         elif extra:
-            draft.writes.append(self._feedback(index))
+            draft.writes.append(self._feedback(seat, index))
         if not extra:
-            draft.writes.append(self._tensor("saved", stage, index, self._saved[stage]))
+            draft.writes.append(self.tensor("saved", stage, index, self._saved[stage]))
+        for (source, target), size in self._skips.items():
+            if stage in (source, target):
+                skip = self.tensor(f"{prefix}skip to {target}", source, index, size)
+                (draft.writes if stage == source else draft.reads).append(skip)
         return draft
 
     def _backward(self, action: StageAction) -> Draft:
-        stage, _, index = action
-        draft = Draft(action, self.stages[stage].backward_s)
-        draft.reads.append(self._tensor("saved", stage, index, self._saved[stage]))
-        if stage + 1 < len(self.stages):
-            draft.reads.append(self._tensor("gradient", stage + 1, index, self._gradient[stage + 1]))
-        if stage:
-            draft.writes.append(self._tensor("gradient", stage, index, self._gradient[stage]))
+        """Write a backward, or the part of it that gradients of inputs or of weights take."""
+        stage, kind, index = action
+        weight_s = 0.0 if kind == BACKWARD else weight_part_s(self.scenario, self.stages[stage], self.batch)
+        draft = Draft(
+            action, weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
+        )
+        draft.reads.append(self.tensor("saved", stage, index, self._saved[stage]))
+        if kind == BACKWARD_WEIGHT:
+            draft.reads.append(self.tensor("output gradients", stage, index, 0.0))
+            return draft
+        seat = self.seats[stage]
+        if seat.after is not None:
+            draft.reads.append(self._gradient(seat.after, index))
+        if seat.before is not None:
+            draft.writes.append(self._gradient(stage, index))
+        if kind == BACKWARD_INPUT:
+            draft.writes.append(self.tensor("output gradients", stage, index, 0.0))
+        for (source, target), size in self._skips.items():
+            if stage in (source, target):
+                skip = self.tensor(f"skip gradient to {source}", target, index, size)
+                (draft.writes if stage == target else draft.reads).append(skip)
         return draft
 
-    def _feedback(self, index: int) -> int:
-        size = self.component.layers[-1].output_bytes * self.batch
-        return self._tensor("feedback", len(self.stages) - 1, index, size)
+    def _hidden(self, prefix: str, stage: int, index: int) -> int:
+        carried = self.scenario.model.components[self.stages[stage].component].carried_bytes * self.batch
+        return self.tensor(prefix + "hidden", stage, index, self._handovers[stage] + carried)
 
-    def _hidden_bytes(self, stage: int) -> float:
-        last = self.stages[stage].last_layer
-        return (self.component.cut_bytes(last) + self.component.carried_bytes) * self.batch
+    def _gradient(self, stage: int, index: int) -> int:
+        return self.tensor("gradient", stage, index, self._handovers[stage - 1])
 
-    def _gradient_bytes(self, stage: int) -> float:
-        return self.component.cut_bytes(self.stages[stage].first_layer - 1) * self.batch
+    def _feedback(self, seat: Seat, index: int) -> int:
+        last = self.stages[seat.last]
+        output_bytes = self.scenario.model.components[last.component].layers[last.last_layer].output_bytes
+        return self.tensor("feedback", seat.last, index, output_bytes * self.batch)
 
-    def _reduce_and_step(self, stage: int) -> None:
-        """Add the gradient reduction of a stage's replicas and its optimizer step."""
-        trained = trained_parameters(self.component, self.stages[stage])
-        if not trained:
-            return
-        position = self.stages[stage].position
-        step = Draft(
-            StageAction(stage, OPTIMIZER),
-            self.scenario.costs.optimizer_s(trained, self.scenario.workload.recipe),
+    def _handover_bytes(self, stage: int) -> float:
+        """Return what a stage hands over to the next, and gets the gradient of, for each micro-batch."""
+        component, last = (
+            self.scenario.model.components[self.stages[stage].component],
+            self.stages[stage].last_layer,
         )
-        if self.placement.copies > 1:
-            row = self.rows[position]
-            last = max(i for i, d in enumerate(row) if d.action[:2] == (stage, BACKWARD))
-            for index, (offset_s, parameters) in enumerate(self._buckets(stage)):
-                ready = self._tensor("gradients", stage, index, 0.0)
-                reduced = self._tensor("reduced", stage, index, 0.0)
-                row[last].early.append((offset_s, ready))
-                size = parameters * self.scenario.workload.recipe.gradient_bytes
-                self.collectives.append(
-                    Collective("all_reduce", (position,), size, position, (ready,), (reduced,))
-                )
-                step.reads.append(reduced)
-            if not self.recipe.buckets:
-                row[last].writes += [tensor for _, tensor in row[last].early]
-                row[last].early.clear()
-        self.rows[position].append(step)
+        relayed = self.recipe.skip_route == "relay"
+        return (component.cut_bytes(last) if relayed else component.layers[last].output_bytes) * self.batch
 
-    def _buckets(self, stage: int) -> list[tuple[float, int]]:
-        """Return (seconds into the backward, parameters) of each gradient bucket, in the order they are ready."""
-        first, last = self.stages[stage].first_layer, self.stages[stage].last_layer
-        duration_s = self.stages[stage].backward_s
-        layers = self.component.layers
-        if not self.recipe.buckets:
-            return [(duration_s, trained_parameters(self.component, self.stages[stage]))]
-        _, backward_s = layer_times(self.scenario, self.cut.component, self.batch)
-        buckets, elapsed_s, held = [], 0.0, 0
-        for index in range(last, first - 1, -1):
-            elapsed_s += float(backward_s[index])
-            held += layers[index].parameters if layers[index].backward == "full" else 0
-            if held * self.scenario.workload.recipe.gradient_bytes >= BUCKET_BYTES:
-                buckets.append((min(elapsed_s, duration_s), held))
-                held = 0
-        return buckets + ([(duration_s, held)] if held else [])
+    def _skips_between_stages(self) -> dict[tuple[int, int], float]:
+        """Return the bytes of the skips between each two stages of a chain."""
+        between: dict[tuple[int, int], float] = {}
+        for cut in range(len(self.cuts)):
+            component = self.scenario.model.components[self.cuts[cut].component]
+            stages = [number for number, seat in enumerate(self.seats) if seat.cut == cut]
+            starts = [self.stages[number].first_layer for number in stages]
+            for skip in component.skips:
+                source, target = (
+                    stages[bisect_right(starts, layer) - 1] for layer in (skip.source, skip.target)
+                )
+                if source != target:
+                    size = component.layers[skip.source].output_bytes * self.batch
+                    between[source, target] = between.get((source, target), 0.0) + size
+        return between
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops where they belong: before the pipeline, into bubbles, or after its last backward."""

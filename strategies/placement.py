@@ -93,9 +93,9 @@ class Placement:
         """Return the GPUs of all groups that hold a position."""
         return [self.rank(g, position, i) for g in range(self.num_groups) for i in range(self.replicas)]
 
-    def group(self, position: int) -> Group:
-        """Return the group of all GPUs that hold a position, which reduce their gradients together."""
-        ranks = self.ranks(position)
+    def group(self, *positions: int) -> Group:
+        """Return the group of all GPUs that hold one of some positions, which reduce their gradients together."""
+        ranks = [rank for position in positions for rank in self.ranks(position)]
         return Group(len(ranks), len({self.node(rank) for rank in ranks}))
 
     def devices(self, position: int) -> list[int]:

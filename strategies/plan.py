@@ -53,7 +53,7 @@ class Collective:
         operation: ``all_reduce``, ``all_gather``, ``reduce_scatter`` or ``all_to_all``.
         devices: the simulated devices that take part; the replicas that were folded away are in the group.
         size_bytes: bytes of the whole operation.
-        group_position: the position whose replicas form the group, or None: the simulated devices themselves.
+        group: the positions whose replicas form the group, or None: the simulated devices themselves.
         reads: tensors that must be there before it starts.
         writes: tensors that are there, on all its devices, when it ends.
     """
@@ -61,7 +61,7 @@ class Collective:
     operation: str
     devices: tuple[int, ...]
     size_bytes: float
-    group_position: int | None
+    group: tuple[int, ...] | None
     reads: tuple[int, ...]
     writes: tuple[int, ...]
 

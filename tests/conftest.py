@@ -142,7 +142,12 @@ def make_plan(
         placement=placement or Placement(cluster or make_cluster(), len(rows), len(rows), len(rows)),
         collectives=tuple(
             Collective(
-                "all_reduce", devices, size_bytes, position, numbers(reads.split()), numbers(writes.split())
+                "all_reduce",
+                devices,
+                size_bytes,
+                None if position is None else (position,),
+                numbers(reads.split()),
+                numbers(writes.split()),
             )
             for devices, size_bytes, position, reads, writes in collectives
         ),

@@ -335,21 +335,22 @@ def test_every_stage_with_trained_layers_steps_once_after_its_backwards(points):
 
 def test_replicas_reduce_the_gradients_of_every_trained_layer_once(points):
     for point in points:
-        if point.plan.placement.copies == 1 or any(
-            c.operation != "all_reduce" for c in point.plan.collectives
-        ):
+        if any(c.operation != "all_reduce" for c in point.plan.collectives):
             continue
-        trained = Counter()
+        holders, sizes = {}, {}
         for stage in point.plan.stages:
             layers = point.scenario.model.components[stage.component].layers
-            trained[stage.position] += sum(
-                layer.parameters
-                for layer in layers[stage.first_layer : stage.last_layer + 1]
-                if layer.backward == "full"
-            )
-        reduced = Counter()
+            for index in range(stage.first_layer, stage.last_layer + 1):
+                if layers[index].backward == "full":
+                    holders.setdefault((stage.component, index), set()).add(stage.position)
+                    sizes[stage.component, index] = layers[index].parameters
+        trained, reduced = Counter(), Counter()
+        for layer, positions in holders.items():
+            if point.plan.placement.copies * len(positions) > 1:
+                trained[tuple(sorted(positions))] += sizes[layer]
         for collective in point.plan.collectives:
-            reduced[collective.group_position] += collective.size_bytes
+            assert collective.group == tuple(sorted(collective.devices)), point
+            reduced[collective.group] += collective.size_bytes
         gradient_bytes = point.scenario.workload.recipe.gradient_bytes
         assert reduced == {p: count * gradient_bytes for p, count in trained.items() if count}, point
 
@@ -470,10 +471,11 @@ def test_frozen_outputs_reach_the_backbone_whole(points):
     for point in points:
         model = point.scenario.model
         needed_bytes = sum(
-            model.components[i].layers[-1].output_bytes
+            size
             for backbone in model.backbones
             for i in model.inputs_of(backbone)
             if i in model.frozen
+            for _, size in model.reads_of(backbone, i)
         )
         last = {(i, len(model.components[i].layers) - 1) for i in model.frozen}
         kept = [point.plan.tensors[tensor] for tensor, _ in point.plan.kept]

@@ -122,7 +122,7 @@ def test_an_output_is_made_of_the_pieces_that_its_writers_hold(two):
     layout = Layout(two, 4)
     for layer in range(2):
         layout.place(0, layer, 4, (0, 1))
-    pieces = layout.work.output(0, 1, 4)
+    pieces = layout.work.output(0, 1, 4, bytes_per_sample=1.0)
     assert sorted(layout.tensors[tensor].size_bytes for tensor in pieces) == [1.0, 2.0]
 
 

@@ -6,8 +6,10 @@ from profiles.errors import InfeasibleError
 from sim.engine import simulate
 from strategies.actions import format_order
 from strategies.linear import gpipe_order, one_forward_one_backward_order
-from strategies.pipeline import BUCKET_BYTES, Cut, PipelineBuilder, Recipe, Shape
+from strategies.pipeline import PipelineBuilder, Recipe
+from strategies.reduction import BUCKET_BYTES
 from strategies.registry import make_strategy
+from strategies.stages import Cut, Shape
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def build(make):
         cut = Cut(component, tuple(range(0, layers + 1, layers // degree)))
         rows = one_forward_one_backward_order(degree, micro_batches)
         shape = Shape(degree, micro_batches, degree)
-        return PipelineBuilder(scenario, shape, cut, rows, recipe or Recipe()).build()
+        return PipelineBuilder(scenario, shape, [cut], rows, recipe or Recipe()).build()
 
     return plan
 
@@ -145,9 +147,9 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_equation(make):
 def test_a_stage_reduces_its_gradients_after_its_last_backward(make, build):
     unet = make.component("unet", [1.0] * 2, parameters=10)
     plan = build(make.model(unet), 2, micro_batches=2, batch_size=4, num_gpus=4)
-    assert [(c.devices, c.size_bytes, c.group_position) for c in plan.collectives] == [
-        ((0,), 40.0, 0),
-        ((1,), 40.0, 1),
+    assert [(c.devices, c.size_bytes, c.group) for c in plan.collectives] == [
+        ((0,), 40.0, (0,)),
+        ((1,), 40.0, (1,)),
     ]
     assert format_order(plan.order) == "0F0 0F1 0B0 0B1 0O\n1F0 1B0 1F1 1B1 1O\n"
 
@@ -161,7 +163,7 @@ def test_one_copy_of_a_stage_reduces_nothing(make, build):
 def test_locked_layers_have_neither_gradients_nor_a_step(make, build):
     unet = make.component("unet", [1.0] * 4, parameters=10, locked=(1, 2, 3))
     plan = build(make.model(unet), 2, batch_size=2, num_gpus=4)
-    assert [(c.group_position, c.size_bytes) for c in plan.collectives] == [(0, 40.0)]
+    assert [(c.group, c.size_bytes) for c in plan.collectives] == [((0,), 40.0)]
     assert format_order(plan.order) == "0F0 0B0 0O\n1F0 1B0\n"
 
 

@@ -128,7 +128,7 @@ def test_ports_of_one_node_are_one_port_to_all_its_devices(nodes_of):
 
 def test_a_collective_counts_what_every_member_of_every_group_sends(nodes_of):
     network = Network(Placement(nodes_of(8), 8, 2, 2))
-    among_replicas = network.collective(Collective("all_reduce", (0,), 100.0, 0, (), ()))
+    among_replicas = network.collective(Collective("all_reduce", (0,), 100.0, (0,), (), ()))
     among_positions = network.collective(Collective("all_gather", (0, 1), 100.0, None, (), ()))
     assert among_replicas.sent_bytes == 4 * 2 * 0.75 * 100
     assert among_positions.sent_bytes == 4 * 2 * 0.5 * 100
@@ -136,8 +136,8 @@ def test_a_collective_counts_what_every_member_of_every_group_sends(nodes_of):
 
 def test_rings_of_one_node_hold_its_port_both_ways(nodes_of):
     network = Network(Placement(nodes_of(2), 8, 2, 2))
-    first = network.collective(Collective("all_reduce", (0,), 1e8, 0, (), ()))
-    second = network.collective(Collective("all_reduce", (1,), 1e8, 1, (), ()))
+    first = network.collective(Collective("all_reduce", (0,), 1e8, (0,), (), ()))
+    second = network.collective(Collective("all_reduce", (1,), 1e8, (1,), (), ()))
     assert first.ports == second.ports
     assert len(first.ports) == 2
     assert first.wire_s == 2 * 0.75
