@@ -86,7 +86,8 @@ def cut_backbone(strategy: Linear, scenario: Scenario) -> Cut:
     layers = scenario.model.components[component].layers
     degree = strategy.pipeline_degree
     if strategy.partition == "optimal":
-        cut = Cut(component, _optimal(strategy, scenario).boundaries)
+        shape, local = shape_of(strategy), strategy.skip_route == "local"
+        cut = Cut(component, optimal_boundaries(scenario, shape, component, degree, local_skips=local))
     else:
         blocks = len({layer.block for layer in layers})
         if degree > blocks:
@@ -120,35 +121,53 @@ def _refuse_crossing_skips(scenario: Scenario, cut: Cut) -> None:
             )
 
 
-def _optimal(strategy: Linear, scenario: Scenario) -> Partition:
-    shape, local_skips = shape_of(strategy), strategy.skip_route == "local"
-    num_layers = len(scenario.model.components[scenario.backbone].layers)
-    if shape.degree > num_layers:
+def optimal_boundaries(
+    scenario: Scenario, shape: Shape, component: int, num_stages: int, *, local_skips: bool = False
+) -> tuple[int, ...]:
+    """Return the boundaries of the optimal partition of a backbone.
+
+    Raises:
+        InfeasibleError: there are fewer layers, or legal cuts, than it takes.
+    """
+    num_layers = len(scenario.model.components[component].layers)
+    if num_stages > num_layers:
         raise InfeasibleError(
-            f"pipeline_degree({shape.degree}) exceeds the {num_layers} layers of the backbone",
+            f"pipeline_degree({shape.degree}) exceeds the {num_layers} layers of the backbone"
+            if num_stages == shape.degree
+            else f"{num_stages // shape.degree} stages per position * pipeline_degree({shape.degree}) ="
+            f" {num_stages} exceeds the {num_layers} layers of the backbone",
             "more stages than layers",
         )
     probability = scenario.extra_forward_probability(shape.placement(scenario).num_groups)
-    feedback_s = _feedback_s(scenario, shape)
+    fed_back_s = feedback_s(scenario, shape, component, (shape.degree - 1, 0))
 
     def solve() -> Partition:
-        costs = chain_costs(scenario, shape, local_skips=local_skips)
-        return optimal_partition(costs, shape.degree, shape.micro_batches, probability, feedback_s)
+        costs = chain_costs(scenario, shape, component, local_skips=local_skips)
+        return optimal_partition(costs, num_stages, shape.micro_batches, probability, fed_back_s)
 
     # group sizes on links alike have one answer
-    links = (_slowest_hop(scenario, shape), _reduction(scenario, shape), feedback_s)
-    key = ("partition", shape.degree, shape.micro_batches, local_skips, probability, links)
+    links = (_slowest_hop(scenario, shape), _reduction(scenario, shape), fed_back_s)
+    key = (
+        "partition",
+        component,
+        num_stages,
+        shape.degree,
+        shape.micro_batches,
+        local_skips,
+        probability,
+        links,
+    )
     try:
-        return scenario.remember(key, solve)
+        return scenario.remember(key, solve).boundaries
     except ValueError as error:
         raise InfeasibleError(str(error), "no legal cuts") from None
 
 
-def chain_costs(scenario: Scenario, shape: Shape, *, local_skips: bool) -> ChainCosts:
+def chain_costs(scenario: Scenario, shape: Shape, backbone: int, *, local_skips: bool = False) -> ChainCosts:
     """Return what the partition is optimised on: layers, messages over each cut, gradient reduction."""
-    component = scenario.model.components[scenario.backbone]
+    component = scenario.model.components[backbone]
     batch = shape.local_batch(scenario)
-    forward_s, backward_s = layer_times(scenario, scenario.backbone, batch)
+    forward_s, backward_s = layer_times(scenario, backbone, batch)
     cuts = range(len(component.layers) - 1)
     cut_bytes = np.array([component.cut_bytes(cut) for cut in cuts]) * batch
     wire_s, delay_s = _slowest_hop(scenario, shape)
@@ -191,36 +210,43 @@ def _reduction(scenario: Scenario, shape: Shape) -> tuple[float, float]:
     return scenario.remember(("reduction", shape.degree, shape.group_size), time)
 
 
-def _feedback_s(scenario: Scenario, shape: Shape) -> float:
+def feedback_s(scenario: Scenario, shape: Shape, backbone: int, positions: tuple[int, int]) -> float:
     """Return the time of the message that feeds the extra forward's output back (T_F of Eq. 18)."""
-    if shape.degree == 1:
+    if positions[0] == positions[1]:
         return 0.0
-    route = _network(scenario, shape).route(shape.degree - 1, 0)
-    output = scenario.model.components[scenario.backbone].layers[-1].output_bytes
+    route = _network(scenario, shape).route(*positions)
+    output = scenario.model.components[backbone].layers[-1].output_bytes
     return output * shape.local_batch(scenario) * route.wire_s_per_byte + route.delay_s
 
 
-def pipeline_degrees(scenario: Scenario) -> list[int]:
-    """Return the pipeline degrees worth a look: divisors of the GPUs, at most as many as the backbone has blocks.
+def pipeline_degrees(scenario: Scenario, backbones: Sequence[int], stages_per_position: int = 1) -> list[int]:
+    """Return the pipeline degrees worth a look: divisors of the GPUs, with at most one stage per block.
 
     Raises:
         InfeasibleError: there is none.
     """
-    gpus = scenario.workload.num_gpus
-    blocks = len({layer.block for layer in scenario.model.components[scenario.backbone].layers})
-    degrees = [degree for degree in divisors(gpus) if 2 <= degree <= blocks]
+    gpus, components = scenario.workload.num_gpus, scenario.model.components
+    blocks = min(len({layer.block for layer in components[i].layers}) for i in backbones)
+    degrees = [degree for degree in divisors(gpus) if 2 <= degree <= blocks // stages_per_position]
     if not degrees:
+        each = "" if stages_per_position == 1 else f" / {stages_per_position} stages per position"
         raise InfeasibleError(
-            f"no divisor of gpus({gpus}) between 2 and the {blocks} blocks of the backbone",
+            f"no divisor of gpus({gpus}) between 2 and the {blocks} blocks of the backbone{each}",
             "no pipeline degree",
         )
     return degrees
 
 
-def shapes(scenario: Scenario) -> Iterator[Shape]:
-    """Yield the shapes worth a look: every degree, group size and number of micro-batches that divides."""
+def shapes(
+    scenario: Scenario, stages_per_position: int = 1, backbones: Sequence[int] | None = None
+) -> Iterator[Shape]:
+    """Yield the shapes worth a look: every degree, group size and number of micro-batches that divides.
+
+    Raises:
+        InfeasibleError: there is none, or the model has several backbones and none are named.
+    """
     gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
-    for degree in pipeline_degrees(scenario):
+    for degree in pipeline_degrees(scenario, backbones or [scenario.backbone], stages_per_position):
         samples = batch * degree // gpus
         counts = [1] if batch * degree % gpus else divisors(samples)
         for size in divisors(gpus):

@@ -7,7 +7,7 @@ last backward of a stage.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strategies.actions import (
     BACKWARD,
@@ -22,8 +22,9 @@ from strategies.footprint import resident_buffers, saved_bytes
 from strategies.frozen import Draft, FrozenWork, PlacedOp, all_at_once
 from strategies.plan import Collective, Filling, Plan, Tensor
 from strategies.reduction import reduce_and_step
+from strategies.rendezvous import posted_in_time
 from strategies.scenario import Scenario
-from strategies.stages import Cut, Seat, Shape, make_stages, seats_of, weight_part_s
+from strategies.stages import Cut, Seat, Shape, handover_bytes, make_stages, seats_of, weight_part_s
 
 Rows = Sequence[Sequence[StageAction]]
 
@@ -67,7 +68,9 @@ class PipelineBuilder:
         self.kept: list[tuple[int, int]] = []
         self.rows: list[list[Draft]] = [[] for _ in range(shape.degree)]
         self._known: dict[tuple[str, int, int], int] = {}
-        self._handovers = [self._handover_bytes(stage) for stage in range(len(self.stages))]
+        self._handovers = [
+            handover_bytes(scenario, stage, self.batch, recipe.skip_route) for stage in self.stages
+        ]
         self._saved = [saved_bytes(scenario, stage, self.batch) for stage in self.stages]
         self._skips = self._skips_between_stages() if recipe.skip_route == "local" else {}
         self._order = [self._with_extra_forwards(row) for row in rows]
@@ -215,15 +218,6 @@ class PipelineBuilder:
         output_bytes = self.scenario.model.components[last.component].layers[last.last_layer].output_bytes
         return self.tensor("feedback", seat.last, index, output_bytes * self.batch)
 
-    def _handover_bytes(self, stage: int) -> float:
-        """Return what a stage hands over to the next, and gets the gradient of, for each micro-batch."""
-        component, last = (
-            self.scenario.model.components[self.stages[stage].component],
-            self.stages[stage].last_layer,
-        )
-        relayed = self.recipe.skip_route == "relay"
-        return (component.cut_bytes(last) if relayed else component.layers[last].output_bytes) * self.batch
-
     def _skips_between_stages(self) -> dict[tuple[int, int], float]:
         """Return the bytes of the skips between each two stages of a chain."""
         between: dict[tuple[int, int], float] = {}
@@ -281,7 +275,7 @@ class PipelineBuilder:
         if self.recipe.cross_iteration:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
             prologue_s = sum(layer.duration_s for layer in work)
-        return Plan(
+        plan = Plan(
             ops=tuple(tuple(draft.finish() for draft in row) for row in self.rows),
             tensors=tuple(self.tensors),
             placement=self.placement,
@@ -290,12 +284,14 @@ class PipelineBuilder:
             resident=tuple(resident_buffers(self.scenario, stages, self.batch) for stages in hosted),
             given=tuple(self.given),
             kept=tuple(self.kept),
-            posted_after=self._posted_at_once() if self.recipe.blocking else {},
-            blocking=self.recipe.blocking,
             cross_iteration=self.recipe.cross_iteration,
             prologue_s=prologue_s,
             filling=filling,
         )
+        if not self.recipe.blocking:
+            return plan
+        posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
+        return replace(plan, blocking=True, posted_after=posted | self._posted_at_once())
 
     def _posted_at_once(self) -> dict[tuple[int, int], int]:
         """Return receives that do not wait for their turn: each side of a pipeline would wait for the other.

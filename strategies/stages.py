@@ -125,6 +125,17 @@ def make_stages(scenario: Scenario, cut: Cut, batch: int) -> tuple[Stage, ...]:
     )  # fmt: skip
 
 
+def handover_bytes(scenario: Scenario, stage: Stage, batch: int, skip_route: str) -> float:
+    """Return what a stage hands over to the next, and gets the gradient of, for one micro-batch.
+
+    Relayed, every live skip goes with the hidden state. What is carried, forwards alone, is not counted.
+    """
+    component = scenario.model.components[stage.component]
+    if skip_route == "relay":
+        return component.cut_bytes(stage.last_layer) * batch
+    return component.layers[stage.last_layer].output_bytes * batch
+
+
 def weight_part_s(scenario: Scenario, stage: Stage, batch: int) -> float:
     """Return the seconds of a stage's backward that can wait: the gradients of its weights.
 

@@ -1,0 +1,227 @@
+"""Staged pipelines: what strategies with several stages per position share, whatever their order.
+
+A layout says which stages lie where. From it follow the plan, a bound that holds for every order, the least
+memory, and the problem that list scheduling orders.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from profiles.errors import InfeasibleError
+from strategies.footprint import resident_buffers, saved_bytes
+from strategies.linear import feedback_s, frozen_s, optimal_boundaries, step_s
+from strategies.network import network_of
+from strategies.ordering import Chain, Problem
+from strategies.partition import block_partition
+from strategies.pipeline import PipelineBuilder, Recipe, Rows
+from strategies.plan import Plan, Stage
+from strategies.scenario import Scenario
+from strategies.stages import Cut, Seat, Shape, handover_bytes, make_stages, seats_of, weight_part_s
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Stages on positions.
+
+    Attributes:
+        shape: the integers of the pipeline.
+        cuts: its chains.
+        skip_route: how skips travel.
+        stages: their stages, numbered one chain after the other.
+        seats: where each stage sits in its chain.
+    """
+
+    shape: Shape
+    cuts: tuple[Cut, ...]
+    skip_route: str
+    stages: tuple[Stage, ...]
+    seats: tuple[Seat, ...]
+
+    @classmethod
+    def of(cls, scenario: Scenario, shape: Shape, cuts: Sequence[Cut], skip_route: str) -> "Layout":
+        """Return the layout of some cuts."""
+        batch = shape.local_batch(scenario)
+        stages = tuple(stage for cut in cuts for stage in make_stages(scenario, cut, batch))
+        return cls(shape, tuple(cuts), skip_route, stages, seats_of(cuts))
+
+    def micro_batches(self, cut: int) -> range:
+        """Return the micro-batches that pass through a chain."""
+        return range(*(self.cuts[cut].micro_batches or (0, self.shape.micro_batches)))
+
+
+def cut_chain(
+    scenario: Scenario, shape: Shape, component: int, positions: Sequence[int], partition: str
+) -> Cut:
+    """Return a backbone cut into one stage per entry of ``positions``: equal blocks, or the optimal partition.
+
+    Raises:
+        InfeasibleError: there are fewer blocks or layers than stages.
+    """
+    if partition == "optimal":
+        return Cut(
+            component, optimal_boundaries(scenario, shape, component, len(positions)), tuple(positions)
+        )
+    blocks = [layer.block for layer in scenario.model.components[component].layers]
+    if len(positions) > len(set(blocks)):
+        raise InfeasibleError(
+            f"{len(positions) // shape.degree} stages per position * pipeline_degree({shape.degree}) ="
+            f" {len(positions)} exceeds the {len(set(blocks))} blocks of the backbone",
+            "more stages than blocks",
+        )
+    return Cut(component, block_partition(blocks, len(positions)), tuple(positions))
+
+
+def refuse_distant_skips(scenario: Scenario, layout: Layout) -> None:
+    """Refuse skips that must stay on one device although their ends lie on two.
+
+    Raises:
+        InfeasibleError: there is one.
+    """
+    for number, cut in enumerate(layout.cuts):
+        own = [stage for stage, seat in zip(layout.stages, layout.seats, strict=True) if seat.cut == number]
+        at = {layer: s.position for s in own for layer in range(s.first_layer, s.last_layer + 1)}
+        for skip in scenario.model.components[cut.component].skips:
+            if at[skip.source] != at[skip.target]:
+                raise InfeasibleError(
+                    f"skip_route is local, but the skip from layer {skip.source} to {skip.target} leads from"
+                    f" position {at[skip.source]} to {at[skip.target]}",
+                    "a skip that must stay local leaves its device",
+                )
+
+
+def staged_plan(scenario: Scenario, layout: Layout, rows: Rows, *, blocking: bool) -> Plan:
+    """Return the plan of an order whose frozen work runs before it."""
+    recipe = Recipe(blocking=blocking, skip_route=layout.skip_route)
+    return PipelineBuilder(scenario, layout.shape, layout.cuts, rows, recipe).build()
+
+
+def problem_of(scenario: Scenario, layout: Layout, *, in_flight: tuple[int, ...] | None = None) -> Problem:
+    """Return what list scheduling is to order: the stages' real times, and messages on ports nobody shares."""
+    chains = []
+    for number in range(len(layout.cuts)):
+        stages = tuple(s for s, seat in enumerate(layout.seats) if seat.cut == number)
+        chains.append(Chain(stages, tuple(layout.micro_batches(number))))
+    hops = [_hop_s(scenario, layout, stage) for stage in range(len(layout.stages))]
+    return Problem(
+        forward_s=tuple(stage.forward_s for stage in layout.stages),
+        backward_s=tuple(stage.backward_s for stage in layout.stages),
+        positions=tuple(stage.position for stage in layout.stages),
+        chains=tuple(chains),
+        forward_lag_s=tuple(there for there, _ in hops),
+        backward_lag_s=tuple(0.0 if seat.before is None else hops[seat.before][1] for seat in layout.seats),
+        in_flight=in_flight,
+    )
+
+
+def _hop_s(scenario: Scenario, layout: Layout, stage: int) -> tuple[float, float]:
+    """Return seconds from a stage to the next and back for one micro-batch; none where both share a device."""
+    after = layout.seats[stage].after
+    if after is None or layout.stages[after].position == layout.stages[stage].position:
+        return 0.0, 0.0
+    network = network_of(scenario, layout.shape.placement(scenario))
+    positions = layout.stages[stage].position, layout.stages[after].position
+    batch = layout.shape.local_batch(scenario)
+    size = handover_bytes(scenario, layout.stages[stage], batch, layout.skip_route)
+    carried = scenario.model.components[layout.stages[stage].component].carried_bytes * batch
+    there, back = network.route(*positions), network.route(*positions[::-1])
+    return (
+        (size + carried) * there.wire_s_per_byte + there.delay_s,
+        size * back.wire_s_per_byte + back.delay_s,
+    )
+
+
+def staged_bound(
+    scenario: Scenario, layout: Layout, *, frozen_first: bool = True, split: bool = False
+) -> float:
+    """Return seconds below which no order of a layout can take.
+
+    The passes of a position that come late in their chain wait for all passes before them, and what follows the
+    early ones must come after: for every such pair of limits, waiting before, the work between and waiting after
+    add up.
+
+    Args:
+        scenario: what is asked about.
+        layout: the stages.
+        frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
+        split: the gradients of weights may be computed later than those of inputs.
+    """
+    lanes = [_lanes(scenario, layout, number, split=split) for number in range(len(layout.cuts))]
+    degree = layout.shape.degree
+    step = [
+        [step_s(scenario, layout.shape, s) for s in layout.stages if s.position == p] for p in range(degree)
+    ]
+    before_s = frozen_s(scenario, layout.shape) if frozen_first else 0.0
+    last_s = min(step_s(scenario, layout.shape, layout.stages[seat.first]) for seat in layout.seats)
+    return before_s + max(
+        _least_s(
+            [lane for chain in lanes for lane in chain if lane[0] == p], min(step[p], default=0.0), last_s
+        )
+        for p in range(degree)
+    )
+
+
+Lane = tuple[int, float, float, float]
+"""One pass of a stage by all its micro-batches: position, seconds before, of its work, and after it."""
+
+
+def _lanes(scenario: Scenario, layout: Layout, cut: int, *, split: bool) -> list[Lane]:
+    """Return the passes of a chain in the order in which a micro-batch takes them, then what may wait."""
+    batch = layout.shape.local_batch(scenario)
+    numbers = [stage for stage, seat in enumerate(layout.seats) if seat.cut == cut]
+    count = len(layout.micro_batches(cut))
+    stages = [layout.stages[s] for s in numbers]
+    hops = [_hop_s(scenario, layout, s) for s in numbers]
+    forward = [(stage, stage.forward_s, there) for stage, (there, _) in zip(stages, hops, strict=True)]
+    lags = [0.0, *(back for _, back in hops[:-1])]
+    waits = [weight_part_s(scenario, stage, batch) if split else 0.0 for stage in stages]
+    backward = [
+        (stage, stage.backward_s - wait, lag) for stage, wait, lag in zip(stages, waits, lags, strict=True)
+    ]
+    passes = [*forward, *reversed(backward)]
+    if scenario.workload.extra_forward:
+        ends = layout.stages[numbers[-1]].position, layout.stages[numbers[0]].position
+        fed_back_s = feedback_s(scenario, layout.shape, layout.cuts[cut].component, ends)
+        passes = [*forward[:-1], (*forward[-1][:2], fed_back_s), *passes]
+    spans = [seconds + lag for _, seconds, lag in passes]
+    heads = list(accumulate(spans, initial=0.0))
+    lanes = [
+        (stage.position, heads[i], count * seconds, heads[-1] - heads[i] - seconds)
+        for i, (stage, seconds, _) in enumerate(passes)
+    ]
+    ends_s = dict(zip(reversed(range(len(stages))), heads[-1 - len(stages) :], strict=False))
+    return lanes + [
+        (stage.position, ends_s[i] + stage.backward_s - waits[i], count * waits[i], 0.0)
+        for i, stage in enumerate(stages)
+        if waits[i]
+    ]
+
+
+def _least_s(lanes: Sequence[Lane], step_s: float, last_step_s: float) -> float:
+    """Return the longest waiting before, work between and waiting after over all pairs of limits."""
+    longest = 0.0
+    for head in {lane[1] for lane in lanes}:
+        late = [lane for lane in lanes if lane[1] >= head]
+        for tail in {lane[3] for lane in late}:
+            work = sum(lane[2] for lane in late if lane[3] >= tail)
+            longest = max(longest, head + work + max(tail + last_step_s, step_s))
+    return longest
+
+
+def staged_least_memory(scenario: Scenario, layout: Layout, in_flight: Sequence[int]) -> float:
+    """Return bytes that the fullest device cannot do without.
+
+    Args:
+        scenario: model and recipe.
+        layout: the stages.
+        in_flight: for each stage the micro-batches whose activations it holds at once at least.
+    """
+    batch, fullest = layout.shape.local_batch(scenario), 0.0
+    for position in range(layout.shape.degree):
+        hosted = [
+            (s, count) for s, count in zip(layout.stages, in_flight, strict=True) if s.position == position
+        ]
+        state = resident_buffers(scenario, [stage for stage, _ in hosted], batch)
+        held = sum(count * saved_bytes(scenario, stage, batch) for stage, count in hosted)
+        fullest = max(fullest, sum(buffer.size_bytes for buffer in state) + held)
+    return fullest
