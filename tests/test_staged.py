@@ -1,0 +1,206 @@
+"""Several stages per position: what moves, what is summed, what waits, whatever the order."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import InfeasibleError
+from sim.engine import simulate
+from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction
+from strategies.pipeline import PipelineBuilder, Recipe
+from strategies.rendezvous import posted_in_time
+from strategies.staged import Layout, problem_of, refuse_distant_skips, staged_bound, staged_plan
+from strategies.stages import Cut, Shape
+
+
+def fill_and_drain(layout):
+    """All forwards as a wave front, then all backwards: an order that every layout can carry out."""
+    rows = [[] for _ in range(layout.shape.degree)]
+    for kind in (FORWARD, BACKWARD):
+        actions = []
+        for stage, seat in enumerate(layout.seats):
+            depth = stage - seat.first if kind == FORWARD else seat.last - stage
+            actions += [(depth + m, -depth, stage, m) for m in layout.micro_batches(seat.cut)]
+        for _, _, stage, m in sorted(actions):
+            rows[layout.stages[stage].position].append(StageAction(stage, kind, m))
+    return rows
+
+
+def folded(degree):
+    """Positions of a wave: down and up again."""
+    return (*range(degree), *reversed(range(degree)))
+
+
+def around(degree):
+    """Positions of two chunks: down, and once more from the start."""
+    return (*range(degree), *range(degree))
+
+
+def both_ways(backbones, degree, micro_batches, boundaries):
+    """Cuts of two chains that run against one another."""
+    half = micro_batches // 2
+    one = backbones[0] == backbones[1]
+    return [
+        Cut(backbones[0], boundaries, tuple(range(degree)), (0, half) if one else None),
+        Cut(backbones[1], boundaries, tuple(reversed(range(degree))), (half, micro_batches) if one else None),
+    ]
+
+
+def unet(make, blocks, name="unet", **rest):
+    skips = [(i, blocks - 1 - i) for i in range(blocks // 2)]
+    return make.component(name, [1.0] * blocks, output_bytes=1.0, skips=skips, parameters=10, **rest)
+
+
+def layout_of(make, kind, degree, micro_batches, route="relay", num_gpus=None, cluster=None, **workload):
+    blocks = 4 * degree
+    encoder = make.component("encoder", [0.5], trainable=False, output_bytes=4.0)
+    first = unet(make, blocks, inputs=["encoder"])
+    second = unet(make, blocks, name="second", inputs=["encoder"])
+    model = make.model(encoder, first, *([second] if kind == "two backbones" else []))
+    gpus = num_gpus or degree
+    scenario = make.scenario(
+        model, cluster or make.cluster(), gpus, micro_batches * gpus // degree, **workload
+    )
+    halves = tuple(range(0, blocks + 1, 2))
+    cuts = {
+        "wave": [Cut(1, halves, folded(degree))],
+        "chunks": [Cut(1, halves, around(degree))],
+        "both ways": both_ways((1, 1), degree, micro_batches, halves[::2]),
+        "two backbones": both_ways((1, 2), degree, micro_batches, halves[::2]),
+    }[kind]
+    return scenario, Layout.of(scenario, Shape(degree, micro_batches, degree), cuts, route)
+
+
+KINDS = ["wave", "chunks", "both ways", "two backbones"]
+
+
+@pytest.mark.parametrize("blocks_per_stage", [1, 2, 3])
+@pytest.mark.parametrize("degree", [2, 4, 6])
+def test_skips_between_stages_of_one_device_move_nothing(make, degree, blocks_per_stage):
+    blocks = 2 * degree * blocks_per_stage
+    scenario = make.scenario(make.model(unet(make, blocks)), make.cluster(), degree, 3)
+    boundaries = tuple(range(0, blocks + 1, blocks_per_stage))
+    layout = Layout.of(scenario, Shape(degree, 3, degree), [Cut(0, boundaries, folded(degree))], "local")
+    refuse_distant_skips(scenario, layout)
+    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=False))
+    assert trace.p2p_bytes == 2 * 3 * 2 * (degree - 1)
+
+
+def test_relayed_skips_travel_although_their_ends_share_a_device(make):
+    scenario, layout = layout_of(make, "wave", 2, 1)
+    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=False))
+    # cuts after blocks 1 and 5 lie between devices; 2 skips are live over each, beside the hidden state
+    assert trace.p2p_bytes == 2 * 2 * 3
+
+
+def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
+    chain = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(0, 2)])
+    scenario = make.scenario(make.model(chain), make.cluster(), 4, 1)
+    layout = Layout.of(scenario, Shape(4, 1, 4), [Cut(0, (0, 1, 2, 3, 4))], "local")
+    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    trace = simulate(plan)
+    assert trace.p2p_bytes == 2 * (3 + 1)
+    sent = {(t.source, t.target) for t in trace.wiring.transfers if t is not None}
+    assert {(0, 2), (2, 0)} <= sent
+    with pytest.raises(InfeasibleError, match="the skip from layer 0 to 2 leads from position 0 to 2"):
+        refuse_distant_skips(scenario, layout)
+
+
+def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make):
+    scenario, layout = layout_of(make, "both ways", 4, 4, num_gpus=8)
+    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    assert sorted(c.group for c in plan.collectives) == [(0, 3), (0, 3), (1, 2), (1, 2)]
+    assert {c.size_bytes for c in plan.collectives} == {4 * 10 * 4.0}
+    assert {len(c.reads) for c in plan.collectives} == {2}
+    trace = simulate(plan)
+    assert trace.collective_bytes == 4 * 2 * 3 * 160.0  # rings of four: each sends 2 * 3 / 4 of the whole
+
+
+def test_both_backbones_of_two_read_what_they_need_at_their_own_end(make):
+    scenario, layout = layout_of(make, "two backbones", 2, 2)
+    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    readers = {
+        (op.action.stage, device)
+        for device, ops in enumerate(plan.ops)
+        for op in ops
+        if isinstance(op.action, StageAction)
+        for tensor in op.reads
+        if plan.tensors[tensor].role == "frozen"
+    }
+    assert readers == {(0, 0), (2, 1)}
+
+
+def test_the_two_parts_of_a_backward_share_its_time_and_gradients_wait_for_the_second(make):
+    chain = make.component("unet", [1.0] * 4, parameters=10, locked=(3,))
+    scenario = make.scenario(make.model(chain), make.cluster(), 2, 2)
+    rows = [[StageAction(s, k, 0) for k in "FIW"] for s in range(2)]
+    plan = PipelineBuilder(scenario, Shape(2, 1, 2), [Cut(0, (0, 2, 4))], rows, Recipe()).build()
+    durations = {(op.action.stage, op.action.kind): op.duration_s for ops in plan.ops for op in ops}
+    # two samples; a locked layer has no weight part
+    assert durations[0, "I"] == durations[0, "W"] == 4.0
+    assert (durations[1, "I"], durations[1, "W"]) == (6.0, 2.0)
+    trace = simulate(plan)
+    assert [trace.ends[0][-2], trace.starts[0][-1]] == [trace.starts[0][-1]] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extra_forwards_come_first_and_feed_back_to_the_start_of_their_chain(make, kind):
+    scenario, layout = layout_of(make, kind, 2, 4, extra_forward=True)
+    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    for row in plan.order:
+        kinds = [action.kind for action in row if isinstance(action, StageAction)]
+        extras = kinds.count(EXTRA_FORWARD)
+        assert extras == kinds.count(FORWARD)
+        assert kinds[:extras] == [EXTRA_FORWARD] * extras
+    simulate(plan)
+
+
+@settings(max_examples=60)
+@given(
+    kind=st.sampled_from(KINDS),
+    degree=st.sampled_from([2, 4]),
+    micro_batches=st.sampled_from([2, 4, 6]),
+    route=st.sampled_from(["relay", "local"]),
+    blocking=st.booleans(),
+    extra=st.booleans(),
+)
+def test_no_order_deadlocks_or_undercuts_the_bound(make, kind, degree, micro_batches, route, blocking, extra):
+    cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05))
+    scenario, layout = layout_of(
+        make, kind, degree, micro_batches, route, 2 * degree, cluster, extra_forward=extra
+    )
+    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=blocking))
+    bound_s = staged_bound(scenario, layout)
+    assert 0 < bound_s <= trace.end_s * (1 + 1e-12)
+
+
+def test_waiting_for_messages_takes_longer_than_overlapping_them(make):
+    cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05))
+    scenario, layout = layout_of(make, "wave", 4, 4, cluster=cluster)
+    rows = fill_and_drain(layout)
+    overlapped, waiting = (
+        simulate(staged_plan(scenario, layout, rows, blocking=blocking)).end_s for blocking in (False, True)
+    )
+    assert waiting > overlapped
+
+
+def test_a_receive_is_posted_at_the_first_pause_after_the_tensor_is_written(make):
+    plan = make.plan(
+        [
+            [make.op("0F0", 2.0, writes="a"), make.op("0F1", 2.0)],
+            [make.op("1F5", 1.0), make.op("1F6", 2.5), make.op("1F7", 1.0), make.op("1F0", 1.0, reads="a")],
+        ]
+    )
+    assert posted_in_time(plan) == {(0, 1): 1}
+
+
+def test_the_problem_holds_real_times_and_messages_between_devices_alone(make):
+    cluster = make.cluster(make.link("nvswitch", 2.0, 0.1, 0.4))
+    scenario, layout = layout_of(make, "wave", 2, 2, "local", cluster=cluster)
+    problem = problem_of(scenario, layout)
+    assert problem.positions == (0, 1, 1, 0)
+    assert problem.forward_s == (2.0,) * 4
+    assert problem.backward_s == (4.0,) * 4
+    assert problem.forward_lag_s == pytest.approx((1.0, 0.0, 1.0, 0.0))
+    assert problem.backward_lag_s == pytest.approx((0.0, 1.0, 0.0, 1.0))
+    assert problem.chains[0].stages == (0, 1, 2, 3)
