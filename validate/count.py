@@ -1,35 +1,41 @@
 """Counting: parameters, work and bytes of every layer, from one forward pass of the real module.
 
-The pass runs on torch's meta device in half precision: shapes and operators are real, numbers are not.
+The pass runs on torch's meta device: shapes and operators are real, numbers are not.
 """
 
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.errors import InputError
-from validate.architectures import DTYPE, Architecture, ComponentSpec
 from validate.attention import OpaqueAttention
 from validate.layering import LayerSpec
+from validate.specs import Architecture, ComponentSpec
 from validate.tally import Tally, Work, tensor_bytes
+
+DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentCount:
-    """One component, counted: ``layers[i]`` does ``work[i]``; skips are pairs of layer indices."""
+    """One component, counted: ``layers[i]`` does ``work[i]``; skips are pairs of layer indices.
+
+    ``reads`` are (name of an input, layer that reads it, bytes that it reads).
+    """
 
     spec: ComponentSpec
     image_tokens: int
     layers: tuple[LayerSpec, ...]
     work: tuple[Work, ...]
     skips: tuple[tuple[int, int], ...]
+    reads: tuple[tuple[str, int, int], ...]
     carried_bytes: int
 
     @property
@@ -62,27 +68,26 @@ def count(architecture: Architecture, height: int | None = None, width: int | No
         width: pixels; the architecture's own by default.
 
     Raises:
-        InputError: a side is not a multiple of the architecture's granularity.
+        InputError: a side is not a multiple of the architecture's granularity, or too large.
     """
     height = architecture.height if height is None else height
     width = architecture.width if width is None else width
     for side, pixels in (("height", height), ("width", width)):
-        if pixels < 1 or pixels % architecture.granularity:
-            rule = f"a positive multiple of {architecture.granularity} pixels for {architecture.title}"
-            raise InputError(f"{side} is {pixels}, must be {rule}")
-    components = tuple(count_component(spec, height, width) for spec in architecture.components)
+        _check_side(architecture, side, pixels)
+    components = tuple(
+        count_component(spec, height, width, architecture.dtype) for spec in architecture.components
+    )
     return ModelCount(architecture, height, width, components)
 
 
-def count_component(spec: ComponentSpec, height: int, width: int) -> ComponentCount:
-    """Count one component at a resolution in pixels."""
-    with torch.device("meta"):
-        module = spec.build().eval().requires_grad_(spec.trainable)
-    nn.Module.to(module, DTYPE)  # diffusers' own `to` warns that some modules might want float32
+def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "float16") -> ComponentCount:
+    """Count one component at a resolution in pixels, its weights and activations of one precision."""
+    module = _build(spec, DTYPES[dtype])
     layers = spec.layers(module)
-    sample = spec.sample(height, width)
+    sample = _cast(spec.sample(height, width), DTYPES[dtype])
     carried = _watch_carried(module, spec.carried, sample)
-    tally = Tally(module, layers)
+    inputs = {name: tree_leaves(sample[argument]) for argument, name in spec.reads.items()}
+    tally = Tally(module, layers, inputs)
     flop = _run(module, sample, tally, spec.trainable)
 
     counted = ComponentCount(
@@ -91,12 +96,38 @@ def count_component(spec: ComponentSpec, height: int, width: int) -> ComponentCo
         layers=tuple(layers),
         work=tuple(tally.work),
         skips=tuple(sorted(tally.skips)),
+        reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
         carried_bytes=sum(carried.values()),
     )
     tally.check_complete()
     assert counted.flop == flop, f"{spec.name}: layers have {counted.flop} FLOP, the whole {flop}"
     assert counted.parameters == sum(p.numel() for p in module.parameters())
     return counted
+
+
+def _check_side(architecture: Architecture, side: str, pixels: int) -> None:
+    largest = architecture.largest
+    if pixels < 1 or pixels % architecture.granularity or (largest is not None and pixels > largest):
+        limit = "" if largest is None else f", up to {largest},"
+        rule = f"a positive multiple of {architecture.granularity} pixels{limit} for {architecture.title}"
+        raise InputError(f"{side} is {pixels}, must be {rule}")
+
+
+def _build(spec: ComponentSpec, dtype: torch.dtype) -> nn.Module:
+    with torch.device("meta"):
+        module = spec.build().eval().requires_grad_(spec.trainable)
+    for path in spec.locked:
+        module.get_submodule(path).requires_grad_(False)
+    nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
+    return module
+
+
+def _cast(sample: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Return a sample with its floating point tensors in another precision."""
+    cast: dict[str, Any] = tree_map_only(
+        torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, sample
+    )
+    return cast
 
 
 def _run(module: nn.Module, sample: dict[str, Any], tally: Tally, trainable: bool) -> int:

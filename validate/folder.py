@@ -42,7 +42,7 @@ def model_text(name: str, model: ModelCount) -> str:
         f"name = {_quoted(name)}",
         f"title = {_quoted(model.architecture.title)}",
         f"source = {_quoted(_source(model))}",
-        'dtype = "float16"',
+        f"dtype = {_quoted(model.architecture.dtype)}",
         "",
         "[reference]",
         f"height = {model.height}",
@@ -50,11 +50,11 @@ def model_text(name: str, model: ModelCount) -> str:
     ]
     lines += [line for component in model.components for line in _component(component)]
     lines += [line for component in model.components for line in _skips(component)]
+    lines += [line for component in model.components for line in _reads(component)]
     return "\n".join(lines) + "\n"
 
 
 def _rows(count: ComponentCount) -> Iterator[list[str | int]]:
-    backward = "full" if count.spec.trainable else "none"
     for index, (layer, work) in enumerate(zip(count.layers, count.work, strict=True)):
         yield [
             count.spec.name,
@@ -62,7 +62,7 @@ def _rows(count: ComponentCount) -> Iterator[list[str | int]]:
             layer.block,
             layer.name,
             work.parameters,
-            backward,
+            work.backward,
             _scaled(work.conv_flop, 9),
             _scaled(work.matmul_flop, 9),
             _scaled(work.attention_flop, 9),
@@ -94,14 +94,21 @@ def _skips(count: ComponentCount) -> Iterator[str]:
         yield from (f"source = {source}", f"target = {target}")
 
 
+def _reads(count: ComponentCount) -> Iterator[str]:
+    for name, layer, size in count.reads:
+        yield from ("", "[[reads]]", f"component = {_quoted(count.spec.name)}", f"input = {_quoted(name)}")
+        yield from (f"layer = {layer}", f"MB = {_scaled(size, 6)}")
+
+
 def _source(model: ModelCount) -> str:
     tools = [f"{tool} {version(tool).split('+')[0]}" for tool in ("torch", "diffusers", "transformers")]
+    architecture = model.architecture
     parts = [
-        f"counted by python -m validate count at {model.height}x{model.width}, batch 1, float16",
+        f"counted by python -m validate count at {model.height}x{model.width}, batch 1, {architecture.dtype}",
         "one forward pass on the meta device, its operators tallied by layer (FLOP by the formulas of "
         f"torch's FlopCounterMode, saved bytes by saved_tensors_hooks), {', '.join(tools)}",
-        f"configurations as published with {model.architecture.configs}",
-        model.architecture.remark,
+        f"configurations as published with {architecture.configs}" if architecture.configs else "",
+        architecture.remark,
     ]
     return "; ".join(part for part in parts if part)
 

@@ -3,10 +3,12 @@
 A layer *ends* where its module returns, and holds everything that ran since the layer before it ended. So
 work between modules (joining a skip, embedding the time step, the norm before the last convolution) falls to
 the layer that needs it, work after the last module to the last layer, and nothing is lost. A parameter
-belongs to the first layer that reads it; a skip is a layer's output that a layer after the next one reads.
+belongs to the first layer that reads it; a skip is a layer's output that a layer after the next one reads. A
+layer whose output needs no gradient has no backward pass; one whose parameters are all locked has that of its input.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -36,7 +38,10 @@ LOOKUPS: Final = {aten.embedding, aten.index, aten.index_select, aten.gather}
 
 @dataclass(slots=True)
 class Work:
-    """The work of one layer's forward pass on one sample, its tensors and its parameters."""
+    """The work of one layer's forward pass on one sample, its tensors and its parameters.
+
+    ``trained`` are those of the parameters that get a gradient; ``backward`` is as in a model folder.
+    """
 
     parameters: int = 0
     conv_flop: int = 0
@@ -46,6 +51,8 @@ class Work:
     kernels: int = 0
     output_bytes: int = 0
     saved_bytes: int = 0
+    trained: int = 0
+    backward: str = "none"
 
     @property
     def flop(self) -> int:
@@ -59,14 +66,22 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         module: the component.
         layers: its layers, in execution order.
+        inputs: tensors by the name of the component that wrote them; the layers that read them are noted.
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[LayerSpec]) -> None:
+    def __init__(
+        self, module: nn.Module, layers: Sequence[LayerSpec], inputs: Mapping[str, Sequence[Tensor]]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.work = [Work() for _ in layers]
         self.skips: list[tuple[int, int]] = []
+        self.reads: Counter[tuple[str, int]] = Counter()
         self._ended = 0
+        self._streams = [layer.streams for layer in layers]
+        self._inputs = {_storage(t): (name, t) for name, tensors in inputs.items() for t in tensors}
+        self._read: set[tuple[int, int]] = set()
         self._parameters = {_storage(p): p.numel() for p in module.parameters()}
+        self._trained = {_storage(p) for p in module.parameters() if p.requires_grad}
         self._unread = dict(self._parameters)
         self._outputs: dict[int, int] = {}
         self._alive: dict[int, Tensor] = {}  # a storage's address is its identity only while it lives
@@ -87,6 +102,7 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._read_parameters(inputs)
         if not func.is_view and func.overloadpacket not in LAUNCH_NOTHING:
             self._follow_skips(inputs)
+            self._follow_reads(inputs)
             _add_work(self._layer, func, args, kwargs or {}, result)
         return result
 
@@ -114,15 +130,21 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _end(self, index: int, module: nn.Module, args: object, output: object) -> None:
         assert index == self._ended, f"layer {index} ended when layer {self._ended} should"
-        hidden = _tensors(output)[0]
-        self._outputs[_storage(hidden)] = index
-        self._alive[_storage(hidden)] = hidden
-        self._layer.output_bytes = tensor_bytes([hidden])
+        hidden = _tensors(output)[: self._streams[index]]
+        for tensor in hidden:
+            self._outputs[_storage(tensor)] = index
+            self._alive[_storage(tensor)] = tensor
+        self._layer.output_bytes = tensor_bytes(hidden)
+        if hidden[0].requires_grad:
+            locked = self._layer.parameters and not self._layer.trained
+            self._layer.backward = "input" if locked else "full"
         self._ended += 1
 
     def _read_parameters(self, inputs: Iterable[Tensor]) -> None:
         for tensor in inputs:
-            self._layer.parameters += self._unread.pop(_storage(tensor), 0)
+            parameters = self._unread.pop(_storage(tensor), 0)
+            self._layer.parameters += parameters
+            self._layer.trained += parameters if _storage(tensor) in self._trained else 0
 
     def _follow_skips(self, inputs: Iterable[Tensor]) -> None:
         target = self._index
@@ -130,6 +152,13 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
             source = self._outputs.get(_storage(tensor), target)
             if source + 1 < target and (source, target) not in self.skips:
                 self.skips.append((source, target))
+
+    def _follow_reads(self, inputs: Iterable[Tensor]) -> None:
+        for storage in {_storage(tensor) for tensor in inputs} & self._inputs.keys():
+            if (storage, self._index) not in self._read:
+                self._read.add((storage, self._index))
+                name, tensor = self._inputs[storage]
+                self.reads[name, self._index] += tensor_bytes([tensor])
 
 
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
