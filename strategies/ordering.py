@@ -110,8 +110,13 @@ class Lane:
 
 PRIORITIES: Final[Mapping[str, Callable[[Lane], float]]] = {
     "most-advanced": attrgetter("tail_s"),
+    "farthest": lambda lane: -lane.tail_s,
 }
-"""What a device runs first of the passes that are ready: the one with the least of this."""
+"""What a device runs first of the passes that are ready: the one with the least of this.
+
+``farthest`` keeps the end of a chain supplied, and needs limits on what is in flight: with those of FIFO-1F1B it
+gives that very order on a chain of one stage per device, and the shorter orders where two chains meet.
+"""
 
 
 def wave_positions(degree: int, waves: int = 1) -> tuple[int, ...]:
