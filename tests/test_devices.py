@@ -122,3 +122,16 @@ def test_the_a100_is_no_faster_than_its_data_sheet():
     assert max(matrix) <= 312e12
     assert device.rates.memory_bytes_per_s <= 2039e9
     assert len(RATE_KEYS) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix", "memory"), [("v100-32gb-sxm", 125e12, 900e9), ("ascend910a-32gb", 256e12, 1200e9)]
+)
+def test_an_estimated_device_reaches_the_share_of_its_peaks_that_the_fitted_one_reaches(name, matrix, memory):
+    fitted, estimated = load_device("a100-80gb-sxm").rates, load_device(name).rates
+    for key in ("conv_flop_per_s", "matmul_flop_per_s", "attention_flop_per_s"):
+        assert getattr(estimated, key) / matrix == pytest.approx(getattr(fitted, key) / 312e12, rel=1e-4)
+    assert estimated.memory_bytes_per_s / memory == pytest.approx(
+        fitted.memory_bytes_per_s / 2039e9, rel=1e-4
+    )
+    assert estimated.kernel_s == fitted.kernel_s
