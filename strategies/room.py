@@ -1,0 +1,100 @@
+"""Room: whether a forward may start under caps on what devices hold, so that every micro-batch can still end.
+
+A micro-batch frees nothing before its last forward, so a device that fills up with young ones leaves the oldest
+stuck for ever. What it still lacks is therefore kept free.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from profiles.errors import InfeasibleError
+from strategies.actions import BACKWARD, FORWARD
+from strategies.lanes import Lane, Problem
+
+ROUNDING: Final = 1e-9
+"""Share of a capacity by which sums of bytes may miss it."""
+
+
+class Room:
+    """The caps of a problem and what is held of them.
+
+    Micro-batches are taken to end in the order of their numbers, chains in turn. In that order all can end, from
+    any state that this class allows: what is held for later ones and what an earlier one needs in all fit
+    together. For a single chain the rule forbids nothing else; its micro-batches do end in that order.
+
+    Args:
+        problem: The caps.
+        lanes: Its lanes.
+        done: For each lane the micro-batches that have started; the caller counts them up.
+
+    Raises:
+        InfeasibleError: a device cannot even hold one micro-batch.
+    """
+
+    def __init__(self, problem: Problem, lanes: Sequence[Lane], done: Sequence[int]) -> None:
+        self.problem = problem
+        self.done = done
+        self.held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
+        self.forward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == FORWARD}
+        self.backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == BACKWARD}
+        self.claims = [self._claims(device) for device in range(problem.num_devices)]
+        self._check()
+
+    def _claims(self, device: int) -> list[tuple[int, list[int], float]]:
+        """Return for each chain on a device its number, its stages there and what one micro-batch holds in all."""
+        claims = []
+        for number, chain in enumerate(self.problem.chains):
+            stages = [stage for stage in chain.stages if self.problem.positions[stage] == device]
+            if stages:
+                claims.append((number, stages, sum(self.held_bytes[stage] for stage in stages)))
+        return claims
+
+    def _check(self) -> None:
+        for device, capacity in enumerate(self.problem.capacity_bytes or ()):
+            for _, stages, claim in self.claims[device]:
+                if claim > capacity * (1 + ROUNDING):
+                    terms = " + ".join(f"{self.held_bytes[stage]:g}" for stage in stages)
+                    equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
+                    raise InfeasibleError(
+                        f"device {device} may hold {capacity:g}, but one micro-batch takes {equation} on its"
+                        f" stages {', '.join(map(str, stages))}",
+                        "a device cannot hold one micro-batch",
+                    )
+        for stage, limit in enumerate(self.problem.in_flight or ()):
+            if limit < 1:
+                raise InfeasibleError(
+                    f"in_flight of stage {stage} is {limit}, must be at least 1", "nothing may be in flight"
+                )
+
+    def allows(self, lane: Lane) -> bool:
+        """Return whether the next forward of a lane may start."""
+        stage, limits = lane.stage, self.problem.in_flight
+        if limits is not None and self._begun(stage) - self._ended(stage) >= limits[stage]:
+            return False
+        if self.problem.capacity_bytes is None:
+            return True
+        capacity = self.problem.capacity_bytes[lane.device] * (1 + ROUNDING)
+        if self._held(lane.device, stage) > capacity:
+            return False
+        for chain, stages, claim in self.claims[lane.device]:
+            oldest = self._begun(stages[-1], stage)
+            pending = oldest < len(self.problem.chains[chain].micro_batches)
+            if pending and self._held(lane.device, stage, chain, oldest) + claim > capacity:
+                return False
+        return True
+
+    def _begun(self, stage: int, starting: int = -1) -> int:
+        return self.done[self.forward[stage]] + (stage == starting)
+
+    def _ended(self, stage: int) -> int:
+        return self.done[self.backward[stage]]
+
+    def _held(self, device: int, starting: int, chain: int = 0, after: int = -1) -> float:
+        """Return bytes held, once a forward has started, by what ends after a micro-batch of a chain."""
+        held = 0.0
+        for number, stages, _ in self.claims[device]:
+            first = after + (number <= chain)
+            for stage in stages:
+                count = self._begun(stage, starting) - max(self._ended(stage), first)
+                held += self.held_bytes[stage] * max(0, count)
+        return held
