@@ -198,16 +198,16 @@ def _slowest_hop(scenario: Scenario, shape: Shape) -> tuple[float, float]:
     )
 
 
-def _reduction(scenario: Scenario, shape: Shape) -> tuple[float, float]:
-    """Return seconds per trained parameter and fixed seconds of a stage's gradient all-reduce."""
+def _reduction(scenario: Scenario, shape: Shape, positions: tuple[int, ...] = (0,)) -> tuple[float, float]:
+    """Return seconds per trained parameter and fixed seconds of the gradient all-reduce of some positions."""
     placement = shape.placement(scenario)
     size = scenario.workload.recipe.gradient_bytes
 
     def time() -> tuple[float, float]:
-        time = collective_time(scenario.cluster, "all_reduce", size, placement.group(0))
+        time = collective_time(scenario.cluster, "all_reduce", size, placement.group(*positions))
         return max(time.device_port_s, time.node_port_s), time.fixed_s
 
-    return scenario.remember(("reduction", shape.degree, shape.group_size), time)
+    return scenario.remember(("reduction", shape.degree, shape.group_size, positions), time)
 
 
 def feedback_s(scenario: Scenario, shape: Shape, backbone: int, positions: tuple[int, int]) -> float:
@@ -329,7 +329,9 @@ def _hops(scenario: Scenario, shape: Shape, stages: Sequence[Stage]) -> tuple[Fl
     return wire_s, np.array([route.delay_s for route in routes])
 
 
-def step_s(scenario: Scenario, shape: Shape, stage: Stage, beside_s: float = 0.0) -> float:
+def step_s(
+    scenario: Scenario, shape: Shape, stage: Stage, beside_s: float = 0.0, positions: tuple[int, ...] = (0,)
+) -> float:
     """Return the seconds from a stage's last backward to the end of its optimizer step, on free ports.
 
     Args:
@@ -337,9 +339,10 @@ def step_s(scenario: Scenario, shape: Shape, stage: Stage, beside_s: float = 0.0
         shape: who reduces gradients with whom.
         stage: the stage.
         beside_s: seconds of compute that run while the gradients are reduced.
+        positions: those that hold the stage's layers and sum their gradients; one is like another.
     """
     trained = trained_parameters(scenario.model.components[stage.component], stage)
-    per_parameter_s, fixed_s = _reduction(scenario, shape)
+    per_parameter_s, fixed_s = _reduction(scenario, shape, positions)
     reduce_s = trained * per_parameter_s + fixed_s if trained else 0.0
     return max(reduce_s, beside_s) + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
 

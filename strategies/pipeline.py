@@ -79,10 +79,16 @@ class PipelineBuilder:
         """Return a row with its extra forwards first, as a wave front through the stages."""
         if not self.scenario.workload.extra_forward:
             return list(row)
-        depths = {stage: stage - seat.first for stage, seat in enumerate(self.seats)}
         forwards = {action for action in row if action.kind == FORWARD}
-        front = sorted(forwards, key=lambda a: (depths[a.stage] + a.micro_batch, -depths[a.stage], a.stage))
+        front = sorted(forwards, key=self._place_in_front)
         return [StageAction(a.stage, EXTRA_FORWARD, a.micro_batch) for a in front] + list(row)
+
+    def _place_in_front(self, action: StageAction) -> tuple[int, int, int]:
+        """Return what a wave front orders by; each chain has its own, all begin at once."""
+        seat = self.seats[action.stage]
+        depth = action.stage - seat.first
+        first, _ = self.cuts[seat.cut].micro_batches or (0, 0)
+        return depth + action.micro_batch - first, -depth, action.stage
 
     def build(self, filling: Filling | None = None) -> Plan:
         """Return the plan.

@@ -148,17 +148,34 @@ def staged_bound(
     """
     lanes = [_lanes(scenario, layout, number, split=split) for number in range(len(layout.cuts))]
     degree = layout.shape.degree
+    steps = steps_s(scenario, layout)
     step = [
-        [step_s(scenario, layout.shape, s) for s in layout.stages if s.position == p] for p in range(degree)
+        [s for s, stage in zip(steps, layout.stages, strict=True) if stage.position == p]
+        for p in range(degree)
     ]
-    before_s = frozen_s(scenario, layout.shape) if frozen_first else 0.0
-    last_s = min(step_s(scenario, layout.shape, layout.stages[seat.first]) for seat in layout.seats)
+    starts = {layout.stages[seat.first].position for seat in layout.seats}
+    before_s = min(frozen_s(scenario, layout.shape, p) for p in starts) if frozen_first else 0.0
+    last_s = min(steps[seat.first] for seat in layout.seats)
     return before_s + max(
         _least_s(
             [lane for chain in lanes for lane in chain if lane[0] == p], min(step[p], default=0.0), last_s
         )
         for p in range(degree)
     )
+
+
+def steps_s(scenario: Scenario, layout: Layout) -> list[float]:
+    """Return for each stage the seconds from its last backward to the end of its optimizer step, on free ports."""
+    holders: dict[tuple[int, int], list[int]] = {}
+    for stage in layout.stages:
+        holders.setdefault((stage.component, stage.first_layer), []).append(stage.position)
+    return [
+        step_s(
+            scenario, layout.shape, stage,
+            positions=tuple(sorted(holders[stage.component, stage.first_layer])),
+        )
+        for stage in layout.stages
+    ]  # fmt: skip
 
 
 Lane = tuple[int, float, float, float]

@@ -9,7 +9,7 @@ from sim.engine import simulate
 from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction
 from strategies.pipeline import PipelineBuilder, Recipe
 from strategies.rendezvous import posted_in_time
-from strategies.staged import Layout, problem_of, refuse_distant_skips, staged_bound, staged_plan
+from strategies.staged import Layout, problem_of, refuse_distant_skips, staged_bound, staged_plan, steps_s
 from strategies.stages import Cut, Shape
 
 
@@ -153,6 +153,41 @@ def test_extra_forwards_come_first_and_feed_back_to_the_start_of_their_chain(mak
         assert extras == kinds.count(FORWARD)
         assert kinds[:extras] == [EXTRA_FORWARD] * extras
     simulate(plan)
+
+
+def test_the_extra_forwards_of_both_directions_begin_at_once(make):
+    scenario, layout = layout_of(make, "both ways", 4, 8, extra_forward=True)
+    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=False))
+    begins = {
+        op.action.stage: start
+        for device, ops in enumerate(trace.plan.ops)
+        for op, start in zip(ops, trace.starts[device], strict=True)
+        if isinstance(op.action, StageAction)
+        and op.action.kind == EXTRA_FORWARD
+        and op.action.micro_batch % 4 == 0
+    }
+    assert begins[0] == begins[4] == 1.0  # the encoder's half second for two samples
+    assert begins[3] == begins[7] > 1.0
+
+
+def test_the_bound_counts_the_sum_over_all_that_hold_a_stage(make):
+    cluster = make.cluster(make.link("nvswitch", 40.0))
+    (scenario, both), (_, one) = (
+        layout_of(make, kind, 2, 4, cluster=cluster) for kind in ("both ways", "chunks")
+    )
+    # 4 blocks of 10 parameters in 4 bytes each, summed over two devices
+    assert steps_s(scenario, both) == [4.0] * 4
+    assert steps_s(scenario, one) == [0.0] * 4
+
+
+def test_a_chain_that_starts_where_less_frozen_work_lies_starts_earlier(make):
+    encoder = make.component("encoder", [1.0], trainable=False)
+    first = make.component("first", [0.25] * 2, inputs=["encoder"])
+    second = make.component("second", [1.0] * 2, inputs=["encoder"])
+    scenario = make.scenario(make.model(encoder, first, second), make.cluster(), 2, 1)
+    cuts = [Cut(1, (0, 1, 2), (0, 1)), Cut(2, (0, 1, 2), (1, 0))]
+    layout = Layout.of(scenario, Shape(2, 1, 2), cuts, "relay")
+    assert staged_bound(scenario, layout) == staged_bound(scenario, layout, frozen_first=False)
 
 
 @settings(max_examples=60)
