@@ -1,0 +1,221 @@
+"""Throughputs that DiffusionPipe compares: section 6.1, Figs. 14 and 15.
+
+The paper does not say how self-conditioning is drawn, when its data parallelism reduces gradients, or which of
+ControlNet's layers count as what; every choice is computed.
+
+Source: Tian et al., DiffusionPipe (arXiv 2405.01248), section 6.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from profiles.models import Model
+from sim.experiment import TrainingResult
+from strategies.registry import all_strategies
+from strategies.scenario import Scenario
+from validate.published.ratios import CONTROLNETS
+from validate.published.rows import Prediction, Section, percent, published, the_published
+from validate.published.scenes import best, fastest, scenario, with_all_gradients, with_long_layers
+
+DRAWS: Final = ((0.0, "iteration"), (0.5, "iteration"), (0.5, "rank"))
+"""Probability of the extra forward pass, and who draws it."""
+OVERLAPS: Final = ("buckets", "none")
+FILLS: Final = ("partial", "full", "none")
+LONG_LAYERS: Final = (1, 2)
+"""The first two ResNets of a VAE encoder, at full resolution."""
+LONG_S: Final = 0.16
+"""The more than 400 ms of Fig. 5 over the 2.5 by which Table 2 says that their stack was slower (fp32 gradients)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """Best throughputs under one choice of what moves them.
+
+    Attributes:
+        model: what was trained, in words.
+        self_conditioning: probability of the extra forward pass.
+        draw: who draws it.
+        pipe: the best DiffusionPipe.
+        gpipe: GPipe with 2 stages and 4 micro-batches.
+        ddp: the best data parallelism by when it reduces gradients.
+        zero3: the best ZeRO-3 that reduces after the backward; None where none fits.
+    """
+
+    model: str
+    self_conditioning: float
+    draw: str
+    pipe: TrainingResult
+    gpipe: TrainingResult
+    ddp: dict[str, TrainingResult]
+    zero3: TrainingResult | None
+
+    def over(self, other: TrainingResult) -> float:
+        """Return DiffusionPipe's throughput over another's."""
+        return self.pipe.samples_per_s / other.samples_per_s
+
+    @property
+    def drawn(self) -> str:
+        """How self-conditioning is drawn, in words."""
+        if not self.self_conditioning:
+            return "none"
+        return "half, one draw" if self.draw == "iteration" else "half, each group draws"
+
+
+def speed_ups(
+    name: str, model: str | Model, num_gpus: int, batch_size: int, draws: Sequence[tuple[float, str]] = DRAWS
+) -> Iterator[SpeedUp]:
+    """Yield the throughputs of one model on one machine under each way to draw self-conditioning."""
+    for probability, draw in draws:
+        point = scenario(
+            model, "p4de", num_gpus, batch_size, self_conditioning=probability, self_conditioning_draw=draw
+        )
+        yield SpeedUp(
+            name,
+            probability,
+            draw,
+            fastest(point, "diffusionpipe", fill="partial"),
+            fastest(point, "gpipe", pipeline_degree=2, micro_batches=4),
+            {overlap: fastest(point, "ddp", overlap=overlap) for overlap in OVERLAPS},
+            best(point, "zero3", overlap="none") if "zero3" in all_strategies() else None,
+        )
+
+
+def one_node() -> Section:
+    """Return section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
+    cases = [*speed_ups("sd21", "sd21", 8, 256)]
+    cases += [case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[1:2])]
+    predictions = [p for case in cases if case.model == "sd21" for p in _ratios(case, "sd21")]
+    for case in cases:
+        row = the_published("Fig. 14", model=case.model.removesuffix("-hint-vae"))
+        setting = f"{case.model}; self-conditioning {case.drawn}; the published number is a bound"
+        predictions.append(Prediction(row, case.pipe.bubble_ratio, setting))
+    return Section(
+        "DiffusionPipe, section 6.1 and Fig. 14: 8 GPUs, batch 256, the best (P, M, D) of each",
+        HEADER,
+        [_published_row("sd21"), *map(_speed_up_row, cases)],
+        "The gain over GPipe is robust: equal blocks are a bad cut, and the bubbles fill. With one draw a filled"
+        " pipeline can at best tie with data parallelism, which on one node has no bubbles and little to reduce; where"
+        " every rank draws, the slowest of eight decides for data parallelism.",
+        predictions,
+    )
+
+
+def eight_nodes() -> Section:
+    """Return section 6.1 on 64 GPUs: ControlNet, batch 2048."""
+    every = with_all_gradients("controlnet-hint-vae", "p4de")
+    cases = [
+        *speed_ups("controlnet-hint-vae", "controlnet-hint-vae", 64, 2048),
+        *speed_ups("controlnet-hint-vae, all gradients", every, 64, 2048, DRAWS[1:2]),
+        *speed_ups("controlnet", "controlnet", 64, 2048, DRAWS[1:2]),
+    ]
+    return Section(
+        "DiffusionPipe, section 6.1: 64 GPUs, batch 2048, the best (P, M, D) of each",
+        HEADER,
+        [_published_row("controlnet"), *map(_speed_up_row, cases)],
+        predictions=[p for case in cases for p in _ratios(case, "controlnet")],
+    )
+
+
+HEADER: Final = (
+    "model",
+    "self-conditioning",
+    "DiffusionPipe, samples/s",
+    "bubble",
+    "over GPipe",
+    "over DDP, in buckets",
+    "over DDP, after the backward",
+    "over ZeRO-3, after the backward",
+)
+
+
+def _published_row(model: str) -> list[str]:
+    gpipe, ddp = (the_published("6.1", model=model, method=f"diffusionpipe/{of}") for of in ("gpipe", "ddp"))
+    bubble = the_published("Fig. 14", model=model)
+    return [
+        f"{model}, published",
+        "",
+        "",
+        f"< {bubble.value:.0%}",
+        f"{gpipe.value:g}",
+        f"{ddp.value:g}",
+        "",
+        "",
+    ]
+
+
+def _speed_up_row(case: SpeedUp) -> list[str]:
+    others = (case.gpipe, *case.ddp.values(), case.zero3)
+    ratios = ["-" if other is None else f"{case.over(other):.2f}" for other in others]
+    return [case.model, case.drawn, _rate(case.pipe), percent(case.pipe.bubble_ratio), *ratios]
+
+
+def _rate(result: TrainingResult) -> str:
+    """Return the throughput of a pipeline and its (P, M, D)."""
+    keys = {"P": "pipeline_degree", "M": "micro_batches", "D": "group_size"}
+    shape = ", ".join(f"{letter} {result.parameters[key]}" for letter, key in keys.items())
+    return f"{result.samples_per_s:.1f} ({shape})"
+
+
+def _ratios(case: SpeedUp, model: str) -> Iterator[Prediction]:
+    row = the_published("6.1", model=model, method="diffusionpipe/gpipe")
+    setting = f"{case.model}; self-conditioning {case.drawn}"
+    yield Prediction(row, case.over(case.gpipe), setting)
+    row = the_published("6.1", model=model, method="diffusionpipe/ddp")
+    for overlap, ddp in case.ddp.items():
+        reduced = "in buckets" if overlap == "buckets" else "after the backward"
+        yield Prediction(row, case.over(ddp), f"{setting}; DDP reduces {reduced}")
+
+
+def ablation() -> Section:
+    """Return Fig. 15: what filling, and partial batches, are worth on 8 GPUs."""
+    long_layers = with_long_layers("controlnet", "p4de", LONG_LAYERS, LONG_S)
+    models: dict[str, str | Model] = {
+        "controlnet": "controlnet",
+        "controlnet-hint-vae": "controlnet-hint-vae",
+        "controlnet, two long VAE layers": long_layers,
+        "sd21": "sd21",
+    }
+    rows: list[list[str]] = []
+    predictions: list[Prediction] = []
+    for name, model in models.items():
+        for batch in (256, 384):
+            filled = _filled(scenario(model, "p4de", 8, batch))
+            rows.append([name, f"{batch}", *_losses(filled)])
+            if name != "sd21":
+                predictions += _ablated(filled, batch, name)
+    return Section(
+        "DiffusionPipe, Fig. 15: 8 GPUs, the best (P, M, D) of each, self-conditioning in half of all iterations",
+        [
+            "model",
+            "batch",
+            "partial batches, samples/s",
+            "whole layers only",
+            "nothing filled",
+            "whole layers gain",
+        ],
+        rows,
+        predictions=predictions,
+    )
+
+
+def _filled(point: Scenario) -> dict[str, TrainingResult]:
+    """Return the best DiffusionPipe by what it fills."""
+    return {fill: fastest(point, "diffusionpipe", fill=fill) for fill in FILLS}
+
+
+def _losses(filled: dict[str, TrainingResult]) -> Iterator[str]:
+    yield _rate(filled["partial"])
+    for fill in ("full", "none"):
+        yield f"{_rate(filled[fill])}, {filled[fill].samples_per_s / filled['partial'].samples_per_s - 1:+.1%}"
+    yield f"{filled['full'].samples_per_s / filled['none'].samples_per_s - 1:.1%}"
+
+
+def _ablated(filled: dict[str, TrainingResult], batch: int, name: str) -> Iterator[Prediction]:
+    rates = {fill: result.samples_per_s for fill, result in filled.items()}
+    for row in published("Fig. 15", batch_size=batch):
+        if row.method == "no partial batch = no filling":
+            yield Prediction(row, 1 - rates["none"] / rates["full"], name)
+        else:
+            fill = "full" if row.method.startswith("no partial") else "none"
+            yield Prediction(row, 1 - rates[fill] / rates["partial"], name)
