@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-_Point: TypeAlias = tuple[float, ...]
+Point: TypeAlias = tuple[float, ...]
 _Scalar = TypeVar("_Scalar", np.float64, np.bool_)
 
 
@@ -106,19 +106,9 @@ def optimal_partition(
 
     Source: DiffusionPipe, Eq. 2 and 18 and the expectation of section 4.3.
     """
-    search = _Search.over(costs, num_stages, self_conditioning)
+    search = StageSearch.over(costs, num_stages, self_conditioning)
     rounds = _num_rounds(num_stages, num_micro_batches)
-    constant = self_conditioning * feedback_s
-    least_gap = search.least_maximum(search.criteria[-1])
-    best: tuple[float, float, _Point] | None = None
-    for level in search.levels(search.criteria):
-        pace = min(map(search.pace, level))
-        if best is not None and rounds * pace + least_gap + constant > best[0]:
-            break
-        ranked = [(rounds * search.pace(p) + p[-1] + constant, search.pace(p), p) for p in level]
-        best = min(ranked) if best is None else min(best, *ranked)
-    assert best is not None, "a chain with enough legal cuts has a partition"
-    return search.partition(best[2])
+    return search.partition(search.best(rounds, self_conditioning * feedback_s))
 
 
 def partition_front(
@@ -143,7 +133,7 @@ def partition_front(
 
     Source: DiffusionPipe, Eq. 3 - 9 and 17.
     """
-    search = _Search.over(costs, num_stages, self_conditioning)
+    search = StageSearch.over(costs, num_stages, self_conditioning)
     return tuple(search.partition(point) for point in sorted(search.front(search.criteria)))
 
 
@@ -215,7 +205,7 @@ def stage_sums(values: npt.ArrayLike, boundaries: Sequence[int]) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Search:
+class StageSearch:
     """The stages that a chain offers, and the maxima to be kept small.
 
     Attributes:
@@ -237,7 +227,7 @@ class _Search:
     criteria: tuple[FloatArray, ...]
 
     @classmethod
-    def over(cls, costs: ChainCosts, num_stages: int, self_conditioning: float) -> "_Search":
+    def over(cls, costs: ChainCosts, num_stages: int, self_conditioning: float) -> "StageSearch":
         """Tabulate Eq. 3, 6 and 17 for every stage between two legal cuts."""
         _check_stages(num_stages, costs.num_layers, "layers")
         if not 0 <= self_conditioning <= 1:
@@ -256,13 +246,29 @@ class _Search:
         criteria = (*(table for _, table in counted), gap)
         return cls(num_stages, edges, stage, conditioned, gap, weights, criteria)
 
-    def pace(self, point: _Point) -> float:
+    def pace(self, point: Point) -> float:
         """Return the expected time per round of a point, (1 - p) W + p W_sc."""
         return sum(weight * maximum for weight, maximum in zip(self.weights, point, strict=False))
 
+    def best(self, rounds: int, constant_s: float, allowed: BoolArray | None = None) -> Point:
+        """Return the point over the allowed stages with the least rounds x pace + gap + constant.
+
+        Among equals the smallest pace wins, then the smallest point.
+        """
+        least_gap = self.least_maximum(self.criteria[-1], allowed)
+        best: tuple[float, float, Point] | None = None
+        for level in self.levels(self.criteria, allowed):
+            pace = min(map(self.pace, level))
+            if best is not None and rounds * pace + least_gap + constant_s > best[0]:
+                break
+            ranked = [(rounds * self.pace(p) + p[-1] + constant_s, self.pace(p), p) for p in level]
+            best = min(ranked) if best is None else min(best, *ranked)
+        assert best is not None, "a chain with enough legal cuts has a partition"
+        return best[2]
+
     def levels(
         self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None
-    ) -> Iterator[list[_Point]]:
+    ) -> Iterator[list[Point]]:
         """Yield the non-dominated points with ever smaller bounds on the last criterion.
 
         A level holds one point for each non-dominated combination of the other criteria, with the last
@@ -277,14 +283,14 @@ class _Search:
             yield level
             permitted = permitted & (last < max(point[-1] for point in level))
 
-    def front(self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None) -> list[_Point]:
+    def front(self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None) -> list[Point]:
         """Return the non-dominated points of some criteria over the allowed stages."""
         if len(criteria) == 1:
             least = self.least_maximum(criteria[0], allowed)
             return [(least,)] if least < np.inf else []
         return list(dict.fromkeys(point for level in self.levels(criteria, allowed) for point in level))
 
-    def _least_last(self, criteria: Sequence[FloatArray], point: _Point, allowed: BoolArray) -> float:
+    def _least_last(self, criteria: Sequence[FloatArray], point: Point, allowed: BoolArray) -> float:
         return self.least_maximum(criteria[-1], _within(criteria[:-1], point, allowed))
 
     def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
@@ -295,9 +301,9 @@ class _Search:
             reached = np.maximum(reached[:, None], self._step(table, stage)).min(axis=0)
         return float(reached[-1])
 
-    def partition(self, point: _Point) -> Partition:
+    def partition(self, point: Point) -> Partition:
         """Return the lexicographically smallest partition whose maxima do not exceed a point's."""
-        allowed = _within(self.criteria, point, np.isfinite(self.gap_s))
+        allowed = self.within(point)
         ends = [np.arange(self._width) == self._width - 1]
         for stage in reversed(range(1, self.num_stages)):
             ends.append((self._step(allowed, stage) & ends[-1]).any(axis=1))
@@ -309,6 +315,10 @@ class _Search:
         begin, end = path[:-1], path[1:]
         maxima = (float(t[begin, end].max()) for t in (self.stage_s, self.self_conditioned_s, self.gap_s))
         return Partition(tuple(self.edges[path].tolist()), *maxima)
+
+    def within(self, point: Point) -> BoolArray:
+        """Return the stages that exceed a point in no criterion."""
+        return _within(self.criteria, point, np.isfinite(self.gap_s))
 
     @property
     def _width(self) -> int:
@@ -367,7 +377,7 @@ def _cut_column(cut_s: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:
     return column
 
 
-def _within(criteria: Sequence[FloatArray], point: _Point, allowed: BoolArray) -> BoolArray:
+def _within(criteria: Sequence[FloatArray], point: Point, allowed: BoolArray) -> BoolArray:
     for criterion, limit in zip(criteria, point, strict=False):
         allowed = allowed & (criterion <= limit)
     return allowed

@@ -1,0 +1,80 @@
+"""Speed of the two-backbone search: `pytest tests/benchmarks/bench_pair_partition.py`."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from strategies.pair_partition import PairCosts, PairSearch, pair_partition, pair_partitions, pair_rounds
+from strategies.partition import ChainCosts, partition_front
+from strategies.stages import Shape
+
+GPUS = 64
+
+
+def u_net(num_layers, batch, seed):
+    """A chain whose slow layers are outside and whose parameters are inside, so that W and Y pull apart."""
+    rng = np.random.default_rng(seed)
+    outwards = np.abs(np.linspace(-1, 1, num_layers))
+    forward = (0.1 + batch * (0.3 + 1.2 * outwards**2) / 8) * rng.uniform(1.0, 1.1, num_layers) * 1e-3
+    backward = 2 * forward * rng.uniform(1.0, 1.1, num_layers)
+    cut = 2 * (0.1 + batch * (0.5 + outwards[1:]) / 8) * 3e-4
+    sync = (0.2 + 3 * (1 - outwards) ** 2) * rng.uniform(1.0, 1.1, num_layers) * 3e-3
+    return ChainCosts(forward, backward, cut, cut, sync, 1e-4)
+
+
+def pair(batch, num_layers=100):
+    return PairCosts(u_net(num_layers, batch, 0), u_net(num_layers, batch, 1))
+
+
+def divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def shapes(batch_size):
+    """Every degree and group size that divide the GPUs, with every number of micro-batches that divides."""
+    return [
+        Shape(degree, count, size)
+        for degree in divisors(GPUS)
+        for size in divisors(GPUS)
+        if degree > 1 and size % degree == 0
+        for count in divisors(batch_size * degree // GPUS)
+    ]
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+@pytest.mark.parametrize("batch_size", [512, 1024, 1536, 2048])
+def test_every_shape_of_64_gpus(benchmark, batch_size, probability):
+    points = shapes(batch_size)
+
+    def local_batch(shape):
+        return batch_size * shape.degree // (GPUS * shape.micro_batches)
+
+    def search():
+        return list(pair_partitions(points, local_batch, lambda shape: pair(local_batch(shape)), probability))
+
+    assert len(benchmark.pedantic(search, rounds=1)) == len(points)
+    benchmark.extra_info["points"] = len(points)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+@pytest.mark.parametrize("num_stages", [4, 8, 32])
+def test_one_point(benchmark, num_stages, probability):
+    benchmark(lambda: PairSearch(pair(8), num_stages, probability).best(pair_rounds(num_stages, 8)))
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+def test_one_more_number_of_micro_batches(benchmark, probability):
+    costs = pair(8)
+    fronts = [partition_front(chain, 8, probability) for chain in (costs.down, costs.up)]
+    benchmark(pair_partition, *fronts, pair_rounds(8, 8), probability)
+
+
+def test_free_links(benchmark):
+    """Chains that differ only in their lengths, and no link to hide behind."""
+    costs = pair(8)
+    down, up = (
+        replace(chain, cut_forward_s=0 * chain.cut_forward_s, cut_backward_s=0 * chain.cut_backward_s)
+        for chain in (costs.down, costs.up)
+    )
+    benchmark(lambda: PairSearch(PairCosts(down, up), 8).best(pair_rounds(8, 8)))
