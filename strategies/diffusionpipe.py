@@ -1,4 +1,7 @@
-"""DiffusionPipe: the optimal partition, frozen layers of the next iteration in the bubbles of this one."""
+"""DiffusionPipe: the optimal partition, frozen layers of the next iteration in the bubbles of this one.
+
+Several backbones are pipelined against one another, as in ``bidirectional``.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +29,14 @@ from strategies.pipeline import PipelineBuilder, Recipe
 from strategies.plan import Filling, Plan
 from strategies.scenario import Scenario
 from strategies.traces import Trace
+from strategies.two_way import two_way_bound, two_way_layout, two_way_least_memory, two_way_rows
 
 FILLS = ("none", "full", "partial")
 
 
 @dataclass(frozen=True, slots=True)
 class DiffusionPipe:
-    """FIFO-1F1B on the optimal partition with cross-iteration bubble filling.
+    """FIFO-1F1B, or two directions for several backbones, on the optimal partition with cross-iteration bubble filling.
 
     Source: Tian et al., DiffusionPipe, 2024, sections 3 to 5.
     """
@@ -52,12 +56,16 @@ class DiffusionPipe:
     )
 
     def order(self) -> Order:
-        """Return the forwards and backwards of each position."""
+        """Return the forwards and backwards of each position for one backbone."""
         return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
 
     def _builder(self, scenario: Scenario) -> PipelineBuilder:
-        rows = one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
         recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True, skip_route=self.skip_route)
+        if _is_cascaded(scenario):
+            layout = two_way_layout(self, scenario)
+            rows = two_way_rows(scenario, layout)
+            return PipelineBuilder(scenario, layout.shape, layout.cuts, rows, recipe)
+        rows = one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
         return PipelineBuilder(scenario, shape_of(self), [cut_backbone(self, scenario)], rows, recipe)
 
     def plan(self, scenario: Scenario) -> Plan:
@@ -96,30 +104,37 @@ class DiffusionPipe:
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
         """Yield every degree, group size, number of micro-batches and way of filling."""
-        for shape in shapes(scenario):
-            for fill in FILLS:
+        for shape in shapes(scenario, backbones=scenario.model.backbones):
+            for fill in FILLS if scenario.model.frozen else FILLS[-1:]:
                 yield cls(shape.degree, shape.micro_batches, shape.group_size, fill=fill)
 
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
         shape = shape_of(self)
-        if self.fill == "none":
+        if self.fill == "none" and not _is_cascaded(scenario):
             return pipeline_bound(self, scenario, frozen_after=True)
-        evenly_s = sum(self._backbone_s(scenario)) / shape.degree + self._least_frozen_s(scenario)
+        evenly_s = sum(self._backbones_s(scenario)) / shape.degree + self._least_frozen_s(scenario)
+        if _is_cascaded(scenario):
+            return max(two_way_bound(self, scenario, frozen_first=False), evenly_s)
         return max(pipeline_bound(self, scenario), evenly_s)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Return bytes that the fullest device cannot do without."""
-        return least_memory(self, scenario)
+        return (two_way_least_memory if _is_cascaded(scenario) else least_memory)(self, scenario)
 
-    def _backbone_s(self, scenario: Scenario) -> list[float]:
-        """Return the compute of each position without frozen work, in seconds."""
-        component = scenario.model.components[scenario.backbone]
+    def _backbones_s(self, scenario: Scenario) -> list[float]:
+        """Return the compute of each stage, in seconds."""
+        components = scenario.model.components
         passes = 2 if scenario.workload.extra_forward else 1
+        stages = (
+            two_way_layout(self, scenario).stages if _is_cascaded(scenario) else stages_of(self, scenario)
+        )
         return [
             self.micro_batches * (passes * stage.forward_s + stage.backward_s)
-            + scenario.costs.optimizer_s(trained_parameters(component, stage), scenario.workload.recipe)
-            for stage in stages_of(self, scenario)
+            + scenario.costs.optimizer_s(
+                trained_parameters(components[stage.component], stage), scenario.workload.recipe
+            )
+            for stage in stages
         ]
 
     def _least_frozen_s(self, scenario: Scenario) -> float:
@@ -131,6 +146,11 @@ class DiffusionPipe:
             costs = scenario.costs.components[index]
             total += sum(costs.least_forward_s_per_sample(samples))
         return total * samples / shape.group_size
+
+
+def _is_cascaded(scenario: Scenario) -> bool:
+    """Whether there are several backbones, which run against one another."""
+    return len(scenario.model.backbones) > 1
 
 
 def _balance(filling: Filling, trace: Trace) -> Filling:

@@ -9,7 +9,7 @@ from strategies.ordering import Chain, Problem, list_schedule
 @pytest.mark.parametrize("backward_s", [1.0, 2.0, 3.0])
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("micro_batches", [1, 3, 4, 9])
-def test_farthest_first_within_the_limits_of_1f1b_is_1f1b(degree, micro_batches, backward_s):
+def test_longest_tail_first_within_the_limits_of_1f1b_is_1f1b(degree, micro_batches, backward_s):
     problem = Problem(
         forward_s=(1.0,) * degree,
         backward_s=(backward_s,) * degree,
@@ -19,5 +19,5 @@ def test_farthest_first_within_the_limits_of_1f1b_is_1f1b(degree, micro_batches,
         backward_lag_s=(0.2,) * degree,
         in_flight=tuple(range(degree, 0, -1)),
     )
-    order = list_schedule(problem, "farthest").rows
+    order = list_schedule(problem, "longest-tail").rows
     assert order == one_forward_one_backward_order(degree, micro_batches)

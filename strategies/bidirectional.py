@@ -1,0 +1,92 @@
+"""Bidirectional: two pipelines against one another on the same devices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from profiles.errors import InfeasibleError
+from strategies import parameters as fields
+from strategies.actions import Order
+from strategies.chimera import chimera_ends_s, chimera_order
+from strategies.linear import frozen_s, shape_of, shapes
+from strategies.plan import Plan
+from strategies.scenario import Scenario
+from strategies.staged import Layout, problem_of, staged_plan, steps_s
+from strategies.two_way import two_way_bound, two_way_layout, two_way_least_memory, two_way_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Bidirectional:
+    """One backbone in two directions, in Chimera's order, or two backbones, one in each direction.
+
+    Source: Li and Hoefler, Chimera, 2021; DiffusionPipe, sections 2.2 and 4.2.
+    """
+
+    name: ClassVar[str] = "bidirectional"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = "two directions on the same devices: one backbone (Chimera), or two"
+
+    pipeline_degree: int = fields.pipeline_degree()
+    micro_batches: int = fields.micro_batches()
+    group_size: int | None = fields.group_size()
+    partition: str = fields.partition("blocks")
+    p2p: str = fields.p2p()
+    skip_route: str = fields.skip_route()
+
+    def order(self) -> Order:
+        """Return the forwards and backwards of each position for one backbone.
+
+        Raises:
+            InfeasibleError: the degree or the number of micro-batches is odd.
+        """
+        return chimera_order(self.pipeline_degree, self.micro_batches)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """Return the plan of one iteration."""
+        layout = two_way_layout(self, scenario)
+        rows = two_way_rows(scenario, layout)
+        return staged_plan(scenario, layout, rows, blocking=self.p2p == "blocking")
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Yield every degree, group size and number of micro-batches that divides; for one backbone even ones.
+
+        Raises:
+            InfeasibleError: there is none.
+        """
+        backbones = scenario.model.backbones or [scenario.backbone]
+        found = list(shapes(scenario, backbones=backbones))
+        if len(backbones) == 1:
+            found = [shape for shape in found if not (shape.degree % 2 or shape.micro_batches % 2)]
+        if not found:
+            raise InfeasibleError(
+                "one backbone in two directions takes an even number of positions and of micro-batches, and none"
+                f" divides gpus({scenario.workload.num_gpus}) and batch_size({scenario.workload.batch_size})",
+                "no even number of positions and of micro-batches",
+            )
+        return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in found)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Return seconds that no iteration can undercut: those of Chimera's order on ports that nobody shares."""
+        if len(scenario.model.backbones) > 1:
+            return two_way_bound(self, scenario, frozen_first=True)
+        key = ("chimera", shape_of(self), self.partition, self.skip_route, scenario.workload.extra_forward)
+        return scenario.remember(key, lambda: _chimera_bound(scenario, two_way_layout(self, scenario)))
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return two_way_least_memory(self, scenario)
+
+
+def _chimera_bound(scenario: Scenario, layout: Layout) -> float:
+    """Return when the last position has stepped; each first runs its frozen work and its extra forwards."""
+    shape, problem = layout.shape, problem_of(scenario, layout)
+    begins_s = [frozen_s(scenario, shape, position) for position in range(shape.degree)]
+    if scenario.workload.extra_forward:
+        for stage in layout.stages:
+            begins_s[stage.position] += shape.micro_batches / 2 * stage.forward_s
+    ends_s = chimera_ends_s(problem, shape.micro_batches, begins_s)
+    # last in the row of a position is the stage that lies in the first half of its direction
+    last = [p if 2 * p < shape.degree else 2 * shape.degree - 1 - p for p in range(shape.degree)]
+    steps = steps_s(scenario, layout)
+    return max(ends_s[p] + steps[last[p]] for p in range(shape.degree))
