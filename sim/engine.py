@@ -17,7 +17,7 @@ from profiles.errors import DeadlockError
 from strategies.network import CollectiveRoute, Network, Route
 from strategies.plan import Plan
 from strategies.traces import Span, Trace
-from strategies.wiring import Slots, Transfer, Wiring, previous_collectives, wire
+from strategies.wiring import Transfer, Wiring, previous_collectives, wire
 from strategies.worklist import describe_deadlock
 
 CHUNK_S: Final = 1e-3
@@ -73,6 +73,7 @@ class _Replay:
         self.waiting: list[simpy.Event | None] = [None] * count
         self.starts: list[list[float]] = [[] for _ in plan.ops]
         self.ends: list[list[float]] = [[] for _ in plan.ops]
+        self.early: list[list[float]] = [[] for _ in plan.ops]
         self.legs = [_leg(transfer, network) for transfer in wiring.transfers]
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
         self.clocks = [0.0] * network.num_ports
@@ -100,6 +101,7 @@ class _Replay:
             self.wiring,
             self.starts,
             self.ends,
+            self.early,
             self.sent,
             self.arrived,
             spans,
@@ -126,7 +128,7 @@ class _Replay:
                 if arrived[slot] > start:
                     start = arrived[slot]
             if index in early:
-                yield from self._run_early(start - now, op.duration_s, early[index], beside)
+                yield from self._run_early(device, start - now, index, beside)
             elif beside is None:
                 yield timeout(start - now + op.duration_s)
             else:
@@ -141,10 +143,9 @@ class _Replay:
             if index in receives:
                 self._post(receives[index], now)
 
-    def _run_early(
-        self, wait_s: float, duration_s: float, early: Sequence[tuple[float, Slots]], beside: "_Stream | None"
-    ) -> Process:
+    def _run_early(self, device: int, wait_s: float, index: int, beside: "_Stream | None") -> Process:
         """Run one op that writes tensors before it ends: piece by piece, from one write to the next."""
+        duration_s, early = self.plan.ops[device][index].duration_s, self.wiring.early[device][index]
         yield self.env.timeout(wait_s)
         done = 0.0
         for offset, slots in [*early, (duration_s, ())]:
@@ -155,6 +156,8 @@ class _Replay:
             done = offset
             for slot in slots:
                 self._write(slot, self.env.now)
+            self.early[device].append(self.env.now)
+        self.early[device].pop()  # the end of the op
 
     def _finish(self, work_s: float, start: float, beside: "_Stream") -> Process:
         """Run on until ``work_s`` since ``start`` is done, although collectives run beside it."""

@@ -1,8 +1,9 @@
 """Memory: bytes on each device over one iteration, as a consequence of a plan and its times.
 
 A tensor lives on the device that wrote it from its write to its last read there and to the arrival of its last
-transfer; on a device that received it from its arrival to its last read. Resident buffers stay. Where one tensor
-dies in the instant in which another is born, both count.
+transfer; on a device that received it from its arrival to its last read. What a collective writes is there from
+its start, for it is moved piece by piece. Resident buffers stay. Where one tensor dies in the instant in which
+another is born, both count; only a collective finds free what was freed when it starts.
 """
 
 from dataclasses import dataclass
@@ -20,27 +21,34 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Where the times of a trace stand in one flat list: op ends by device, arrivals, collectives, 0 and the end."""
+    """Where the times of a trace stand in one flat list.
+
+    Op ends by device, arrivals, collectives' ends, 0 and the end, collectives' starts, early writes by device.
+    """
 
     ends: list[int]
     arrivals: int
     collectives: int
     zero: int
+    starts: int
+    early: int
 
     @classmethod
     def of(cls, wiring: Wiring) -> "_Clock":
         ends = [0]
         for ops in wiring.plan.ops:
             ends.append(ends[-1] + len(ops))
+        count = len(wiring.plan.collectives)
         collectives = ends[-1] + len(wiring.transfers)
-        return cls(ends, ends[-1], collectives, collectives + len(wiring.plan.collectives))
+        zero = collectives + count
+        return cls(ends, ends[-1], collectives, zero, zero + 2, zero + 2 + count)
 
     def times(self, trace: Trace) -> FloatArray:
-        collectives = (end for _, end in trace.collectives)
+        starts, ends = ([span[i] for span in trace.collectives] for i in (0, 1))
+        early = chain.from_iterable(trace.early)
         return np.fromiter(
-            chain(chain.from_iterable(trace.ends), trace.arrived, collectives, (0.0, trace.end_s)),
+            chain(chain.from_iterable(trace.ends), trace.arrived, ends, (0.0, trace.end_s), starts, early),
             dtype=np.float64,
-            count=self.zero + 2,
         )
 
 
@@ -77,6 +85,7 @@ def _births_and_deaths(
 ) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], list[int]]]:
     plan = wiring.plan
     births = {(tensor, device): clock.ends[device] + at for tensor, (device, at) in wiring.writers.items()}
+    births.update(_early_births(wiring, clock))
     births.update(dict.fromkeys(plan.given, clock.zero))
     deaths: dict[tuple[int, int], list[int]] = {}
     for device, ops in enumerate(plan.ops):
@@ -91,14 +100,30 @@ def _births_and_deaths(
         for device in collective.devices:
             for tensor in collective.reads:
                 deaths.setdefault((tensor, device), []).append(number)
-            births.update({(tensor, device): number for tensor in collective.writes})
+            for tensor in collective.writes:
+                births[tensor, device] = clock.starts + number - clock.collectives
+                deaths.setdefault((tensor, device), []).append(number)
     for key in plan.kept:
         deaths[key] = [clock.zero + 1]
     return births, deaths
 
 
+def _early_births(wiring: Wiring, clock: _Clock) -> dict[tuple[int, int], int]:
+    """Return the births of what ops write before they end."""
+    keys = [
+        (tensor, device)
+        for device, early in enumerate(wiring.early)
+        for index in sorted(early)
+        for _, tensor in wiring.plan.ops[device][index].early
+    ]
+    return {key: clock.early + number for number, key in enumerate(keys)}
+
+
 def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return (device, time in seconds, change in bytes) of every birth and death, births first at equal times."""
+    """Return (device, time in seconds, change in bytes) of every birth and death.
+
+    At equal times births come first; those that a collective starts with come after the deaths.
+    """
     stays = stays or residencies(trace.wiring)
     times = stays.clock.times(trace)
     born = times[stays.births]
@@ -107,7 +132,9 @@ def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntAr
     devices = np.concatenate([stays.devices, stays.devices])
     moments = np.concatenate([born, dead])
     changes = np.concatenate([stays.sizes, -stays.sizes])
-    order = np.lexsort((-changes, moments, devices))
+    late = (stays.births >= stays.clock.starts) & (stays.births < stays.clock.early)
+    turns = np.concatenate([np.where(late, 2, 0), np.where(dead > born, 1, 3)])
+    order = np.lexsort((turns, moments, devices))
     return devices[order], moments[order], changes[order]
 
 

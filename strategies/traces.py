@@ -16,6 +16,7 @@ class Trace:
         wiring: the plan with its deliveries.
         starts: for each device the start of each op.
         ends: for each device the end of each op.
+        early: for each device when its ops wrote what they write before they end, in order.
         sent: for each slot when it went on the wire.
         arrived: for each slot when it arrived.
         collectives: for each collective when it ran.
@@ -27,6 +28,7 @@ class Trace:
     wiring: Wiring
     starts: list[list[float]]
     ends: list[list[float]]
+    early: list[list[float]]
     sent: list[float]
     arrived: list[float]
     collectives: list[Span]

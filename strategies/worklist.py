@@ -26,6 +26,7 @@ class _Worklist:
         self.arrived = [_UNKNOWN] * len(wiring.transfers)
         self.starts: list[list[float]] = [[] for _ in self.plan.ops]
         self.ends: list[list[float]] = [[] for _ in self.plan.ops]
+        self.early: list[list[float]] = [[] for _ in self.plan.ops]
         self.spans: dict[int, Span] = {}
         self.before = previous_collectives(self.plan.collectives)
         self.p2p_bytes = 0.0
@@ -40,7 +41,7 @@ class _Worklist:
         kept = [self.arrived[self.wiring.slots[key]] for key in self.plan.kept if key in self.wiring.slots]
         last = [ends[-1] for ends in self.ends if ends] + [end for _, end in spans] + kept
         return Trace(
-            self.wiring, self.starts, self.ends, self.sent, self.arrived, spans,
+            self.wiring, self.starts, self.ends, self.early, self.sent, self.arrived, spans,
             max(last, default=0.0), self.p2p_bytes, self.collective_bytes,
         )  # fmt: skip
 
@@ -57,6 +58,7 @@ class _Worklist:
             starts.append(start)
             ends.append(start + ops[index].duration_s)
             for offset, slots in self.wiring.early[device].get(index, ()):
+                self.early[device].append(start + offset)
                 self._write(slots, start + offset)
             self._write(self.wiring.sends[device][index], ends[-1])
             for slot in self.wiring.receives[device].get(index, ()):

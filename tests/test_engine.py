@@ -258,12 +258,13 @@ def test_with_collectives_on_links_of_their_own_the_engine_equals_the_worklist(m
     assert trace.collective_bytes == expected.collective_bytes
 
 
+def times_of(trace):
+    spans = sum(trace.collectives, ())
+    return [*trace.starts, *trace.ends, *trace.early, trace.sent, trace.arrived, spans]
+
+
 def assert_same_times(trace, expected):
-    for found, wanted in zip(
-        [*trace.starts, *trace.ends, trace.sent, trace.arrived, sum(trace.collectives, ())],
-        [*expected.starts, *expected.ends, expected.sent, expected.arrived, sum(expected.collectives, ())],
-        strict=True,
-    ):
+    for found, wanted in zip(times_of(trace), times_of(expected), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
     assert trace.end_s == pytest.approx(expected.end_s, abs=1e-9)
     assert trace.p2p_bytes == expected.p2p_bytes

@@ -74,7 +74,67 @@ def test_what_a_collective_reads_lives_until_it_ends(make):
     )  # fmt: skip
     held = curve(simulate(plan), 0)
     assert list(held) == pytest.approx([1.0, 5.0, 6.0])
-    assert list(held.values()) == [4.0, 2.0, 0.0]
+    assert list(held.values()) == [4.0 + 2.0, 2.0, 0.0]
+
+
+def gathers(make, reads):
+    """Two gathers of 4 s, each used by one op of 1 s; the second gather waits for what ``reads`` names."""
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2)
+    rows = [[make.op("0F0", 1.0, "a", "done"), make.op("1F0", 1.0, "b")]]
+    plan = make.plan(
+        rows, placement=Placement(cluster, 2, 1, 1), sizes={"a": 3.0, "b": 5.0},
+        collectives=[((0,), 4.0, 0, "", "a"), ((0,), 4.0, 0, reads, "b")],
+    )  # fmt: skip
+    return simulate(plan)
+
+
+def test_what_a_collective_writes_is_there_from_its_start(make):
+    trace = gathers(make, "")
+    assert list(curve(trace, 0)) == pytest.approx([0.0, 4.0, 5.0, 9.0])
+    assert list(curve(trace, 0).values()) == [3.0, 3.0 + 5.0, 5.0, 0.0]
+
+
+def test_a_collective_that_waited_for_an_op_finds_free_what_the_op_freed(make):
+    trace = gathers(make, "done")
+    assert list(curve(trace, 0)) == pytest.approx([0.0, 5.0, 10.0])
+    assert list(curve(trace, 0).values()) == [3.0, 5.0, 0.0]
+    assert peak_memory_bytes(trace).tolist() == [5.0]
+
+
+def test_what_a_collective_writes_for_nobody_is_there_until_it_ends(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2)
+    plan = make.plan(
+        [[make.op("0F0", 1.0)]], placement=Placement(cluster, 2, 1, 1), sizes={"a": 3.0},
+        collectives=[((0,), 4.0, 0, "", "a")],
+    )  # fmt: skip
+    held = curve(simulate(plan), 0)
+    assert list(held) == pytest.approx([0.0, 4.0])
+    assert list(held.values()) == [3.0, 0.0]
+
+
+def test_a_gather_that_takes_no_time_never_makes_memory_negative(make):
+    plan = make.plan(
+        [[make.op("0F0", 0.0, "a")]], placement=Placement(make.cluster(), 2, 1, 1), sizes={"a": 3.0},
+        collectives=[((0,), 4.0, 0, "", "a")],
+    )  # fmt: skip
+    trace = simulate(plan)
+    assert (curve(trace, 0), peak_memory_bytes(trace).tolist()) == ({0.0: 0.0}, [3.0])
+
+
+def test_what_an_op_writes_early_is_there_from_then_on(make):
+    rows = [[make.op("0B0", 4.0, writes="b", early=[(1.0, "g"), (3.0, "h")]), make.op("0B1", 1.0, "g h b")]]
+    trace = simulate(make.plan(rows, sizes={"g": 4.0, "h": 2.0, "b": 1.0}))
+    assert curve(trace, 0) == {1.0: 4.0, 3.0: 6.0, 4.0: 7.0, 5.0: 0.0}
+
+
+def test_beside_a_collective_what_is_written_early_comes_later(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2, slowdown=2.0)
+    rows = [[make.op("0B0", 4.0, early=[(1.0, "g"), (3.0, "h")])]]
+    plan = make.plan(
+        rows, placement=Placement(cluster, 2, 1, 1), sizes={"g": 4.0, "h": 2.0},
+        collectives=[((0,), 4.0, 0, "", "")],
+    )  # fmt: skip
+    assert list(curve(simulate(plan), 0)) == pytest.approx([2.0, 5.0])
 
 
 def test_a_tensor_that_leaves_before_its_op_ends_never_makes_memory_negative(make):
