@@ -6,8 +6,12 @@ reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from strategies.actions import BACKWARD, FORWARD
+
+ROUNDING: Final = 1e-9
+"""Share of a capacity by which sums of bytes may miss it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,30 +152,68 @@ def _check(problem: Problem) -> None:
 
 
 def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
-    """Return for each lane and micro-batch of its chain the seconds before which it cannot start."""
-    result: list[list[float]] = []
-    for number, lane in enumerate(lanes):
-        before = lanes[number - 1] if number else None
-        if before is not None and before.following == number:
-            reach = [head + before.duration_s + before.lag_s for head in result[-1]]
-        else:
-            reach = [0.0] * len(problem.chains[lane.chain].micro_batches)
-        for index in range(1, len(reach)):
-            reach[index] = max(reach[index], reach[index - 1] + lane.duration_s)
-        result.append(reach)
+    """Return for each lane and micro-batch of its chain the seconds before which it cannot start.
+
+    The micro-batch comes from lane to lane, those before it take their turn in each, and where a stage may hold
+    only so many, an earlier one must have ended there.
+    """
+    limits = limits_of(problem)
+    result: list[list[float]] = [[] for _ in lanes]
+    for first, chain in _chains(problem):
+        size = len(chain.stages)
+        for index in range(len(chain.micro_batches)):
+            reach = 0.0
+            for offset, lane in enumerate(lanes[first : first + 2 * size]):
+                own = result[first + offset]
+                if index:
+                    reach = max(reach, own[-1] + lane.duration_s)
+                if offset < size and index >= limits[lane.stage]:
+                    backward = first + 2 * size - 1 - offset
+                    freed = result[backward][index - limits[lane.stage]] + lanes[backward].duration_s
+                    reach = max(reach, freed)
+                own.append(reach)
+                reach += lane.duration_s + lane.lag_s
     return result
 
 
 def tails(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
     """Return for each lane and micro-batch of its chain the seconds that must follow its end."""
-    result: list[list[float]] = []
-    for lane in reversed(lanes):
-        if lane.following is None:
-            rest = [0.0] * len(problem.chains[lane.chain].micro_batches)
-        else:
-            duration_s = lanes[lane.following].duration_s
-            rest = [tail + duration_s + lane.lag_s for tail in result[-1]]
-        for index in reversed(range(len(rest) - 1)):
-            rest[index] = max(rest[index], rest[index + 1] + lane.duration_s)
-        result.append(rest)
-    return result[::-1]
+    limits = limits_of(problem)
+    result: list[list[float]] = [[0.0] * len(problem.chains[lane.chain].micro_batches) for lane in lanes]
+    for first, chain in _chains(problem):
+        size, count = len(chain.stages), len(chain.micro_batches)
+        for index in reversed(range(count)):
+            rest = 0.0
+            for offset, lane in reversed(list(enumerate(lanes[first : first + 2 * size]))):
+                own = result[first + offset]
+                rest += lane.lag_s
+                if index + 1 < count:
+                    rest = max(rest, own[index + 1] + lane.duration_s)
+                if offset >= size and index + limits[lane.stage] < count:
+                    forward = first + 2 * size - 1 - offset
+                    freed = result[forward][index + limits[lane.stage]] + lanes[forward].duration_s
+                    rest = max(rest, freed)
+                own[index] = rest
+                rest += lane.duration_s
+    return result
+
+
+def _chains(problem: Problem) -> Iterator[tuple[int, Chain]]:
+    """Yield the number of its first lane with each chain."""
+    first = 0
+    for chain in problem.chains:
+        yield first, chain
+        first += 2 * len(chain.stages)
+
+
+def limits_of(problem: Problem) -> list[int]:
+    """Return for each stage the most micro-batches that it may ever hold at once, at least 1."""
+    most = max(len(chain.micro_batches) for chain in problem.chains)
+    limits = []
+    for stage, position in enumerate(problem.positions):
+        limit = most if problem.in_flight is None else problem.in_flight[stage]
+        if problem.capacity_bytes is not None and problem.held_bytes and problem.held_bytes[stage] > 0:
+            fitting = problem.capacity_bytes[position] * (1 + ROUNDING) / problem.held_bytes[stage]
+            limit = int(min(limit, fitting))
+        limits.append(max(limit, 1))
+    return limits

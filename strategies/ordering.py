@@ -21,7 +21,7 @@ from strategies.lanes import (
     wave_positions,
     wave_problem,
 )
-from strategies.room import Room
+from strategies.room import Room, peak_held_bytes, room_bound_s
 
 __all__ = [
     "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "evaluate", "list_schedule", "lower_bound_s",
@@ -158,12 +158,15 @@ def lower_bound_s(problem: Problem) -> float:
 
     Each device waits until work can reach it, runs it, and the rest of the chain follows: the largest of head +
     work + tail over all devices and thresholds, where the work is of all passes with at least that head and tail.
+    Caps on what devices hold may ask for more.
     """
     lanes = lanes_of(problem)
+    heads_s, tails_s = heads(problem, lanes), tails(problem, lanes)
     passes: list[list[tuple[float, float, float]]] = [[] for _ in range(problem.num_devices)]
-    for lane, heads_s, tails_s in zip(lanes, heads(problem, lanes), tails(problem, lanes), strict=True):
-        passes[lane.device] += [(h, lane.duration_s, q) for h, q in zip(heads_s, tails_s, strict=True)]
-    return max(_one_machine_s(of_device) for of_device in passes)
+    for lane, before, after in zip(lanes, heads_s, tails_s, strict=True):
+        passes[lane.device] += [(h, lane.duration_s, q) for h, q in zip(before, after, strict=True)]
+    busy_s = max(_one_machine_s(of_device) for of_device in passes)
+    return max(busy_s, room_bound_s(problem, lanes, heads_s, tails_s))
 
 
 def _one_machine_s(passes: list[tuple[float, float, float]]) -> float:
@@ -265,19 +268,3 @@ def _check_rows(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None
     )
     if len(rows) != problem.num_devices or due != sorted((d, a) for d, row in enumerate(rows) for a in row):
         raise ValueError("rows must hold every forward and backward once, on the device of its stage")
-
-
-def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> tuple[float, ...]:
-    """Return the most that each device holds at once in a given order.
-
-    Without ``held_bytes`` it counts the activations of stages.
-    """
-    held_bytes = problem.held_bytes or (1.0,) * len(problem.positions)
-    peaks = []
-    for row in rows:
-        held = peak = 0.0
-        for action in row:
-            held += held_bytes[action.stage] if action.kind == FORWARD else -held_bytes[action.stage]
-            peak = max(peak, held)
-        peaks.append(peak)
-    return tuple(peaks)

@@ -4,15 +4,13 @@ A micro-batch frees nothing before its last forward, so a device that fills up w
 stuck for ever. What it still lacks is therefore kept free.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Final
+from itertools import accumulate
 
 from profiles.errors import InfeasibleError
-from strategies.actions import BACKWARD, FORWARD
-from strategies.lanes import Lane, Problem
-
-ROUNDING: Final = 1e-9
-"""Share of a capacity by which sums of bytes may miss it."""
+from strategies.actions import BACKWARD, FORWARD, StageAction
+from strategies.lanes import ROUNDING, Lane, Problem
 
 
 class Room:
@@ -98,3 +96,59 @@ class Room:
                 count = self._begun(stage, starting) - max(self._ended(stage), first)
                 held += self.held_bytes[stage] * max(0, count)
         return held
+
+
+def room_bound_s(
+    problem: Problem, lanes: Sequence[Lane], heads_s: list[list[float]], tails_s: list[list[float]]
+) -> float:
+    """Return seconds below which no order can end because of what the devices may hold.
+
+    A stage holds a micro-batch at least for its own way from the forward to the backward. In byte-seconds, all
+    of that has to fit under the capacity, between the first forward and the last backward of the device.
+    """
+    forwards = {lane.stage: lane for lane in lanes if lane.kind == FORWARD}
+    longest = 0.0
+    for device, capacity in enumerate(problem.capacity_bytes or ()):
+        held, first_s, last_s = 0.0, [], []
+        for lane, before, after in zip(lanes, heads_s, tails_s, strict=True):
+            if lane.device != device or not before:
+                continue
+            if lane.kind == FORWARD:
+                first_s.append(before[0])
+            else:
+                forward = forwards[lane.stage]
+                around_s = forward.duration_s + forward.tail_s - lane.tail_s
+                held += (problem.held_bytes or ())[lane.stage] * around_s * len(before)
+                last_s.append(after[-1])
+        if held and capacity:
+            longest = max(longest, min(first_s) + held / capacity / (1 + ROUNDING) + min(last_s))
+    return longest
+
+
+def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
+    """Return whether an order keeps within the caps."""
+    peaks = peak_held_bytes(problem, rows)
+    capacities = problem.capacity_bytes or (math.inf,) * len(peaks)
+    if any(peak > capacity * (1 + ROUNDING) for peak, capacity in zip(peaks, capacities, strict=True)):
+        return False
+    for stage, limit in enumerate(problem.in_flight or ()):
+        kinds = [action.kind for action in rows[problem.positions[stage]] if action.stage == stage]
+        if max(accumulate(1 if kind == FORWARD else -1 for kind in kinds), default=0) > limit:
+            return False
+    return True
+
+
+def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> tuple[float, ...]:
+    """Return the most that each device holds at once in a given order.
+
+    Without ``held_bytes`` it counts the activations of stages.
+    """
+    held_bytes = problem.held_bytes or (1.0,) * len(problem.positions)
+    peaks = []
+    for row in rows:
+        held = peak = 0.0
+        for action in row:
+            held += held_bytes[action.stage] if action.kind == FORWARD else -held_bytes[action.stage]
+            peak = max(peak, held)
+        peaks.append(peak)
+    return tuple(peaks)
