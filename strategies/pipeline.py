@@ -47,6 +47,22 @@ class Recipe:
     skip_route: str = "relay"
 
 
+def with_extra_forwards(rows: Rows, cuts: Sequence[Cut], seats: Sequence[Seat]) -> Rows:
+    """Return rows with their extra forwards first, as a wave front through the stages of each chain at once."""
+
+    def place_in_front(action: StageAction) -> tuple[int, int, int]:
+        seat = seats[action.stage]
+        depth = action.stage - seat.first
+        first, _ = cuts[seat.cut].micro_batches or (0, 0)
+        return depth + action.micro_batch - first, -depth, action.stage
+
+    fronts = [sorted((a for a in row if a.kind == FORWARD), key=place_in_front) for row in rows]
+    return [
+        [StageAction(a.stage, EXTRA_FORWARD, a.micro_batch) for a in front] + list(row)
+        for front, row in zip(fronts, rows, strict=True)
+    ]
+
+
 class PipelineBuilder:
     """Writes the plan of one iteration from cuts, whose stages are numbered one after the other, and rows.
 
@@ -73,22 +89,9 @@ class PipelineBuilder:
         ]
         self._saved = [saved_bytes(scenario, stage, self.batch) for stage in self.stages]
         self._skips = self._skips_between_stages() if recipe.skip_route == "local" else {}
-        self._order = [self._with_extra_forwards(row) for row in rows]
-
-    def _with_extra_forwards(self, row: Sequence[StageAction]) -> list[StageAction]:
-        """Return a row with its extra forwards first, as a wave front through the stages."""
-        if not self.scenario.workload.extra_forward:
-            return list(row)
-        forwards = {action for action in row if action.kind == FORWARD}
-        front = sorted(forwards, key=self._place_in_front)
-        return [StageAction(a.stage, EXTRA_FORWARD, a.micro_batch) for a in front] + list(row)
-
-    def _place_in_front(self, action: StageAction) -> tuple[int, int, int]:
-        """Return what a wave front orders by; each chain has its own, all begin at once."""
-        seat = self.seats[action.stage]
-        depth = action.stage - seat.first
-        first, _ = self.cuts[seat.cut].micro_batches or (0, 0)
-        return depth + action.micro_batch - first, -depth, action.stage
+        self._order = rows
+        if scenario.workload.extra_forward:
+            self._order = with_extra_forwards(rows, self.cuts, self.seats)
 
     def build(self, filling: Filling | None = None) -> Plan:
         """Return the plan.

@@ -102,7 +102,7 @@ def problem_of(scenario: Scenario, layout: Layout, *, in_flight: tuple[int, ...]
     for number in range(len(layout.cuts)):
         stages = tuple(s for s, seat in enumerate(layout.seats) if seat.cut == number)
         chains.append(Chain(stages, tuple(layout.micro_batches(number))))
-    hops = [_hop_s(scenario, layout, stage) for stage in range(len(layout.stages))]
+    hops = _hops_s(scenario, layout)
     return Problem(
         forward_s=tuple(stage.forward_s for stage in layout.stages),
         backward_s=tuple(stage.backward_s for stage in layout.stages),
@@ -114,21 +114,24 @@ def problem_of(scenario: Scenario, layout: Layout, *, in_flight: tuple[int, ...]
     )
 
 
-def _hop_s(scenario: Scenario, layout: Layout, stage: int) -> tuple[float, float]:
-    """Return seconds from a stage to the next and back for one micro-batch; none where both share a device."""
-    after = layout.seats[stage].after
-    if after is None or layout.stages[after].position == layout.stages[stage].position:
-        return 0.0, 0.0
+def _hops_s(scenario: Scenario, layout: Layout) -> list[tuple[float, float]]:
+    """Return seconds from each stage to the next and back for one micro-batch; none where both share a device."""
     network = network_of(scenario, layout.shape.placement(scenario))
-    positions = layout.stages[stage].position, layout.stages[after].position
     batch = layout.shape.local_batch(scenario)
-    size = handover_bytes(scenario, layout.stages[stage], batch, layout.skip_route)
-    carried = scenario.model.components[layout.stages[stage].component].carried_bytes * batch
-    there, back = network.route(*positions), network.route(*positions[::-1])
-    return (
-        (size + carried) * there.wire_s_per_byte + there.delay_s,
-        size * back.wire_s_per_byte + back.delay_s,
-    )
+    hops = []
+    for stage, seat in zip(layout.stages, layout.seats, strict=True):
+        source, target = stage.position, stage.position
+        if seat.after is not None:
+            target = layout.stages[seat.after].position
+        if source == target:
+            hops.append((0.0, 0.0))
+            continue
+        size = handover_bytes(scenario, stage, batch, layout.skip_route)
+        carried = scenario.model.components[stage.component].carried_bytes * batch
+        there, back = network.route(source, target), network.route(target, source)
+        there_s = (size + carried) * there.wire_s_per_byte + there.delay_s
+        hops.append((there_s, size * back.wire_s_per_byte + back.delay_s))
+    return hops
 
 
 def staged_bound(
@@ -146,7 +149,8 @@ def staged_bound(
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: the gradients of weights may be computed later than those of inputs.
     """
-    lanes = [_lanes(scenario, layout, number, split=split) for number in range(len(layout.cuts))]
+    hops_s = _hops_s(scenario, layout)
+    lanes = [_lanes(scenario, layout, hops_s, number, split=split) for number in range(len(layout.cuts))]
     degree = layout.shape.degree
     steps = steps_s(scenario, layout)
     step = [
@@ -182,13 +186,15 @@ Lane = tuple[int, float, float, float]
 """One pass of a stage by all its micro-batches: position, seconds before, of its work, and after it."""
 
 
-def _lanes(scenario: Scenario, layout: Layout, cut: int, *, split: bool) -> list[Lane]:
+def _lanes(
+    scenario: Scenario, layout: Layout, hops_s: Sequence[tuple[float, float]], cut: int, *, split: bool
+) -> list[Lane]:
     """Return the passes of a chain in the order in which a micro-batch takes them, then what may wait."""
     batch = layout.shape.local_batch(scenario)
     numbers = [stage for stage, seat in enumerate(layout.seats) if seat.cut == cut]
     count = len(layout.micro_batches(cut))
     stages = [layout.stages[s] for s in numbers]
-    hops = [_hop_s(scenario, layout, s) for s in numbers]
+    hops = [hops_s[s] for s in numbers]
     forward = [(stage, stage.forward_s, there) for stage, (there, _) in zip(stages, hops, strict=True)]
     lags = [0.0, *(back for _, back in hops[:-1])]
     waits = [weight_part_s(scenario, stage, batch) if split else 0.0 for stage in stages]

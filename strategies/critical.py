@@ -1,0 +1,289 @@
+"""Critical path: how long the stages of a layout take at least in a named order.
+
+Every pass starts as soon as its device is free and its input is there, on links that nobody shares. Then gradients
+are summed: a device sums those of one stage after the other, and the devices of a node share its port.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from operator import attrgetter
+from typing import Final
+
+from profiles.collectives import CollectiveTime, collective_time
+from strategies.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    EXTRA_FORWARD,
+    FORWARD,
+)
+from strategies.footprint import trained_parameters
+from strategies.lanes import Problem
+from strategies.linear import feedback_s, frozen_s
+from strategies.pipeline import Rows, with_extra_forwards
+from strategies.scenario import Scenario
+from strategies.staged import Layout, problem_of, staged_bound
+from strategies.stages import weight_part_s
+
+MAX_PASSES: Final = 1000
+"""An order of more passes than this is not followed for its bound: that would take longer than it spares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One pass of a stage, which micro-batches take one after the other.
+
+    Attributes:
+        ready: when the input of each micro-batch is there that has not started yet, in seconds.
+        duration_s: of one micro-batch.
+        following: the inputs of the pass after this one.
+        lag_s: from the end of this pass to the start of that one.
+    """
+
+    ready: deque[float]
+    duration_s: float
+    following: deque[float]
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """The sum of the gradients of stages that hold the same layers.
+
+    Attributes:
+        release_s: when it can be on the wire at the earliest.
+        positions: where the stages lie.
+        fixed_s: seconds it takes before it is on the wire.
+        wire_s: seconds on the wire.
+        node_port_s: seconds on the port of each node.
+        step_s: the optimizer step of each stage.
+    """
+
+    release_s: float
+    positions: tuple[int, ...]
+    fixed_s: float
+    wire_s: float
+    node_port_s: float
+    step_s: float
+
+
+def order_bound(
+    scenario: Scenario, layout: Layout, order: Callable[[], Rows], name: str, *, split: bool = False
+) -> float:
+    """Return seconds that no iteration can undercut whose frozen work runs first; the order is followed if short.
+
+    Args:
+        scenario: what is asked about.
+        layout: the stages.
+        order: makes the order of each position, without optimizer steps.
+        name: what distinguishes the order from others of the layout.
+        split: backwards come in two parts.
+    """
+
+    def bound() -> float:
+        passes = sum(len(layout.micro_batches(seat.cut)) for seat in layout.seats) * (3 if split else 2)
+        if passes > MAX_PASSES:
+            return staged_bound(scenario, layout, split=split)
+        return ordered_bound(scenario, layout, order, name, split=split)
+
+    key = ("bound", name, layout.shape, layout.cuts, layout.skip_route, scenario.workload.extra_forward)
+    return scenario.remember(key, bound)
+
+
+def ordered_bound(
+    scenario: Scenario, layout: Layout, order: Callable[[], Rows], name: str, *, split: bool = False
+) -> float:
+    """Return seconds that no iteration in a named order, its frozen work first, can undercut.
+
+    Args: as of ``order_bound``.
+    """
+    paths = _Paths.of(scenario, layout, split=split)
+    # group sizes on links alike have one answer
+    key = ("paths", name, layout.shape.degree, layout.shape.micro_batches, layout.cuts, paths.links)
+    free_s, complete_s = scenario.remember(key, lambda: paths.ends_s(order()))
+    reductions = sorted(_reductions(scenario, layout, complete_s), key=attrgetter("release_s"))
+    placement = layout.shape.placement(scenario)
+    nodes: dict[int, set[int]] = {}
+    for position in range(layout.shape.degree):
+        nodes.setdefault(placement.node(placement.rank(0, position, 0)), set()).add(position)
+    return max(
+        *(_device_s(position, end_s, reductions) for position, end_s in enumerate(free_s)),
+        *(_node_s(positions, reductions) for positions in nodes.values()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """What the passes of a layout take and wait for.
+
+    Attributes:
+        layout: the stages.
+        problem: their times.
+        waits_s: for each stage the part of a backward that can wait; none where backwards are whole.
+        starts_s: when each position has done its frozen work.
+        fed_back_s: for each chain from the end of its extra forward to its forward; none without.
+    """
+
+    layout: Layout
+    problem: Problem
+    waits_s: tuple[float, ...]
+    starts_s: tuple[float, ...]
+    fed_back_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, scenario: Scenario, layout: Layout, *, split: bool) -> "_Paths":
+        shape, problem = layout.shape, problem_of(scenario, layout)
+        batch = shape.local_batch(scenario)
+        ends = [
+            (problem.positions[chain.stages[-1]], problem.positions[chain.stages[0]])
+            for chain in problem.chains
+        ]
+        fed_back_s = [
+            feedback_s(scenario, shape, cut.component, positions)
+            for cut, positions in zip(layout.cuts, ends, strict=True)
+        ]
+        return cls(
+            layout=layout,
+            problem=problem,
+            waits_s=tuple(weight_part_s(scenario, s, batch) for s in layout.stages) if split else (),
+            starts_s=tuple(frozen_s(scenario, shape, position) for position in range(shape.degree)),
+            fed_back_s=tuple(fed_back_s) if scenario.workload.extra_forward else (),
+        )
+
+    @property
+    def links(self) -> tuple[tuple[float, ...], ...]:
+        """What depends on more than stages and order."""
+        return self.problem.forward_lag_s, self.problem.backward_lag_s, self.starts_s, self.fed_back_s
+
+    def ends_s(self, rows: Rows) -> tuple[list[float], list[float]]:
+        """Return when each position has done its last pass, and each stage its last backward, at the earliest."""
+        if self.fed_back_s:
+            rows = with_extra_forwards(rows, self.layout.cuts, self.layout.seats)
+        lanes = self._lanes()
+        free_s, complete_s = list(self.starts_s), [0.0] * len(self.layout.stages)
+        walks = [
+            _walk([(lanes[a.stage, a.kind], a.stage) for a in row], free_s, position, complete_s)
+            for position, row in enumerate(rows)
+        ]
+        while sum(map(next, walks)):
+            pass
+        return free_s, complete_s
+
+    def _lanes(self) -> dict[tuple[int, str], Lane]:
+        """Return the lane of each (stage, kind of pass)."""
+        lanes: dict[tuple[int, str], Lane] = {}
+        for cut, chain in enumerate(self.problem.chains):
+            there = [0.0] * len(chain.micro_batches)
+            following: deque[float] = deque()
+            for stage, kind, duration_s, lag_s in reversed(self._passes(cut)):
+                lanes[stage, kind] = Lane(deque(), duration_s, following, lag_s)
+                following = lanes[stage, kind].ready
+            following.extend(there)
+            if self.waits_s:
+                for stage in chain.stages:
+                    lanes[stage, BACKWARD_WEIGHT] = Lane(deque(there), self.waits_s[stage], deque(), 0.0)
+        return lanes
+
+    def _passes(self, cut: int) -> list[tuple[int, str, float, float]]:
+        """Return stage, kind, duration and lag of each pass in the order in which a micro-batch takes them."""
+        problem, stages = self.problem, self.problem.chains[cut].stages
+        kind = BACKWARD_INPUT if self.waits_s else BACKWARD
+        waits_s = self.waits_s or (0.0,) * len(problem.positions)
+        forwards = [(s, FORWARD, problem.forward_s[s], problem.forward_lag_s[s]) for s in stages]
+        backwards = [
+            (s, kind, problem.backward_s[s] - waits_s[s], problem.backward_lag_s[s]) for s in reversed(stages)
+        ]
+        if not self.fed_back_s:
+            return forwards + backwards
+        extras = [(s, EXTRA_FORWARD, duration_s, lag_s) for s, _, duration_s, lag_s in forwards]
+        return [*extras[:-1], (*extras[-1][:3], self.fed_back_s[cut]), *forwards, *backwards]
+
+
+def _walk(
+    row: Sequence[tuple[Lane, int]], free_s: list[float], position: int, complete_s: list[float]
+) -> Iterator[bool]:
+    """Walk a row as far as its inputs are there, again and again; yield whether that was any further."""
+    now, moved = free_s[position], False
+    for lane, stage in row:
+        while not lane.ready:
+            yield moved
+            moved = False
+        start = lane.ready.popleft()
+        now = (start if start > now else now) + lane.duration_s
+        lane.following.append(now + lane.lag_s)
+        complete_s[stage] = free_s[position] = now
+        moved = True
+    yield moved
+    while True:
+        yield False
+
+
+def _reductions(scenario: Scenario, layout: Layout, complete_s: Sequence[float]) -> Iterator[Reduction]:
+    """Yield the sums of gradients of all trained stages, stages of equal layers together."""
+    placement, recipe = layout.shape.placement(scenario), scenario.workload.recipe
+    rates: dict[tuple[int, ...], CollectiveTime] = scenario.remember(("rates", placement), dict)
+    twins: dict[tuple[int, int, int], list[int]] = {}
+    for number, stage in enumerate(layout.stages):
+        twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
+    for numbers in twins.values():
+        stage = layout.stages[numbers[0]]
+        trained = trained_parameters(scenario.model.components[stage.component], stage)
+        if not trained:
+            continue
+        positions = tuple(layout.stages[number].position for number in numbers)
+        if positions not in rates:
+            group = placement.group(*positions)
+            rates[positions] = collective_time(scenario.cluster, "all_reduce", recipe.gradient_bytes, group)
+        rate = rates[positions]
+        yield Reduction(
+            release_s=max(complete_s[number] for number in numbers) + rate.fixed_s,
+            positions=positions,
+            fixed_s=rate.fixed_s,
+            wire_s=trained * max(rate.device_port_s, rate.node_port_s),
+            node_port_s=trained * rate.node_port_s,
+            step_s=scenario.costs.optimizer_s(trained, recipe),
+        )
+
+
+def _device_s(position: int, free_s: float, reductions: Sequence[Reduction]) -> float:
+    """Return when a device has taken all its optimizer steps at the earliest; it sums in order of release."""
+    own = [reduction for reduction in reductions if position in reduction.positions]
+    end_s = free_s + sum(reduction.step_s for reduction in own)
+    reduced_s = 0.0
+    for reduction in own:
+        reduced_s = max(reduced_s + reduction.fixed_s, reduction.release_s) + reduction.wire_s
+        end_s = max(end_s, reduced_s + reduction.step_s)
+    return end_s
+
+
+def _node_s(positions: Set[int], reductions: Sequence[Reduction]) -> float:
+    """Return when a node's port has carried all sums at the earliest, and an optimizer step has followed.
+
+    What is released last goes last: whatever comes from some moment on has the port for itself at best.
+    """
+    carried_s, step_s, end_s = 0.0, inf, 0.0
+    for reduction in reversed(reductions):
+        if not positions.isdisjoint(reduction.positions):
+            carried_s += reduction.node_port_s
+            step_s = min(step_s, reduction.step_s)
+            end_s = max(end_s, reduction.release_s + carried_s + step_s)
+    return end_s
+
+
+def most_in_flight(rows: Rows) -> list[int]:
+    """Return for each stage the micro-batches it holds when its position holds most of all its stages."""
+    found: Counter[int] = Counter()
+    for row in rows:
+        changes = [_ACTIVATIONS.get(action.kind, 0) for action in row]
+        held = list(accumulate(changes))
+        full = held.index(max(held))
+        for action, change in zip(row[: full + 1], changes, strict=False):
+            found[action.stage] += change
+    return [found[stage] for stage in range(max(found) + 1)]
+
+
+_ACTIVATIONS: Final = {FORWARD: 1, BACKWARD: -1, BACKWARD_WEIGHT: -1}
+"""What a pass makes of the activations a position holds."""
