@@ -1,0 +1,129 @@
+"""The critical path of a named order: it is what a replay takes on ports that nobody shares, and never more."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import InfeasibleError
+from sim.engine import simulate
+from strategies.actions import parse_order
+from strategies.critical import MAX_PASSES, most_in_flight, ordered_bound
+from strategies.interleaved import interleaved_order
+from strategies.registry import make_strategy
+from strategies.staged import Layout, staged_bound
+from strategies.stages import Cut, Shape
+from strategies.zero_bubble import zero_bubble_order
+
+POINTS = [
+    ("interleaved", {"chunks": 2}),
+    ("interleaved", {"chunks": 4}),
+    ("zero-bubble", {}),
+    ("wave", {"waves": 1}),
+    ("wave", {"waves": 2}),
+]
+
+seconds = st.lists(st.floats(0.1, 2.0), min_size=8, max_size=8)
+
+
+def unet(make, forward_s, **rest):
+    return make.component("unet", forward_s, output_bytes=1.0, **rest)
+
+
+def with_encoder(make, forward_s, **rest):
+    encoder = make.component("encoder", [0.3], trainable=False)
+    return make.model(encoder, unet(make, forward_s, inputs=["encoder"], **rest))
+
+
+@pytest.mark.parametrize(("name", "parameters"), POINTS)
+@given(forward_s=seconds, rounds=st.integers(1, 4), extra_forward=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_on_free_links_the_bound_is_the_truth(make, name, parameters, forward_s, rounds, extra_forward):
+    scenario = make.scenario(
+        with_encoder(make, forward_s), make.cluster(), 2, 8 * rounds, extra_forward=extra_forward
+    )
+    strategy = make_strategy(name, {"micro_batches": 2 * rounds, **parameters})
+    assert strategy.bound(scenario) == pytest.approx(simulate(strategy.plan(scenario)).end_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "parameters"), POINTS)
+def test_messages_and_optimizer_steps_count(make, name, parameters):
+    # Ports of their own in each direction: on two positions no message waits for another for long.
+    cluster = make.cluster(make.link(bandwidth=1e3, latency_s=0.1, call_s=0.05), memory_bytes_per_s=1e6)
+    model = with_encoder(make, [1.0] * 8, parameters=10**5, carried_bytes=1.0)
+    scenario = make.scenario(model, cluster, 2, 4)
+    strategy = make_strategy(name, {"micro_batches": 4, **parameters})
+    truth_s = simulate(strategy.plan(scenario)).end_s
+    assert 0.999 * truth_s < strategy.bound(scenario) <= truth_s
+
+
+def reducing(make, name, parameters, cluster):
+    model = make.model(unet(make, [1.0] * 8, parameters=10**6))
+    scenario = make.scenario(model, cluster, 4, 16)
+    strategy = make_strategy(name, {"micro_batches": 4, **parameters})
+    return strategy.bound(scenario), simulate(strategy.plan(scenario)).end_s
+
+
+@pytest.mark.parametrize(("name", "parameters"), POINTS)
+def test_a_device_sums_the_gradients_of_its_stages_one_after_the_other(make, name, parameters):
+    cluster = make.cluster(make.link(bandwidth=1e6), call_s=0.5, memory_bytes_per_s=1e9)
+    bound_s, truth_s = reducing(make, name, parameters, cluster)
+    # a message waits for a piece of a sum before it at most
+    assert 0.995 * truth_s < bound_s <= truth_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("name", "parameters"), POINTS)
+def test_the_devices_of_a_node_share_its_port(make, name, parameters):
+    cluster = make.cluster(
+        make.link(), make.link("nic", 1e6), devices_per_node=2, call_s=0.5, memory_bytes_per_s=1e9
+    )
+    bound_s, truth_s = reducing(make, name, parameters, cluster)
+    # 8 layers of 4 MB, twice half of each, over the one port of each node
+    assert truth_s > 32.0
+    assert 0.97 * truth_s < bound_s <= truth_s * (1 + 1e-12)
+
+
+def test_long_orders_are_bounded_for_any_order(make):
+    scenario = make.scenario(make.model(unet(make, [1.0, 2.0] * 4)), make.cluster(), 2, 512)
+    strategy = make_strategy("interleaved", {"micro_batches": 512})
+    layout = strategy._layout(scenario)
+    assert MAX_PASSES < 512 * 4 * 2
+    assert strategy.bound(scenario) == staged_bound(scenario, layout)
+    followed_s = ordered_bound(scenario, layout, strategy.order, "interleaved")
+    assert staged_bound(scenario, layout) <= followed_s == simulate(strategy.plan(scenario)).end_s
+
+
+def test_group_sizes_on_links_alike_differ_in_their_reductions_alone(make):
+    cluster = make.cluster(make.link(), make.link("nic", 1e6), devices_per_node=4, memory_bytes_per_s=1e9)
+    scenario = make.scenario(make.model(unet(make, [1.0] * 8, parameters=10**6)), cluster, 8, 32)
+    for size in (2, 4, 8):
+        strategy = make_strategy("interleaved", {"micro_batches": 4, "group_size": size})
+        alone = make.scenario(scenario.model, cluster, 8, 32)
+        assert strategy.bound(scenario) == strategy.bound(alone)
+        assert strategy.bound(scenario) <= simulate(strategy.plan(scenario)).end_s
+
+
+def test_stages_of_equal_layers_wait_for_the_last_of_them(make):
+    """Two directions over one backbone: both hold its layers, and sum their gradients together."""
+    chain = make.model(unet(make, [1.0] * 2, parameters=10**6))
+    cluster = make.cluster(make.link(bandwidth=1e6), memory_bytes_per_s=1e9)
+    scenario = make.scenario(chain, cluster, 2, 2)
+    cuts = [Cut(0, (0, 1, 2), (0, 1), (0, 1)), Cut(0, (0, 1, 2), (1, 0), (1, 2))]
+    layout = Layout.of(scenario, Shape(2, 2, 2), cuts, "relay")
+    rows = parse_order("0F0 3F1 3B1 0B0\n2F1 1F0 1B0 2B1\n")
+    bound_s = ordered_bound(scenario, layout, lambda: rows, "both ways")
+    # both hold layer 1 complete after 4 s; then come two sums of 4 MB over two members, and a step
+    assert bound_s == pytest.approx(4.0 + 2 * 4.0 + 30e-3)
+
+
+def test_what_is_held_is_counted_where_a_position_is_fullest():
+    assert most_in_flight(interleaved_order(2, 4, 2)) == [3, 2, 2, 1]
+    assert most_in_flight(zero_bubble_order(3, 5)) == [3, 3, 3]
+    assert most_in_flight(zero_bubble_order(3, 2)) == [2, 2, 2]
+
+
+def test_what_cannot_exist_has_no_bound(make):
+    scenario = make.scenario(make.model(unet(make, [1.0] * 8)), make.cluster(), 2, 6)
+    with pytest.raises(
+        InfeasibleError, match=r"micro_batches\(3\) / pipeline_degree\(2\) = 1.5 is not whole"
+    ):
+        make_strategy("interleaved", {"micro_batches": 3}).bound(scenario)
