@@ -2,17 +2,19 @@
 
 Points are simulated in order of their bounds. A point is left out when its bound already exceeds both the k-th
 best time so far and the best of its own strategy; since a bound never exceeds the truth, the best of each
-strategy and the k best of all are exact.
+strategy and the k best of all are exact. For the Pareto front of time and memory, a point is left out when another
+is known to be as fast as its bound in no more memory than it cannot do without.
 """
 
 import heapq
 import os
 import signal
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import repeat
+from itertools import accumulate, repeat
 from math import inf
 from typing import Any, Final
 
@@ -23,7 +25,7 @@ from strategies.registry import all_strategies, strategy_class
 from strategies.scenario import Scenario
 from strategies.strategy import MemoryBounded, Strategy
 
-OBJECTIVES: Final = ("throughput", "latency", "memory")
+OBJECTIVES: Final = ("throughput", "latency", "memory", "pareto")
 TOP: Final = 20
 """So many of the best points are exact."""
 WAVE: Final = 16
@@ -76,7 +78,7 @@ class Point:
         return self.least_memory_bytes if objective == "memory" else self.bound_s
 
     def score(self, objective: str) -> float:
-        """Return what the objective minimises: seconds, or bytes; infinite where it is not known."""
+        """Return what the ranking minimises: seconds, or bytes; infinite where it is not known."""
         if self.status != "simulated" or self.result is None:
             return inf
         expected = self.result.expected
@@ -89,13 +91,15 @@ class Sweep:
 
     Attributes:
         scenario: what is swept over.
-        objective: what the ranking minimises.
+        objective: what the ranking minimises; ``pareto`` ranks by time and makes the whole front exact.
         points: all points, in the order in which they were found.
+        top: so many of the best points are exact.
     """
 
     scenario: Scenario
     objective: str = "throughput"
     points: list[Point] = field(default_factory=list)
+    top: int = TOP
 
     def ranked(self) -> list[Point]:
         """Return simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once."""
@@ -206,32 +210,67 @@ def _check_memory(point: Point, scenario: Scenario) -> None:
 
 
 def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None, report: Report) -> None:
-    done = 0
-    found: dict[Any, float] = {}
-    best_of: dict[str, float] = {}
-    while queue:
-        best = heapq.nsmallest(TOP, found.values())
-        limits = {id(p): _limit(p, best, best_of) for p in queue}
-        wave = [p for p in queue if p.least_score(sweep.objective) < limits[id(p)]][:WAVE]
+    done, known = 0, _Known(sweep.objective, sweep.top)
+    while True:
+        limits = known.limits(queue)
+        queue = [p for p in queue if p.least_score(sweep.objective) < limits[id(p)]]
+        wave, queue = queue[: min(WAVE, sweep.top)], queue[min(WAVE, sweep.top) :]
         if not wave:
             break
-        chosen = {id(point) for point in wave}
-        queue = [p for p in queue if id(p) not in chosen]
         seconds = [inf if sweep.objective == "memory" else limits[id(p)] for p in wave]
         for point, outcome in zip(wave, _outcomes(wave, seconds, sweep.scenario, executor), strict=True):
             _record(point, outcome)
-            score = point.score(sweep.objective)
-            best_of[point.name] = min(best_of.get(point.name, inf), score)
-            if score < inf:
-                found[_identity(point)] = score
+            known.add(point)
             done += 1
             report("simulating", done, done + len(queue))
 
 
-def _limit(point: Point, best: list[float], best_of: Mapping[str, float]) -> float:
-    """Return the score from which on a point is neither among the best of all nor the best of its strategy."""
-    kth = best[-1] if len(best) >= TOP else inf
-    return max(kth, best_of.get(point.name, inf))
+@dataclass(slots=True)
+class _Known:
+    """What the points simulated so far say about those that are not.
+
+    Attributes:
+        objective: what is minimised.
+        top: so many of the best points are to be exact.
+        scores: scores by what points of equal results share.
+        best_of: the best score of each strategy.
+        front: bytes and seconds of the points that no other beats in both, by bytes.
+    """
+
+    objective: str
+    top: int
+    scores: dict[Any, float] = field(default_factory=dict)
+    best_of: dict[str, float] = field(default_factory=dict)
+    front: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, point: Point) -> None:
+        """Take note of a point that was simulated."""
+        score = point.score(self.objective)
+        if score == inf or point.result is None:
+            return
+        self.scores[_identity(point)] = score
+        self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
+        expected = point.result.expected
+        insort(self.front, (expected.peak_memory_bytes, expected.iteration_s))
+        fastest = accumulate((seconds for _, seconds in self.front), min, initial=inf)
+        self.front = [item for item, before_s in zip(self.front, fastest, strict=False) if item[1] < before_s]
+
+    def limits(self, points: Iterable[Point]) -> dict[int, float]:
+        """Return for each point, by its id, the score from which on it does not matter."""
+        best = heapq.nsmallest(self.top, self.scores.values())
+        kth = best[-1] if len(best) >= self.top else inf
+        return {
+            id(point): max(
+                self.best_of.get(point.name, inf),
+                self._beaten_s(point) if self.objective == "pareto" else kth,
+            )
+            for point in points
+        }
+
+    def _beaten_s(self, point: Point) -> float:
+        """Return seconds of the fastest point that takes no more memory than this one cannot do without."""
+        within = bisect_right(self.front, (point.least_memory_bytes, inf))
+        return self.front[within - 1][1] if within else inf
 
 
 Outcome = TrainingResult | InfeasibleError | float
