@@ -4,9 +4,8 @@ A layout says which stages lie where. From it follow the plan, a bound that hold
 memory, and the problem that list scheduling orders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from profiles.errors import InfeasibleError
 from strategies.footprint import resident_buffers, saved_bytes
@@ -44,6 +43,11 @@ class Layout:
         batch = shape.local_batch(scenario)
         stages = tuple(stage for cut in cuts for stage in make_stages(scenario, cut, batch))
         return cls(shape, tuple(cuts), skip_route, stages, seats_of(cuts))
+
+    def chain(self, cut: int) -> range:
+        """Return the stages of a chain, in the order in which a micro-batch passes them."""
+        first = sum(before.num_stages for before in self.cuts[:cut])
+        return range(first, first + self.cuts[cut].num_stages)
 
     def micro_batches(self, cut: int) -> range:
         """Return the micro-batches that pass through a chain."""
@@ -149,9 +153,13 @@ def staged_bound(
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: the gradients of weights may be computed later than those of inputs.
     """
-    hops_s = _hops_s(scenario, layout)
-    lanes = [_lanes(scenario, layout, hops_s, number, split=split) for number in range(len(layout.cuts))]
-    degree = layout.shape.degree
+    degree, hops_s = layout.shape.degree, _hops_s(scenario, layout)
+    released_s = _released_s(layout, hops_s) if scenario.workload.extra_forward else [0.0] * degree
+    lanes: list[Lane] = []
+    for cut in range(len(layout.cuts)):
+        passes = _passes(scenario, layout, hops_s, cut, split=split)
+        ready_s = _fed_back_s(scenario, layout, hops_s, cut)
+        lanes += _lanes(passes, len(layout.micro_batches(cut)), ready_s, released_s)
     steps = steps_s(scenario, layout)
     step = [
         [s for s, stage in zip(steps, layout.stages, strict=True) if stage.position == p]
@@ -161,9 +169,7 @@ def staged_bound(
     before_s = min(frozen_s(scenario, layout.shape, p) for p in starts) if frozen_first else 0.0
     last_s = min(steps[seat.first] for seat in layout.seats)
     return before_s + max(
-        _least_s(
-            [lane for chain in lanes for lane in chain if lane[0] == p], min(step[p], default=0.0), last_s
-        )
+        _least_s([lane for lane in lanes if lane[0] == p], min(step[p], default=0.0), last_s)
         for p in range(degree)
     )
 
@@ -186,38 +192,64 @@ Lane = tuple[int, float, float, float]
 """One pass of a stage by all its micro-batches: position, seconds before, of its work, and after it."""
 
 
-def _lanes(
-    scenario: Scenario, layout: Layout, hops_s: Sequence[tuple[float, float]], cut: int, *, split: bool
-) -> list[Lane]:
-    """Return the passes of a chain in the order in which a micro-batch takes them, then what may wait."""
-    batch = layout.shape.local_batch(scenario)
-    numbers = [stage for stage, seat in enumerate(layout.seats) if seat.cut == cut]
-    count = len(layout.micro_batches(cut))
-    stages = [layout.stages[s] for s in numbers]
-    hops = [hops_s[s] for s in numbers]
-    forward = [(stage, stage.forward_s, there) for stage, (there, _) in zip(stages, hops, strict=True)]
-    lags = [0.0, *(back for _, back in hops[:-1])]
-    waits = [weight_part_s(scenario, stage, batch) if split else 0.0 for stage in stages]
-    backward = [
-        (stage, stage.backward_s - wait, lag) for stage, wait, lag in zip(stages, waits, lags, strict=True)
-    ]
-    passes = [*forward, *reversed(backward)]
-    if scenario.workload.extra_forward:
-        ends = layout.stages[numbers[-1]].position, layout.stages[numbers[0]].position
-        fed_back_s = feedback_s(scenario, layout.shape, layout.cuts[cut].component, ends)
-        passes = [*forward[:-1], (*forward[-1][:2], fed_back_s), *passes]
-    spans = [seconds + lag for _, seconds, lag in passes]
-    heads = list(accumulate(spans, initial=0.0))
-    lanes = [
-        (stage.position, heads[i], count * seconds, heads[-1] - heads[i] - seconds)
-        for i, (stage, seconds, _) in enumerate(passes)
-    ]
-    ends_s = dict(zip(reversed(range(len(stages))), heads[-1 - len(stages) :], strict=False))
-    return lanes + [
-        (stage.position, ends_s[i] + stage.backward_s - waits[i], count * waits[i], 0.0)
-        for i, stage in enumerate(stages)
-        if waits[i]
-    ]
+Pass = tuple[int, float, float, float]
+"""What one micro-batch does on a stage: position, seconds of it, what of them may wait, seconds to the next."""
+
+Hops = Sequence[tuple[float, float]]
+
+
+def _passes(scenario: Scenario, layout: Layout, hops_s: Hops, cut: int, *, split: bool) -> list[Pass]:
+    """Return the passes of a chain in the order in which a micro-batch takes them."""
+    batch, chain = layout.shape.local_batch(scenario), layout.chain(cut)
+    passes = [(layout.stages[s].position, layout.stages[s].forward_s, 0.0, hops_s[s][0]) for s in chain]
+    for number in reversed(chain):
+        stage = layout.stages[number]
+        waiting_s = weight_part_s(scenario, stage, batch) if split else 0.0
+        back_s = 0.0 if number == chain.start else hops_s[number - 1][1]
+        passes.append((stage.position, stage.backward_s - waiting_s, waiting_s, back_s))
+    return passes
+
+
+def _lanes(passes: Sequence[Pass], count: int, ready_s: float, released_s: Sequence[float]) -> Iterator[Lane]:
+    """Yield the lanes of a chain: each pass for all micro-batches, and what of it may wait.
+
+    Args:
+        passes: of one micro-batch, in order.
+        count: micro-batches.
+        ready_s: seconds before which none begins.
+        released_s: for each position the seconds before which it does something else.
+    """
+    after_s = sum(seconds + hop_s for _, seconds, _, hop_s in passes)
+    for position, seconds, waiting_s, hop_s in passes:
+        head_s = max(ready_s, released_s[position])
+        after_s -= seconds + hop_s
+        yield position, head_s, count * seconds, max(0.0, after_s) + hop_s
+        if waiting_s:
+            yield position, head_s + seconds, count * waiting_s, 0.0
+        ready_s = head_s + seconds + hop_s
+
+
+def _fed_back_s(scenario: Scenario, layout: Layout, hops_s: Hops, cut: int) -> float:
+    """Return the seconds before which no forward begins: the first extra one has come through and back."""
+    if not scenario.workload.extra_forward:
+        return 0.0
+    chain = layout.chain(cut)
+    ends = layout.stages[chain[-1]].position, layout.stages[chain[0]].position
+    through_s = sum(layout.stages[s].forward_s + hops_s[s][0] for s in chain)
+    return through_s + feedback_s(scenario, layout.shape, layout.cuts[cut].component, ends)
+
+
+def _released_s(layout: Layout, hops_s: Hops) -> list[float]:
+    """Return for each position the seconds before which its extra forwards, which come first, are not done."""
+    lanes: list[Lane] = []
+    for cut in range(len(layout.cuts)):
+        forwards = [
+            (layout.stages[s].position, layout.stages[s].forward_s, 0.0, hops_s[s][0])
+            for s in layout.chain(cut)
+        ]
+        at_once = [0.0] * layout.shape.degree
+        lanes += [(*lane[:3], 0.0) for lane in _lanes(forwards, len(layout.micro_batches(cut)), 0.0, at_once)]
+    return [_least_s([lane for lane in lanes if lane[0] == p], 0.0, 0.0) for p in range(layout.shape.degree)]
 
 
 def _least_s(lanes: Sequence[Lane], step_s: float, last_step_s: float) -> float:
