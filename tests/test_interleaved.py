@@ -1,0 +1,133 @@
+"""Interleaved 1F1B: its order, closed forms on replayed plans, and what it refuses."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.clusters import load_cluster
+from profiles.errors import InfeasibleError, InputError
+from profiles.models import load_model
+from sim.engine import simulate
+from sim.memory import peak_memory_bytes, resident_bytes
+from sim.metrics import idle_s
+from strategies.actions import format_order
+from strategies.interleaved import interleaved_order
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
+
+rounds = st.integers(1, 5)
+degrees = st.integers(1, 6)
+numbers_of_chunks = st.integers(2, 5)
+
+
+def replay_equal(make, degree, micro_batches, chunks, forward_s=1.0, backward_s=2.0, **unet):
+    """The strategy, its scenario and its trace on equal layers, one for each stage, and free links."""
+    stages = degree * chunks
+    component = make.component("unet", [forward_s] * stages, [backward_s] * stages, **unet)
+    scenario = make.scenario(make.model(component), make.cluster(), degree, micro_batches)
+    strategy = make_strategy(
+        "interleaved", {"pipeline_degree": degree, "micro_batches": micro_batches, "chunks": chunks}
+    )
+    return strategy, scenario, simulate(strategy.plan(scenario))
+
+
+def test_two_positions_alternate_chunk_by_chunk():
+    assert format_order(interleaved_order(2, 4, 2)) == (
+        "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3\n"
+        "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3\n"
+    )
+
+
+def test_one_round_fills_then_drains():
+    assert format_order(interleaved_order(2, 2, 2)) == (
+        "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1\n"
+    )
+
+
+@given(
+    degree=degrees, rounds=rounds, chunks=numbers_of_chunks, cost=st.sampled_from([(1, 1), (1, 2), (3, 2)])
+)
+@settings(max_examples=60, deadline=None)
+def test_the_makespan_is_the_closed_form(make, degree, rounds, chunks, cost):
+    forward_s, backward_s = map(float, cost)
+    count = degree * rounds
+    _, _, trace = replay_equal(make, degree, count, chunks, forward_s, backward_s)
+    assert trace.end_s == (count * chunks + degree - 1) * (forward_s + backward_s)
+    assert idle_s(trace) / trace.end_s == pytest.approx((degree - 1) / (count * chunks + degree - 1))
+
+
+@given(degree=degrees, rounds=rounds, chunks=numbers_of_chunks)
+@settings(max_examples=40, deadline=None)
+def test_activations_held_are_the_closed_form(make, degree, rounds, chunks):
+    count = degree * rounds
+    strategy, scenario, trace = replay_equal(make, degree, count, chunks, saved_bytes=1.0)
+    held = peak_memory_bytes(trace) - resident_bytes(trace)
+    assert list(held) == [
+        min(count * chunks, 2 * (degree - 1 - position) + (chunks - 1) * degree + 1)
+        for position in range(degree)
+    ]
+    assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_more_chunks_shorten_the_bubbles_of_1f1b(make, chunks):
+    model = make.model(make.component("unet", [1.0] * 16))
+    scenario = make.scenario(model, make.cluster(), 4, 8)
+    shared = {"pipeline_degree": 4, "micro_batches": 8}
+    whole_s = simulate(make_strategy("1f1b", shared).plan(scenario)).end_s
+    trace = simulate(make_strategy("interleaved", {**shared, "chunks": chunks}).plan(scenario))
+    bubble_s = whole_s - 16 * 3.0 * 8 / 4
+    assert trace.end_s == whole_s - bubble_s * (1 - 1 / chunks)
+
+
+def test_every_cut_is_a_message(make):
+    model = make.model(make.component("unet", [1.0] * 8, output_bytes=1.0))
+    scenario = make.scenario(model, make.cluster(), 2, 2)
+    strategy = make_strategy("interleaved", {"micro_batches": 2, "chunks": 4})
+    assert simulate(strategy.plan(scenario)).p2p_bytes == 2 * 2 * (2 * 4 - 1)
+
+
+def test_micro_batches_come_in_whole_rounds(make):
+    strategy = make_strategy("interleaved", {"pipeline_degree": 4, "micro_batches": 6})
+    scenario = make.scenario(make.model(make.component("unet", [1.0] * 8)), make.cluster(), 4, 12)
+    for ask in (strategy.order, lambda: strategy.plan(scenario), lambda: strategy.bound(scenario)):
+        with pytest.raises(InfeasibleError, match=r"micro_batches\(6\) / pipeline_degree\(4\) = 1.5 is not"):
+            ask()
+
+
+def test_one_chunk_is_no_interleaving():
+    with pytest.raises(InputError, match="--chunks is 1, must be at least 2"):
+        make_strategy("interleaved", {"chunks": 1})
+
+
+@pytest.mark.parametrize(("partition", "unit"), [("blocks", "4 blocks"), ("optimal", "6 layers")])
+def test_more_stages_than_the_backbone_has_are_refused(make, partition, unit):
+    model = make.model(make.component("unet", [1.0] * 6, blocks=[0, 0, 1, 1, 2, 3]))
+    scenario = make.scenario(model, make.cluster(), 2, 4)
+    strategy = make_strategy("interleaved", {"chunks": 4, "partition": partition})
+    with pytest.raises(
+        InfeasibleError, match=rf"4 stages per position \* pipeline_degree\(2\) = 8 exceeds the {unit}"
+    ):
+        strategy.bound(scenario)
+
+
+def test_a_local_skip_stays_within_one_position(make):
+    def model(skip):
+        return make.model(make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[skip]))
+
+    strategy = make_strategy("interleaved", {"micro_batches": 2, "skip_route": "local"})
+    near = simulate(strategy.plan(make.scenario(model((0, 2)), make.cluster(), 2, 2)))
+    assert near.p2p_bytes == 2 * 2 * 3
+    with pytest.raises(InfeasibleError, match="layer 0 to 3 leads from position 0 to 1"):
+        strategy.plan(make.scenario(model((0, 3)), make.cluster(), 2, 2))
+
+
+def test_a_sweep_looks_at_the_chunks_that_the_blocks_allow():
+    workload = TrainingWorkload(8, 256)
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    offered = list(type(make_strategy("interleaved", {})).candidates(scenario))
+    found = {}
+    for strategy in offered:
+        found.setdefault(strategy.pipeline_degree, set()).add(strategy.chunks)
+        assert strategy.micro_batches % strategy.pipeline_degree == 0
+    assert found == {2: {2, 3, 4, 6}, 4: {2, 3, 4, 6}, 8: {2, 3}}

@@ -1,0 +1,98 @@
+"""ZB-H1: backwards in two parts, closed forms on replayed plans, and what remains for few micro-batches."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.engine import simulate
+from sim.memory import peak_memory_bytes, resident_bytes
+from strategies.actions import BACKWARD_WEIGHT, format_order
+from strategies.registry import make_strategy
+from strategies.zero_bubble import zero_bubble_order
+
+degrees = st.integers(1, 6)
+counts = st.integers(1, 12)
+
+
+def replay_equal(make, degree, micro_batches, times=(1.0, 1.0, 1.0), name="zero-bubble", **unet):
+    """The strategy, its scenario and its trace: stages alike, each of a trained layer and a locked one.
+
+    The trained layer's backward takes twice the weight part W, the locked one's the rest of the input part B.
+    """
+    forward_s, input_s, weight_s = times
+    component = make.component(
+        "unet", [forward_s / 2] * (2 * degree), [2 * weight_s, input_s - weight_s] * degree,
+        locked=range(1, 2 * degree, 2), blocks=[i // 2 for i in range(2 * degree)], **unet,
+    )  # fmt: skip
+    scenario = make.scenario(make.model(component), make.cluster(), degree, micro_batches)
+    strategy = make_strategy(name, {"pipeline_degree": degree, "micro_batches": micro_batches})
+    return strategy, scenario, simulate(strategy.plan(scenario))
+
+
+def test_weight_parts_wait_for_as_many_micro_batches_as_positions_are_before():
+    assert format_order(zero_bubble_order(3, 4)) == (
+        "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3\n"
+        "1F0 1F1 1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3\n"
+        "2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3\n"
+    )
+
+
+def test_with_few_micro_batches_late_positions_run_all_weight_parts_at_the_end():
+    assert format_order(zero_bubble_order(3, 1)) == "0F0 0I0 0W0\n1F0 1I0 1W0\n2F0 2I0 2W0\n"
+    assert format_order(zero_bubble_order(3, 2)).splitlines()[2] == "2F0 2I0 2F1 2I1 2W0 2W1"
+
+
+@given(
+    degree=degrees,
+    more=counts,
+    times=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 3, 2), (3, 2, 0)]),
+)
+@settings(max_examples=80, deadline=None)
+def test_the_makespan_is_the_closed_form(make, degree, more, times):
+    count = degree + more - 1
+    forward_s, input_s, weight_s = map(float, times)
+    strategy, scenario, trace = replay_equal(make, degree, count, (forward_s, input_s, weight_s))
+    work_s = count * (forward_s + input_s + weight_s)
+    assert trace.end_s == work_s + (degree - 1) * (forward_s + input_s - weight_s)
+    assert strategy.bound(scenario) == trace.end_s
+
+
+@given(degree=degrees, count=counts)
+@settings(max_examples=40, deadline=None)
+def test_every_position_holds_at_most_as_many_micro_batches_as_there_are_positions(make, degree, count):
+    strategy, scenario, trace = replay_equal(make, degree, count, saved_bytes=0.5)
+    held = peak_memory_bytes(trace) - resident_bytes(trace)
+    assert list(held) == [min(count, degree)] * degree
+    assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
+
+
+@given(degree=degrees, count=counts, times=st.sampled_from([(1, 1, 1), (1, 2, 1), (1, 3, 2), (2, 1, 1)]))
+@settings(max_examples=60, deadline=None)
+def test_it_is_never_slower_than_1f1b_and_never_faster_than_one_micro_batch_and_the_rest(
+    make, degree, count, times
+):
+    forward_s, input_s, weight_s = map(float, times)
+    _, _, trace = replay_equal(make, degree, count, (forward_s, input_s, weight_s))
+    _, _, whole = replay_equal(make, degree, count, (forward_s, input_s, weight_s), name="1f1b")
+    assert trace.end_s <= whole.end_s
+    through_s = degree * (forward_s + input_s) + weight_s
+    last_s = (degree - 1) * forward_s + count * (forward_s + input_s + weight_s)
+    assert trace.end_s >= max(through_s, last_s)
+
+
+def test_gradients_are_summed_after_the_last_weight_part(make):
+    model = make.model(make.component("unet", [1.0] * 2, parameters=10))
+    plan = make_strategy("zero-bubble", {}).plan(make.scenario(model, make.cluster(), 4, 8))
+    for collective in plan.collectives:
+        (position,) = collective.devices
+        (writer,) = [op for op in plan.ops[position] if set(collective.reads) & set(op.writes)]
+        assert (writer.action.kind, writer.action.micro_batch) == (BACKWARD_WEIGHT, 3)
+
+
+def test_with_checkpointing_the_forward_runs_again_before_the_input_part(make):
+    model = make.model(make.component("unet", [1.0] * 2))
+    scenario = make.scenario(model, make.cluster(), 2, 4, checkpointing="full")
+    durations = {
+        op.action.kind: op.duration_s for op in make_strategy("zero-bubble", {}).plan(scenario).ops[0]
+    }
+    assert (durations["F"], durations["I"], durations["W"]) == (1.0, 2.0, 1.0)
