@@ -7,11 +7,11 @@ from typing import ClassVar, Self
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.actions import Order
-from strategies.chimera import chimera_ends_s, chimera_order
-from strategies.linear import frozen_s, shape_of, shapes
+from strategies.chimera import chimera_order
+from strategies.linear import shapes
 from strategies.plan import Plan
 from strategies.scenario import Scenario
-from strategies.staged import Layout, problem_of, staged_plan, steps_s
+from strategies.staged import staged_plan
 from strategies.two_way import two_way_bound, two_way_layout, two_way_least_memory, two_way_rows
 
 
@@ -67,26 +67,9 @@ class Bidirectional:
         return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in found)
 
     def bound(self, scenario: Scenario) -> float:
-        """Return seconds that no iteration can undercut: those of Chimera's order on ports that nobody shares."""
-        if len(scenario.model.backbones) > 1:
-            return two_way_bound(self, scenario, frozen_first=True)
-        key = ("chimera", shape_of(self), self.partition, self.skip_route, scenario.workload.extra_forward)
-        return scenario.remember(key, lambda: _chimera_bound(scenario, two_way_layout(self, scenario)))
+        """Return seconds that no iteration can undercut."""
+        return two_way_bound(self, scenario)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Return bytes that the fullest device cannot do without."""
         return two_way_least_memory(self, scenario)
-
-
-def _chimera_bound(scenario: Scenario, layout: Layout) -> float:
-    """Return when the last position has stepped; each first runs its frozen work and its extra forwards."""
-    shape, problem = layout.shape, problem_of(scenario, layout)
-    begins_s = [frozen_s(scenario, shape, position) for position in range(shape.degree)]
-    if scenario.workload.extra_forward:
-        for stage in layout.stages:
-            begins_s[stage.position] += shape.micro_batches / 2 * stage.forward_s
-    ends_s = chimera_ends_s(problem, shape.micro_batches, begins_s)
-    # last in the row of a position is the stage that lies in the first half of its direction
-    last = [p if 2 * p < shape.degree else 2 * shape.degree - 1 - p for p in range(shape.degree)]
-    steps = steps_s(scenario, layout)
-    return max(ends_s[p] + steps[last[p]] for p in range(shape.degree))

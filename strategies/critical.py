@@ -71,36 +71,49 @@ class Reduction:
 
 
 def order_bound(
-    scenario: Scenario, layout: Layout, order: Callable[[], Rows], name: str, *, split: bool = False
+    scenario: Scenario,
+    layout: Layout,
+    order: Callable[[], Rows],
+    name: str,
+    *,
+    frozen_first: bool = True,
+    split: bool = False,
 ) -> float:
-    """Return seconds that no iteration can undercut whose frozen work runs first; the order is followed if short.
+    """Return seconds that no iteration can undercut; the order is followed if it is short.
 
     Args:
         scenario: what is asked about.
         layout: the stages.
         order: makes the order of each position, without optimizer steps.
         name: what distinguishes the order from others of the layout.
+        frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: backwards come in two parts.
     """
 
     def bound() -> float:
         passes = sum(len(layout.micro_batches(seat.cut)) for seat in layout.seats) * (3 if split else 2)
         if passes > MAX_PASSES:
-            return staged_bound(scenario, layout, split=split)
-        return ordered_bound(scenario, layout, order, name, split=split)
+            return staged_bound(scenario, layout, frozen_first=frozen_first, split=split)
+        return ordered_bound(scenario, layout, order, name, frozen_first=frozen_first, split=split)
 
-    key = ("bound", name, layout.shape, layout.cuts, layout.skip_route, scenario.workload.extra_forward)
-    return scenario.remember(key, bound)
+    how = (layout.skip_route, frozen_first, scenario.workload.extra_forward)
+    return scenario.remember(("bound", name, layout.shape, layout.cuts, *how), bound)
 
 
 def ordered_bound(
-    scenario: Scenario, layout: Layout, order: Callable[[], Rows], name: str, *, split: bool = False
+    scenario: Scenario,
+    layout: Layout,
+    order: Callable[[], Rows],
+    name: str,
+    *,
+    frozen_first: bool = True,
+    split: bool = False,
 ) -> float:
-    """Return seconds that no iteration in a named order, its frozen work first, can undercut.
+    """Return seconds that no iteration in a named order can undercut.
 
     Args: as of ``order_bound``.
     """
-    paths = _Paths.of(scenario, layout, split=split)
+    paths = _Paths.of(scenario, layout, frozen_first=frozen_first, split=split)
     # group sizes on links alike have one answer
     key = ("paths", name, layout.shape.degree, layout.shape.micro_batches, layout.cuts, paths.links)
     free_s, complete_s = scenario.remember(key, lambda: paths.ends_s(order()))
@@ -123,7 +136,7 @@ class _Paths:
         layout: the stages.
         problem: their times.
         waits_s: for each stage the part of a backward that can wait; none where backwards are whole.
-        starts_s: when each position has done its frozen work.
+        starts_s: when each position has done the frozen work that runs first.
         fed_back_s: for each chain from the end of its extra forward to its forward; none without.
     """
 
@@ -134,7 +147,7 @@ class _Paths:
     fed_back_s: tuple[float, ...]
 
     @classmethod
-    def of(cls, scenario: Scenario, layout: Layout, *, split: bool) -> "_Paths":
+    def of(cls, scenario: Scenario, layout: Layout, *, frozen_first: bool, split: bool) -> "_Paths":
         shape, problem = layout.shape, problem_of(scenario, layout)
         batch = shape.local_batch(scenario)
         ends = [
@@ -149,7 +162,10 @@ class _Paths:
             layout=layout,
             problem=problem,
             waits_s=tuple(weight_part_s(scenario, s, batch) for s in layout.stages) if split else (),
-            starts_s=tuple(frozen_s(scenario, shape, position) for position in range(shape.degree)),
+            starts_s=tuple(
+                frozen_s(scenario, shape, position) if frozen_first else 0.0
+                for position in range(shape.degree)
+            ),
             fed_back_s=tuple(fed_back_s) if scenario.workload.extra_forward else (),
         )
 

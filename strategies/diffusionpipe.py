@@ -75,7 +75,8 @@ class DiffusionPipe:
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """Return the plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
         filling = trace.plan.filling
-        if self.fill == "none" or filling is None or filling.balanced:
+        nothing = self.fill == "none" or not scenario.model.frozen
+        if nothing or filling is None or filling.balanced:
             return trace.plan
         refined = _balance(filling, trace) if filling.starts else self._fill(scenario, trace)
         return trace.plan if refined is filling else self._builder(scenario).build(refined)

@@ -9,12 +9,14 @@ Source: DiffusionPipe, sections 2.2 and 4.2.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Final
 
 from profiles.errors import InfeasibleError
 from strategies.actions import FORWARD, StageAction
 from strategies.chimera import check_halves, chimera_order
+from strategies.critical import order_bound, ordered_bound
 from strategies.linear import Linear, chain_costs, shape_of
 from strategies.ordering import Chain, Problem, Rows, evaluate, list_schedule
 from strategies.pair_partition import PairCosts, PairSearch, pair_rounds
@@ -25,7 +27,6 @@ from strategies.staged import (
     cut_chain,
     problem_of,
     refuse_distant_skips,
-    staged_bound,
     staged_least_memory,
 )
 from strategies.stages import Cut, Shape, layer_times
@@ -137,7 +138,11 @@ def two_way_rows(scenario: Scenario, layout: Layout) -> Rows:
         return chimera_order(layout.shape.degree, layout.shape.micro_batches)
     members = _members(layout)
     problem = _combined(problem_of(scenario, layout), members)
-    rows = scenario.remember(("two-way order", problem), lambda: _shortest(problem))
+    return scenario.remember(("two-way order", problem, members), lambda: _apart(_shortest(problem), members))
+
+
+def _apart(rows: Rows, members: Sequence[tuple[int, ...]]) -> Rows:
+    """Return rows in which the members of each larger stage run one after the other."""
     return tuple(
         tuple(
             StageAction(stage, action.kind, action.micro_batch)
@@ -148,13 +153,13 @@ def two_way_rows(scenario: Scenario, layout: Layout) -> Rows:
     )
 
 
-def _members(layout: Layout) -> list[tuple[int, ...]]:
+def _members(layout: Layout) -> tuple[tuple[int, ...], ...]:
     """Return which stages make up each larger one: those of the same place in the same direction."""
     ways: dict[Sequence[int] | None, list[list[int]]] = {}
     for number, cut in enumerate(layout.cuts):
         stages = [stage for stage, seat in enumerate(layout.seats) if seat.cut == number]
         ways.setdefault(cut.positions, []).append(stages)
-    return [members for way in ways.values() for members in zip(*way, strict=True)]
+    return tuple(members for way in ways.values() for members in zip(*way, strict=True))
 
 
 def _combined(problem: Problem, members: Sequence[tuple[int, ...]]) -> Problem:
@@ -189,13 +194,16 @@ def _shortest(problem: Problem) -> Rows:
     return min(evaluate(problem, named), found, key=lambda ordering: ordering.makespan_s).rows
 
 
-def two_way_bound(strategy: Linear, scenario: Scenario, *, frozen_first: bool) -> float:
-    """Return seconds below which no order of the backbones' stages can take."""
-    extra = scenario.workload.extra_forward
-    shape = shape_of(strategy)
-    key = ("two-way bound", shape, strategy.partition, strategy.skip_route, frozen_first, extra)
+def two_way_bound(strategy: Linear, scenario: Scenario, *, frozen_first: bool = True) -> float:
+    """Return seconds that no iteration can undercut; Chimera's order is followed however long it is."""
     layout = two_way_layout(strategy, scenario)
-    return scenario.remember(key, lambda: staged_bound(scenario, layout, frozen_first=frozen_first))
+    if layout.cuts[0].micro_batches is None:
+        return order_bound(
+            scenario, layout, lambda: two_way_rows(scenario, layout), "two-way", frozen_first=frozen_first
+        )
+    key = ("two-way bound", layout.shape, layout.cuts, layout.skip_route, scenario.workload.extra_forward)
+    order = partial(chimera_order, layout.shape.degree, layout.shape.micro_batches)
+    return scenario.remember(key, lambda: ordered_bound(scenario, layout, order, "chimera"))
 
 
 def two_way_least_memory(strategy: Linear, scenario: Scenario) -> float:
