@@ -733,6 +733,12 @@ def interleaved_s(strategy):
     return 3.0 * (strategy.micro_batches * strategy.chunks + strategy.pipeline_degree - 1)
 
 
+def wave_s(strategy):
+    """One wave, 2P stages: 10P - 4 where M = P; from M = 2P on the least any order can take, 6M + 3(P - 1)."""
+    degree, count = strategy.pipeline_degree, strategy.micro_batches
+    return 10.0 * degree - 4.0 if count == degree else 6.0 * count + 3.0 * (degree - 1)
+
+
 CLOSED_FORMS = {
     "ddp": (lambda strategy: 3.0 * strategy.micro_batches, {}),
     "gpipe": (balanced_s, {}),
@@ -741,7 +747,19 @@ CLOSED_FORMS = {
     "diffusionpipe": (balanced_s, {"fill": "none"}),
     "interleaved": (interleaved_s, {"chunks": 2}),
     "zero-bubble": (zero_bubble_s, {}),
+    "wave": (wave_s, {"waves": 1}),
 }
+
+
+def on_free_links(make, name, micro_batches, degree, parameters):
+    """A strategy, and its scenario of one layer for each stage."""
+    gpus, stages = 1, 1
+    if name != "ddp":
+        gpus, parameters = degree, {"pipeline_degree": degree, **parameters}
+        stages = degree * parameters.get("chunks", 2 * parameters.get("waves", 0) or 1)
+    strategy = make_strategy(name, {"micro_batches": micro_batches, **parameters})
+    model = make.model(make.component("unet", [1.0] * stages, saved_bytes=1.0))
+    return strategy, make.scenario(model, make.cluster(), gpus, micro_batches)
 
 
 @pytest.mark.parametrize("micro_batches", [4, 8, 16])
@@ -749,13 +767,39 @@ CLOSED_FORMS = {
 @pytest.mark.parametrize("name", [name for name in TRAINING if name in CLOSED_FORMS])
 def test_on_free_links_equal_stages_take_the_closed_form(make, name, degree, micro_batches):
     closed_form_s, parameters = CLOSED_FORMS[name]
-    stages = degree * parameters.get("chunks", 1) if name != "ddp" else 1
-    gpus = degree if name != "ddp" else 1
-    if name != "ddp":
-        parameters = {"pipeline_degree": degree, **parameters}
-    strategy = make_strategy(name, {"micro_batches": micro_batches, **parameters})
-    model = make.model(make.component("unet", [1.0] * stages))
-    scenario = make.scenario(model, make.cluster(), gpus, micro_batches)
+    strategy, scenario = on_free_links(make, name, micro_batches, degree, parameters)
     trace = simulate(strategy.plan(scenario))
     assert trace.end_s == pytest.approx(closed_form_s(strategy), rel=1e-12)
     assert strategy.bound(scenario) <= trace.end_s
+
+
+# Activations held by each position, in stages times micro-batches.
+
+
+def one_forward_one_backward_held(degree, count, position):
+    return min(count, degree - position)
+
+
+HELD = {
+    "gpipe": (lambda degree, count, position: count, {}),
+    "1f1b": (one_forward_one_backward_held, {}),
+    "spp": (one_forward_one_backward_held, {}),
+    "diffusionpipe": (one_forward_one_backward_held, {"fill": "none"}),
+    "interleaved": (
+        lambda degree, count, position: min(2 * count, 2 * (degree - 1 - position) + degree + 1),
+        {"chunks": 2},
+    ),
+    "zero-bubble": (lambda degree, count, position: min(count, degree), {}),
+}
+
+
+@pytest.mark.parametrize("micro_batches", [4, 8, 16])
+@pytest.mark.parametrize("degree", [2, 4])
+@pytest.mark.parametrize("name", [name for name in TRAINING if name in HELD])
+def test_equal_stages_hold_the_activations_of_the_closed_form(make, name, degree, micro_batches):
+    held, parameters = HELD[name]
+    strategy, scenario = on_free_links(make, name, micro_batches, degree, parameters)
+    trace = simulate(strategy.plan(scenario))
+    activations = peak_memory_bytes(trace) - resident_bytes(trace)
+    assert list(activations) == [held(degree, micro_batches, position) for position in range(degree)]
+    assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()

@@ -1,6 +1,5 @@
 """ZB-H1: backwards in two parts, closed forms on replayed plans, and what remains for few micro-batches."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
