@@ -1,0 +1,182 @@
+"""Waves: their order, the closed forms that it meets on replayed plans, and what travels."""
+
+import pytest
+
+from profiles.errors import InfeasibleError, InputError
+from sim.engine import simulate
+from sim.memory import peak_memory_bytes, resident_bytes
+from strategies.actions import format_order
+from strategies.ordering import lower_bound_s, wave_problem
+from strategies.registry import make_strategy
+from strategies.wave import wave_order
+
+
+def symmetric(blocks):
+    """Skips from each block of the first half to its mirror image."""
+    return [(i, blocks - 1 - i) for i in range(blocks // 2)]
+
+
+def wave(degree, micro_batches, waves=1, **parameters):
+    return make_strategy(
+        "wave",
+        {"pipeline_degree": degree, "micro_batches": micro_batches, "waves": waves, **parameters},
+    )
+
+
+def replay_equal(make, strategy, backward_s=2.0, **unet):
+    """The trace of a wave of one layer for each stage, on free links."""
+    stages = 2 * strategy.waves * strategy.pipeline_degree
+    component = make.component("unet", [1.0] * stages, [backward_s] * stages, **unet)
+    scenario = make.scenario(
+        make.model(component), make.cluster(), strategy.pipeline_degree, strategy.micro_batches
+    )
+    return simulate(strategy.plan(scenario))
+
+
+# The order.
+
+
+def test_a_wave_goes_down_and_up_again_and_turns_where_it_is():
+    assert format_order(wave_order(2, 2, 1)) == (
+        "0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1\n"
+    )
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3])
+def test_stages_lie_in_zigzags(make, waves):
+    plan = replay_equal(make, wave(3, 1, waves)).plan
+    assert [stage.position for stage in plan.stages] == [0, 1, 2, 2, 1, 0] * waves
+
+
+def test_the_order_depends_on_integers_alone(make):
+    uneven = make.model(make.component("unet", [0.1, 3.0, 0.2, 0.7]))
+    strategy = wave(2, 3)
+    plan = strategy.plan(make.scenario(uneven, make.cluster(), 2, 3))
+    assert plan.order == strategy.order() == wave_order(2, 3, 1)
+
+
+# Closed forms. Stages are half as long as those of one stage per position.
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 4, 6, 8])
+def test_as_many_micro_batches_as_positions_take_the_closed_form(make, degree):
+    trace = replay_equal(make, wave(degree, degree))
+    assert trace.end_s == 10 * degree - 4
+    bubble_s = trace.end_s - 2 * degree * 3
+    assert bubble_s == 4 * degree - 4
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 4, 6, 8])
+def test_so_they_do_where_a_backward_takes_one_forward(make, degree):
+    trace = replay_equal(make, wave(degree, degree), backward_s=1.0)
+    assert trace.end_s == 2 * degree * 2 + 2 * (degree - 1)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 8])
+@pytest.mark.parametrize("degree", [2, 3, 4, 8])
+@pytest.mark.parametrize("waves", [1, 2])
+def test_from_two_rounds_on_no_order_takes_less(make, degree, rounds, waves):
+    count = rounds * degree
+    trace = replay_equal(make, wave(degree, count, waves))
+    assert trace.end_s == lower_bound_s(wave_problem(degree, count, waves))
+    assert trace.end_s == 6 * waves * count + 3 * (degree - 1)
+
+
+@pytest.mark.parametrize("waves", [2, 3, 4])
+@pytest.mark.parametrize("degree", [2, 3, 4, 6, 8])
+def test_several_waves_stay_above_their_bound(make, degree, waves):
+    trace = replay_equal(make, wave(degree, degree, waves))
+    assert trace.end_s >= 6 * degree * waves + 3 * (degree - 1)
+    assert trace.end_s <= 1.1 * (6 * degree * waves + 3 * (degree - 1))
+
+
+@pytest.mark.parametrize("waves", [1, 2])
+@pytest.mark.parametrize(("degree", "micro_batches"), [(2, 4), (4, 2), (4, 4), (4, 9), (8, 12), (8, 32)])
+def test_waves_are_shorter_than_1f1b(make, degree, micro_batches, waves):
+    blocks = 2 * waves * degree
+    scenario = make.scenario(
+        make.model(make.component("unet", [1.0] * blocks)), make.cluster(), degree, micro_batches
+    )
+    whole = make_strategy("1f1b", {"pipeline_degree": degree, "micro_batches": micro_batches})
+    assert replay_equal(make, wave(degree, micro_batches, waves)).end_s < simulate(whole.plan(scenario)).end_s
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_the_innermost_position_holds_twice_as_many_activations_as_positions(make, degree):
+    trace = replay_equal(make, wave(degree, degree), saved_bytes=1.0)
+    held = peak_memory_bytes(trace) - resident_bytes(trace)
+    assert held[-1] == held.max() == 2 * degree
+
+
+def test_activations_held_do_not_grow_with_the_micro_batches(make):
+    def most(micro_batches):
+        trace = replay_equal(make, wave(4, micro_batches), saved_bytes=1.0)
+        return (peak_memory_bytes(trace) - resident_bytes(trace)).max()
+
+    assert most(16) == most(64) < 2 * 8
+
+
+def test_the_least_memory_of_equal_stages_is_what_they_need(make):
+    strategy = wave(4, 8)
+    component = make.component("unet", [1.0] * 8, saved_bytes=1.0)
+    scenario = make.scenario(make.model(component), make.cluster(), 4, 8)
+    assert (
+        strategy.least_memory_bytes(scenario)
+        == peak_memory_bytes(replay_equal(make, strategy, saved_bytes=1.0)).max()
+    )
+
+
+# What travels: bytes of K equal blocks on D positions, an activation being 1.
+
+
+def sent_bytes(make, strategy, blocks):
+    component = make.component("unet", [1.0] * blocks, output_bytes=1.0, skips=symmetric(blocks))
+    scenario = make.scenario(
+        make.model(component), make.cluster(), strategy.pipeline_degree, strategy.micro_batches
+    )
+    return simulate(strategy.plan(scenario)).p2p_bytes
+
+
+@pytest.mark.parametrize("blocks_per_stage", [1, 2, 3])
+@pytest.mark.parametrize("degree", [2, 4, 6, 8])
+def test_folded_skips_that_stay_local_cost_the_published_bytes(make, degree, blocks_per_stage):
+    blocks, count = 2 * degree * blocks_per_stage, 3
+    local = wave(degree, count, skip_route="local")
+    assert sent_bytes(make, local, blocks) == 2 * count * 2 * (degree - 1)
+    relayed = make_strategy("1f1b", {"pipeline_degree": degree, "micro_batches": count})
+    assert sent_bytes(make, relayed, blocks) == 2 * count * ((blocks + 4) * degree / 4 - 1)
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_by_default_skips_are_relayed_though_their_ends_share_a_device(make, degree):
+    # The cuts after stage s and its mirror image both lie between two devices, with s + 1 skips live.
+    live = sum(2 * (stage + 1) for stage in range(degree - 1))
+    assert sent_bytes(make, wave(degree, 1), 2 * degree) == 2 * (2 * (degree - 1) + live)
+
+
+def test_a_skip_that_leaves_its_device_cannot_stay_local(make):
+    model = make.model(make.component("unet", [1.0] * 4, skips=[(0, 3), (1, 3)]))
+    scenario = make.scenario(model, make.cluster(), 2, 2)
+    message = "skip_route is local, but the skip from layer 1 to 3 leads from position 1 to 0"
+    for ask in (strategy := wave(2, 2, skip_route="local")).plan, strategy.bound:
+        with pytest.raises(InfeasibleError, match=message):
+            ask(scenario)
+
+
+# What it refuses.
+
+
+def test_waves_that_the_blocks_do_not_suffice_for_are_refused(make):
+    model = make.model(make.component("unet", [1.0] * 12))
+    scenario = make.scenario(model, make.cluster(), 4, 8)
+    strategy = wave(4, 4, waves=2)
+    for ask in (strategy.plan, strategy.bound, strategy.least_memory_bytes):
+        with pytest.raises(
+            InfeasibleError, match=r"4 stages per position \* pipeline_degree\(4\) = 16 exceeds the 12 blocks"
+        ):
+            ask(scenario)
+
+
+def test_there_is_no_wave_without_a_wave():
+    with pytest.raises(InputError, match="--waves is 0, must be at least 1"):
+        wave(2, 2, waves=0)
