@@ -5,8 +5,9 @@ order is replayed for its times. No solver here; see ``strategies.synthesis``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Final
 
 from profiles.errors import DeadlockError
@@ -17,11 +18,12 @@ from strategies.lanes import (
     Problem,
     heads,
     lanes_of,
+    limits_of,
     tails,
     wave_positions,
     wave_problem,
 )
-from strategies.room import Room, peak_held_bytes, room_bound_s
+from strategies.room import Room, check_room, fits, peak_held_bytes, room_bound_s
 
 __all__ = [
     "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "evaluate", "list_schedule", "lower_bound_s",
@@ -65,6 +67,9 @@ class Ordering:
 def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
     """Return an order in which no device idles while one of its passes is ready and may be held.
 
+    Where the devices' capacity stands in the way, fewer micro-batches at a time are let into the pipeline, from
+    one on, and the shortest order is kept: early ones that fill the first devices are in the way of others.
+
     Args:
         problem: What is to be ordered.
         priority: One of ``PRIORITIES``, or ``BEST``.
@@ -72,6 +77,22 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
     Raises:
         InfeasibleError: a device cannot even hold one micro-batch.
     """
+    check_room(problem)
+    free = _best(replace(problem, capacity_bytes=None), priority)
+    if fits(problem, free.rows):
+        return free
+    first = {chain.stages[0] for chain in problem.chains}
+    limits = limits_of(problem)
+    throttled = [
+        replace(
+            problem, in_flight=tuple(min(k, most) if s in first else most for s, most in enumerate(limits))
+        )
+        for k in range(1, max(limits[stage] for stage in first) + 1)
+    ]
+    return min((_best(problem, priority) for problem in throttled), key=attrgetter("makespan_s"))
+
+
+def _best(problem: Problem, priority: str) -> Ordering:
     lanes = lanes_of(problem)
     rest_s = tails(problem, lanes)
     orderings = [
@@ -79,7 +100,7 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
         for name, key in PRIORITIES.items()
         if priority in (name, BEST)
     ]
-    return min(orderings, key=lambda ordering: ordering.makespan_s)
+    return min(orderings, key=attrgetter("makespan_s"))
 
 
 def _ranks(

@@ -13,6 +13,40 @@ from strategies.actions import BACKWARD, FORWARD, StageAction
 from strategies.lanes import ROUNDING, Lane, Problem
 
 
+def check_room(problem: Problem) -> None:
+    """Refuse caps that leave no room for a single micro-batch; under all others there is an order.
+
+    Raises:
+        InfeasibleError: a device cannot hold one micro-batch.
+    """
+    for device, capacity in enumerate(problem.capacity_bytes or ()):
+        for _, stages, claim in claims_on(problem, device):
+            if claim > capacity * (1 + ROUNDING):
+                terms = " + ".join(f"{(problem.held_bytes or ())[stage]:g}" for stage in stages)
+                equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
+                raise InfeasibleError(
+                    f"one micro-batch takes {equation} on device {device} (stages {', '.join(map(str, stages))}),"
+                    f" which may hold {capacity:g}",
+                    "a device cannot hold one micro-batch",
+                )
+    for stage, limit in enumerate(problem.in_flight or ()):
+        if limit < 1:
+            raise InfeasibleError(
+                f"in_flight of stage {stage} is {limit}, must be at least 1", "nothing may be in flight"
+            )
+
+
+def claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], float]]:
+    """Return for each chain on a device its number, its stages there and what one micro-batch holds in all."""
+    held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
+    claims = []
+    for number, chain in enumerate(problem.chains):
+        stages = [stage for stage in chain.stages if problem.positions[stage] == device]
+        if stages:
+            claims.append((number, stages, sum(held_bytes[stage] for stage in stages)))
+    return claims
+
+
 class Room:
     """The caps of a problem and what is held of them.
 
@@ -24,9 +58,6 @@ class Room:
         problem: The caps.
         lanes: Its lanes.
         done: For each lane the micro-batches that have started; the caller counts them up.
-
-    Raises:
-        InfeasibleError: a device cannot even hold one micro-batch.
     """
 
     def __init__(self, problem: Problem, lanes: Sequence[Lane], done: Sequence[int]) -> None:
@@ -35,34 +66,7 @@ class Room:
         self.held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
         self.forward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == FORWARD}
         self.backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == BACKWARD}
-        self.claims = [self._claims(device) for device in range(problem.num_devices)]
-        self._check()
-
-    def _claims(self, device: int) -> list[tuple[int, list[int], float]]:
-        """Return for each chain on a device its number, its stages there and what one micro-batch holds in all."""
-        claims = []
-        for number, chain in enumerate(self.problem.chains):
-            stages = [stage for stage in chain.stages if self.problem.positions[stage] == device]
-            if stages:
-                claims.append((number, stages, sum(self.held_bytes[stage] for stage in stages)))
-        return claims
-
-    def _check(self) -> None:
-        for device, capacity in enumerate(self.problem.capacity_bytes or ()):
-            for _, stages, claim in self.claims[device]:
-                if claim > capacity * (1 + ROUNDING):
-                    terms = " + ".join(f"{self.held_bytes[stage]:g}" for stage in stages)
-                    equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
-                    raise InfeasibleError(
-                        f"device {device} may hold {capacity:g}, but one micro-batch takes {equation} on its"
-                        f" stages {', '.join(map(str, stages))}",
-                        "a device cannot hold one micro-batch",
-                    )
-        for stage, limit in enumerate(self.problem.in_flight or ()):
-            if limit < 1:
-                raise InfeasibleError(
-                    f"in_flight of stage {stage} is {limit}, must be at least 1", "nothing may be in flight"
-                )
+        self.claims = [claims_on(problem, device) for device in range(problem.num_devices)]
 
     def allows(self, lane: Lane) -> bool:
         """Return whether the next forward of a lane may start."""
@@ -121,7 +125,7 @@ def room_bound_s(
                 held += (problem.held_bytes or ())[lane.stage] * around_s * len(before)
                 last_s.append(after[-1])
         if held and capacity:
-            longest = max(longest, min(first_s) + held / capacity / (1 + ROUNDING) + min(last_s))
+            longest = max(longest, min(first_s) + held / capacity + min(last_s))
     return longest
 
 

@@ -211,6 +211,7 @@ class _Programme:
             ]
             for n, windows in enumerate(self.windows)
         ]
+        self.model.addVariables([z for of_lane in self.binaries for of_pass in of_lane for z in of_pass])
         self._write()
         if self.refuted:
             return None
