@@ -1,4 +1,4 @@
-"""The command line: ``sim models | clusters | strategies | run | sweep | schedule``.
+"""The command line: ``sim models | clusters | strategies | run | sweep | tune | schedule | synthesize``.
 
 Results go to stdout, everything else to stderr. Exit code 0; 2 with one line for anything the user can mend; 130
 on Ctrl-C; a traceback is a bug.
@@ -154,6 +154,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_scenario(sweep, required_strategy=False)
     _add_sweep(sweep)
     sweep.set_defaults(command=_sweep)
+    tune = commands.add_parser(
+        "tune",
+        help="tune PULSE's degrees and micro-batch",
+        description="Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
+    )
+    _add_scenario(tune, required_strategy=False)
+    tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
+    tune.add_argument("--json", action="store_true", help="print JSON")
+    tune.set_defaults(command=_tune, memory_recipe="pulse")
     schedule = commands.add_parser(
         "schedule", help="print a strategy's order", description="Print a strategy's order."
     )
@@ -162,6 +171,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     schedule.set_defaults(command=_schedule)
     for sub in (run, sweep, schedule):
         _add_parameters(sub, named if named or sub is not sweep else list(all_strategies()))
+    for sub in (run, sweep, tune, schedule):
         sub.set_defaults(flags=[flag for flag in sub._option_string_actions if flag.startswith("--")])
     return parser
 
@@ -327,6 +337,7 @@ def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[A
 def _run(options: argparse.Namespace) -> int:
     from sim.experiment import bound, replay_variants, summarize
     from sim.tables import print_result
+    from strategies.strategy import Remarking
 
     _check_files(options)
     scenario = _scenario(options)
@@ -336,6 +347,9 @@ def _run(options: argparse.Namespace) -> int:
     result = summarize(strategy, scenario, replayed)
     if result.missing_memory:
         print(f"sim: warning: {options.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
+    if isinstance(strategy, Remarking):
+        for remark in strategy.remarks(scenario):
+            print(f"sim: note: {remark}", file=sys.stderr)
     _write_files(options, replayed)
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
@@ -408,6 +422,17 @@ def _sweep(options: argparse.Namespace) -> int:
     else:
         print_sweep(sweep)
     return 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from sim.tables import print_choices
+    from sim.tuning import tune
+
+    if options.strategy not in (None, "pulse"):
+        raise InputError(f"--strategy is '{options.strategy}', but only pulse is tuned")
+    if options.batch_size is not None:
+        raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
+    return _print(options, tune(_scenario(options), p2p=options.p2p), print_choices)
 
 
 def _schedule(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from profiles.units import GB, GIB
 from sim.experiment import TrainingResult
 from sim.frames import rows
 from sim.sweep import Point, Sweep
+from sim.tuning import Choice
 from strategies.strategy import Strategy
 
 REFRESH_S: Final = 0.1
@@ -193,6 +194,32 @@ def _span(devices: list[int]) -> str:
     return ",".join(map(str, devices))
 
 
+def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
+    """Print what tuning found, the best first."""
+    if as_json:
+        print(json.dumps([choice.to_json() for choice in choices], allow_nan=False))
+        return
+    table = Table(
+        "P", "G", "b", "batch", "memory, Eq. 14", "replayed", "Eq. 15", "bound", "iteration", "samples/s"
+    )
+    for choice in choices:
+        result = choice.result
+        table.add_row(
+            str(choice.degree), str(choice.replicas), str(choice.micro_batch), str(choice.batch_size),
+            f"{choice.equation_bytes / GIB:.1f} GiB",
+            "-" if result is None else f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
+            _milliseconds(choice.estimate_s),
+            _milliseconds(choice.bound_s),
+            "-" if result is None else _milliseconds(result.expected.iteration_s),
+            "-" if result is None else f"{result.samples_per_s:,.1f}" if result.fits_memory else "does not fit",
+        )  # fmt: skip
+    console = _console()
+    console.print(table)
+    if best := next((choice for choice in choices if choice.samples_per_s), None):
+        assert best.result is not None
+        console.print(f"again: {command_of(best.result)}", soft_wrap=True)
+
+
 def print_rows_json(sweep: Sweep) -> None:
     """Print all rows of a sweep as one JSON list."""
     print(json.dumps(rows(sweep), allow_nan=False))
@@ -301,10 +328,14 @@ def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
 def command(point: Point) -> str:
     """Return the command line that gives a simulated point again."""
     assert point.result is not None
+    return command_of(point.result)
+
+
+def command_of(result: TrainingResult) -> str:
+    """Return the command line that gives a result again."""
     flags = {
-        "model": point.result.model, "cluster": point.result.cluster, "gpus": point.result.num_gpus,
-        "batch_size": point.result.batch_size, "strategy": point.name, **point.parameters,
-        **point.result.options,
+        "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
+        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters, **result.options,
     }  # fmt: skip
     words = [word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     return shlex.join(["sim", "run", *words])

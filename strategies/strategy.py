@@ -72,3 +72,12 @@ class Scheduled(Protocol):
     def order(self) -> Order:
         """Return the forwards and backwards of each position, in order."""
         ...
+
+
+@runtime_checkable
+class Remarking(Protocol):
+    """A strategy that has something to say about a point that works, but not quite as its name promises."""
+
+    def remarks(self, scenario: Scenario) -> list[str]:
+        """Return what a user should know, one line each."""
+        ...

@@ -1,0 +1,139 @@
+"""PULSE: skips that move nothing, on a wave ordered by the stages' real times."""
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.errors import InfeasibleError
+from profiles.models import load_model
+from profiles.units import MIB
+from sim.engine import simulate
+from sim.experiment import replay, run_training
+from strategies.pulse import Pulse
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
+
+
+def shipped(model, cluster, gpus, batch_size, **workload):
+    return Scenario.of(
+        load_model(model), load_cluster(cluster), TrainingWorkload(gpus, batch_size, **workload)
+    )
+
+
+def by_role(trace, *roles):
+    """Bytes that messages of some roles carry."""
+    tensors = trace.plan.tensors
+    return sum(
+        t.size_bytes for t in trace.wiring.transfers if t is not None and tensors[t.tensor].role in roles
+    )
+
+
+def dense(make, blocks, **rest):
+    skips = [(i, blocks - 1 - i) for i in range(blocks // 2)]
+    return make.component("unet", [1.0] * blocks, output_bytes=1.0, skips=skips, **rest)
+
+
+@pytest.mark.parametrize("blocks_per_stage", [1, 2, 3])
+@pytest.mark.parametrize("degree", [2, 4, 6])
+def test_only_hidden_states_move(make, degree, blocks_per_stage):
+    scenario = make.scenario(
+        make.model(dense(make, 2 * degree * blocks_per_stage)), make.cluster(), degree, 3
+    )
+    trace = replay(Pulse(degree, 3), scenario)
+    assert by_role(trace, "hidden") == 3 * 2 * (degree - 1)
+    assert trace.p2p_bytes == 2 * 3 * 2 * (degree - 1)
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_on_free_links_an_equal_wave_of_as_many_micro_batches_as_positions_takes_the_closed_form(
+    make, degree
+):
+    scenario = make.scenario(make.model(dense(make, 2 * degree)), make.cluster(), degree, degree)
+    trace = replay(Pulse(degree, degree), scenario)
+    assert trace.end_s == 10 * degree - 4
+    assert Pulse(degree, degree).bound(scenario) == trace.end_s
+
+
+def test_uvit_moves_what_the_paper_measured():
+    per_sample = {}
+    for degree, gpus in ((4, 4), (8, 8)):
+        scenario = shipped("uvit-2.7b", "p4de", gpus, degree)
+        trace = replay(Pulse(degree, degree), scenario)
+        per_sample[degree] = (
+            by_role(trace, "hidden", "gradient") / degree / MIB,
+            by_role(trace, "hidden") / degree / MIB,
+        )
+    assert per_sample[4][0] == pytest.approx(24.19, abs=0.005)  # both directions
+    assert per_sample[8][1] == pytest.approx(28.22, abs=0.005)  # one
+
+
+def test_hunyuan_moves_seven_times_as_much_over_eight_devices_as_over_two():
+    moved = {}
+    for degree in (2, 8):
+        trace = replay(Pulse(degree, degree), shipped("hunyuan-1.5b", "p4de", degree, degree))
+        moved[degree] = by_role(trace, "hidden") / degree
+        assert not by_role(trace, "skip")
+    assert moved[8] == 7 * moved[2]
+
+
+@pytest.mark.parametrize("model", ["sd21", "uvit-h", "hunyuan-1.5b", "sdv2-1.7b"])
+def test_every_skip_of_the_shipped_models_stays_on_its_device(model):
+    scenario = shipped(model, "p4de", 4, 32)
+    strategy = Pulse(4, 4)
+    assert strategy.remarks(scenario) == []
+    stages = strategy.layout(scenario).stages
+    at = {layer: s.position for s in stages for layer in range(s.first_layer, s.last_layer + 1)}
+    skips = scenario.model.components[scenario.backbone].skips
+    assert skips
+    assert all(at[skip.source] == at[skip.target] for skip in skips)
+
+
+def test_a_skip_that_no_symmetric_cut_keeps_is_sent_and_named(make):
+    chain = make.component(
+        "unet", [1.0] * 8, output_bytes=1.0, skips=[(0, 7), (1, 6), (2, 5), (0, 4), (1, 5)]
+    )
+    scenario = make.scenario(make.model(chain), make.cluster(), 4, 1)
+    strategy = Pulse(4, 1)
+    (remark,) = strategy.remarks(scenario)
+    assert "0->4" in remark
+    assert "0->7" not in remark
+    trace = replay(strategy, scenario)
+    sent = len(strategy.skip_aware(scenario).sent_skips)
+    assert trace.p2p_bytes == 2 * (2 * 3 + sent)
+
+
+def test_a_model_without_skips_is_cut_as_evenly_as_can_be(make):
+    model = make.model(make.component("dit", [1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 2.0]))
+    strategy = Pulse(2, 2)
+    scenario = make.scenario(model, make.cluster(), 2, 2)
+    assert max(stage.forward_s for stage in strategy.layout(scenario).stages) == 4.0
+
+
+def test_the_skip_aware_cut_shortens_the_longest_stage(make):
+    scenario = shipped("sdv2-1.7b", "v100-2node", 4, 128)
+    aware, blocks = (
+        max(stage.forward_s for stage in Pulse(4, 4, partition=how).layout(scenario).stages)
+        for how in ("symmetric", "blocks")
+    )
+    assert aware < blocks
+
+
+def test_more_waves_than_layers_are_refused_with_the_sum(make):
+    scenario = make.scenario(make.model(dense(make, 8)), make.cluster(), 4, 4)
+    with pytest.raises(
+        InfeasibleError, match=r"2 \* waves\(2\) \* pipeline_degree\(4\) = 16 stages exceed the 8"
+    ):
+        Pulse(4, 4, waves=2).plan(scenario)
+
+
+def test_blocks_with_relayed_skips_are_the_published_baseline(make):
+    scenario = make.scenario(make.model(dense(make, 8)), make.cluster(), 2, 2)
+    trace = simulate(Pulse(2, 2, partition="blocks", skip_route="relay").plan(scenario))
+    # three skips and the hidden state cross each of the two cuts between devices
+    assert trace.p2p_bytes == 2 * 2 * 2 * 3
+
+
+def test_results_give_the_point_again():
+    scenario = shipped("uvit-h", "v100-2node", 8, 64, memory_recipe="pulse")
+    result = run_training(Pulse(4, 4, 4), scenario)
+    again = make_strategy("pulse", result.parameters)
+    assert run_training(again, scenario).expected == result.expected
