@@ -1,8 +1,7 @@
 """Tuning: PULSE's search over pipeline degree P, data-parallel degree G and micro-batch b, with M = P.
 
-The largest power of two that fits by Eq. 14, and in the replay, is the limit for each (P, G). Points are replayed
-in order of their bounds per sample; what cannot beat the best is left out. Eq. 15 is printed beside, as an estimate.
-Source: PULSE, section VI.
+Micro-batches are powers of two as far as Eq. 14 allows. Points are replayed in order of their bounds per sample: the
+first of each P, then what can still beat the best. Eq. 15 is printed beside, as an estimate. Source: PULSE, section VI.
 """
 
 from collections.abc import Iterator
@@ -76,10 +75,11 @@ def tune(scenario: Scenario, *, p2p: str = "overlapped") -> list[Choice]:
         InfeasibleError: there is none.
     """
     choices = sorted(_choices(scenario, p2p), key=lambda choice: choice.bound_s / choice.batch_size)
-    best = 0.0
+    best, seen = 0.0, set()
     for choice in choices:
-        if best and choice.batch_size / choice.bound_s <= best:
+        if choice.degree in seen and choice.batch_size / choice.bound_s <= best:
             continue
+        seen.add(choice.degree)
         choice.result = run_training(choice.strategy, choice.scenario)
         best = max(best, choice.samples_per_s)
     return sorted(choices, key=lambda choice: (-choice.samples_per_s, choice.bound_s / choice.batch_size))
