@@ -9,24 +9,45 @@ import os
 import socket
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import (
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    _PipelineScheduleRuntime,
+)
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from strategies.actions import BACKWARD, FORWARD, format_torch
+from strategies.interleaved import interleaved_order
 from strategies.registry import make_strategy
+from strategies.zero_bubble import zero_bubble_order
 
 WORKER = Path(__file__).parent / "data" / "pipeline_worker.py"
-STRATEGIES = ("gpipe", "1f1b")
+SCHEDULES = {
+    "gpipe": ("gpipe", {}),
+    "1f1b": ("1f1b", {}),
+    "interleaved": ("interleaved", {"chunks": 2}),
+    "three chunks": ("interleaved", {"chunks": 3}),
+    "zero-bubble": ("zero-bubble", {}),
+    "wave": ("wave", {}),
+    "two waves": ("wave", {"waves": 2}),
+}
 
 
-def order_of(strategy, ranks, micro_batches):
-    return make_strategy(strategy, {"pipeline_degree": ranks, "micro_batches": micro_batches}).order()
+def order_of(schedule, ranks, micro_batches):
+    strategy, parameters = SCHEDULES[schedule]
+    shared = {"pipeline_degree": ranks, "micro_batches": micro_batches}
+    return make_strategy(strategy, {**shared, **parameters}).order()
+
+
+def ranks_of_stages(order):
+    return {action.stage: rank for rank, row in enumerate(order) for action in row}
 
 
 def without(order, micro_batch, kinds, rank):
@@ -42,21 +63,33 @@ def without(order, micro_batch, kinds, rank):
 
 
 @pytest.fixture
-def load(tmp_path):
-    """Load an order as rank 0 of its pipeline, without other processes, and return torch's view of it."""
+def stages_of():
+    """Make the stages of rank 0 of a pipeline, without other processes."""
+
+    def make_stages(ranks, own, num_stages):
+        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+        return [PipelineStage(torch.nn.Identity(), s, num_stages, torch.device("cpu")) for s in own]
+
+    yield make_stages
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+@pytest.fixture
+def load(tmp_path, stages_of):
+    """Load an order as rank 0 of its pipeline, and return torch's view of it."""
 
     def load_order(order, micro_batches):
         path = tmp_path / "schedule.csv"
         path.write_text(format_torch(order))
-        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=len(order))
-        stage = PipelineStage(torch.nn.Identity(), 0, len(order), torch.device("cpu"))
-        runtime = _PipelineScheduleRuntime([stage], micro_batches)
+        own = sorted({action.stage for action in order[0]})
+        runtime = _PipelineScheduleRuntime(
+            stages_of(len(order), own, len(ranks_of_stages(order))), micro_batches
+        )
         runtime._load_csv(str(path), format="compute_only")
         return runtime
 
-    yield load_order
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    return load_order
 
 
 def start_ranks(folder, ranks, micro_batches):
@@ -74,11 +107,11 @@ def start_ranks(folder, ranks, micro_batches):
 
 @pytest.fixture(scope="module", params=[(2, 4), (4, 8)], ids=["2 ranks", "4 ranks"])
 def real_run(request, tmp_path_factory):
-    """Ranks, micro-batches and, for each strategy, the gradients of every rank of a real run."""
+    """Ranks, micro-batches and, for each schedule, the gradients of every stage of a real run."""
     ranks, micro_batches = request.param
     folder = tmp_path_factory.mktemp("pipeline")
-    for strategy in STRATEGIES:
-        (folder / f"{strategy}.csv").write_text(format_torch(order_of(strategy, ranks, micro_batches)))
+    for name in SCHEDULES:
+        (folder / f"{name}.csv").write_text(format_torch(order_of(name, ranks, micro_batches)))
     processes = start_ranks(folder, ranks, micro_batches)
     try:
         errors = [process.communicate(timeout=50)[1] for process in processes]
@@ -87,18 +120,17 @@ def real_run(request, tmp_path_factory):
             process.kill()
             process.communicate()
     assert [process.returncode for process in processes] == [0] * ranks, "\n".join(errors)
-    results = {
-        strategy: [json.loads((folder / f"{strategy}-{rank}.json").read_text()) for rank in range(ranks)]
-        for strategy in STRATEGIES
-    }
+    results = {name: {} for name in SCHEDULES}
+    for name, rank in product(SCHEDULES, range(ranks)):
+        results[name] |= json.loads((folder / f"{name}-{rank}.json").read_text())
     return ranks, micro_batches, results
 
 
-def single_process_gradients(ranks, micro_batches):
+def single_process_gradients(num_stages, micro_batches):
     spec = importlib.util.spec_from_file_location("pipeline_worker", WORKER)
     worker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(worker)
-    stages = worker.build_model(ranks)
+    stages = worker.build_model(num_stages)
     hidden, targets = worker.build_batch(micro_batches)
     for stage in stages:
         hidden = stage(hidden)
@@ -106,24 +138,50 @@ def single_process_gradients(ranks, micro_batches):
     return [worker.gradients(stage) for stage in stages]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 4), (4, 8)])
-def test_torch_loads_the_order_that_we_wrote(load, strategy, ranks, micro_batches):
-    order = order_of(strategy, ranks, micro_batches)
+def test_torch_loads_the_order_that_we_wrote(load, schedule, ranks, micro_batches):
+    order = order_of(schedule, ranks, micro_batches)
     runtime = load(order, micro_batches)
     loaded = [[str(action) for action in runtime.pipeline_order[rank]] for rank in range(ranks)]
     assert loaded == [[str(action) for action in row] for row in order]
-    assert runtime.stage_index_to_group_rank == {rank: rank for rank in range(ranks)}
+    assert runtime.stage_index_to_group_rank == ranks_of_stages(order)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gradients_of_a_real_run_equal_those_of_a_single_process(real_run, strategy):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_gradients_of_a_real_run_equal_those_of_a_single_process(real_run, schedule):
     ranks, micro_batches, results = real_run
-    expected = single_process_gradients(ranks, micro_batches)
-    for own, reference in zip(results[strategy], expected, strict=True):
-        for values, wanted in zip(own, reference, strict=True):
-            assert values == pytest.approx(wanted, rel=0, abs=1e-6)
-            assert max(map(abs, wanted)) > 1e-4
+    stages = ranks_of_stages(order_of(schedule, ranks, micro_batches))
+    expected = single_process_gradients(len(stages), micro_batches)
+    assert set(results[schedule]) == {str(stage) for stage in stages}
+    for stage, reference in enumerate(expected):
+        for values, wanted in zip(results[schedule][str(stage)], reference, strict=True):
+            assert values == pytest.approx(wanted, rel=1e-9, abs=1e-13)
+            assert max(map(abs, wanted)) > 1e-6
+
+
+def rows_of_torch(schedule):
+    """What torch lets each rank do, without its pauses."""
+    rows = schedule.pipeline_order
+    return [[str(action) for action in rows[rank] if action is not None] for rank in range(len(rows))]
+
+
+@pytest.mark.parametrize("chunks", [2, 3])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (2, 6), (4, 4), (4, 8), (4, 12), (3, 9)])
+def test_interleaved_1f1b_is_that_of_torch(stages_of, ranks, micro_batches, chunks):
+    own = range(0, ranks * chunks, ranks)
+    theirs = ScheduleInterleaved1F1B(stages_of(ranks, own, ranks * chunks), micro_batches)
+    ours = interleaved_order(ranks, micro_batches, chunks)
+    assert [[str(action) for action in row] for row in ours] == rows_of_torch(theirs)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "micro_batches"), [(1, 3), (2, 2), (2, 6), (4, 2), (4, 3), (4, 4), (4, 12)]
+)
+def test_zero_bubble_is_that_of_torch_with_one_stage_per_rank(stages_of, ranks, micro_batches):
+    theirs = ScheduleInterleavedZeroBubble(stages_of(ranks, [0], ranks), micro_batches)
+    ours = zero_bubble_order(ranks, micro_batches)
+    assert [[str(action) for action in row] for row in ours] == rows_of_torch(theirs)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,8 @@ def test_a_skip_that_leaves_its_device_cannot_stay_local(make):
     model = make.model(make.component("unet", [1.0] * 4, skips=[(0, 3), (1, 3)]))
     scenario = make.scenario(model, make.cluster(), 2, 2)
     message = "skip_route is local, but the skip from layer 1 to 3 leads from position 1 to 0"
-    for ask in (strategy := wave(2, 2, skip_route="local")).plan, strategy.bound:
+    strategy = wave(2, 2, skip_route="local")
+    for ask in (strategy.plan, strategy.bound):
         with pytest.raises(InfeasibleError, match=message):
             ask(scenario)
 

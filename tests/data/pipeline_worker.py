@@ -1,10 +1,13 @@
 """One rank of a pipeline that torch.distributed.pipelining runs from CSVs; writes its gradients as JSON.
 
 Called as ``pipeline_worker.py RANK RANKS MICRO_BATCHES FOLDER``: runs every ``NAME.csv`` of the folder and writes
-``NAME-RANK.json``. The model is ``build_model``, on which a single process can compute the same gradients.
+``NAME-RANK.json``. Which stages a rank holds stands in its row of the file. The model is ``build_model``, on which a
+single process can compute the same gradients.
 """
 
+import csv
 import json
+import re
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -38,8 +41,14 @@ def gradients(module: nn.Module) -> list[list[float]]:
     return [parameter.grad.flatten().tolist() for parameter in module.parameters()]
 
 
+def stages_of_ranks(schedule: Path) -> list[list[int]]:
+    """Return the stages of each rank, in order, as the rows of a schedule name them."""
+    with schedule.open(newline="") as file:
+        return [sorted({int(re.split(r"\D", cell)[0]) for cell in row}) for row in csv.reader(file)]
+
+
 def run(rank: int, ranks: int, micro_batches: int, folder: Path) -> None:
-    """Run one iteration of this rank's stage for each ``*.csv`` in a folder."""
+    """Run one iteration of this rank's stages for each ``*.csv`` in a folder."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -49,21 +58,23 @@ def run(rank: int, ranks: int, micro_batches: int, folder: Path) -> None:
         timeout=timedelta(seconds=40),
     )
     for schedule in sorted(folder.glob("*.csv")):
-        found = run_schedule(rank, ranks, micro_batches, schedule)
+        found = run_schedule(rank, micro_batches, schedule)
         (folder / f"{schedule.stem}-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
-def run_schedule(rank: int, ranks: int, micro_batches: int, schedule: Path) -> list[list[float]]:
-    """Run one iteration of this rank's stage in the order of a file, and return its gradients."""
-    module = build_model(ranks)[rank]
-    stage = PipelineStage(module, rank, ranks, torch.device("cpu"))
-    runtime = _PipelineScheduleRuntime([stage], micro_batches, loss_fn=nn.MSELoss())
+def run_schedule(rank: int, micro_batches: int, schedule: Path) -> dict[int, list[list[float]]]:
+    """Run one iteration of this rank's stages in the order of a file, and return the gradients of each."""
+    stages_of = stages_of_ranks(schedule)
+    num_stages = sum(map(len, stages_of))
+    model, own = build_model(num_stages), stages_of[rank]
+    stages = [PipelineStage(model[number], number, num_stages, torch.device("cpu")) for number in own]
+    runtime = _PipelineScheduleRuntime(stages, micro_batches, loss_fn=nn.MSELoss())
     runtime._load_csv(str(schedule), format="compute_only")
     inputs, targets = build_batch(micro_batches)
-    arguments = (inputs,) if rank == 0 else ()
-    runtime.step(*arguments, target=targets if rank == ranks - 1 else None)
-    return gradients(module)
+    arguments = (inputs,) if 0 in own else ()
+    runtime.step(*arguments, target=targets if num_stages - 1 in own else None)
+    return {number: gradients(model[number]) for number in own}
 
 
 if __name__ == "__main__":
