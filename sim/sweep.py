@@ -8,22 +8,20 @@ is known to be as fast as its bound in no more memory than it cannot do without.
 
 import heapq
 import os
-import signal
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import accumulate, repeat
-from math import inf
+from itertools import accumulate
+from math import inf, prod
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from sim.experiment import TrainingResult, bound, missing_memory, run_training_within
+from sim.experiment import TrainingResult, missing_memory
+from sim.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
 from strategies.parameters import check_parameters
 from strategies.registry import all_strategies, strategy_class
 from strategies.scenario import Scenario
-from strategies.strategy import MemoryBounded, Strategy
+from strategies.strategy import Strategy
 
 OBJECTIVES: Final = ("throughput", "latency", "memory", "pareto")
 TOP: Final = 20
@@ -31,8 +29,6 @@ TOP: Final = 20
 WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 OUT_OF_MEMORY: Final = "out of memory"
-SERIAL_POINTS: Final = 48
-"""Fewer points than this are done before worker processes would have started."""
 MAX_MICRO_BATCHES: Final = 1024
 """More micro-batches than this gain nothing and take long to simulate."""
 
@@ -174,42 +170,56 @@ def run_sweep(
         report: told the stage, how many points are done and how many there are.
         workers: processes; by default one per core.
     """
-    _bound_points(sweep, report)
-    open_points = [point for point in sweep.points if point.reason is None]
-    queue = sorted(open_points, key=lambda point: point.least_score(sweep.objective))
-    workers = workers or os.cpu_count() or 1
-    with _executor(sweep.scenario, workers if len(queue) > SERIAL_POINTS else 1) as executor:
-        _simulate_points(sweep, queue, executor, report)
+    count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
+    with start_workers(sweep.scenario, count) as staff:
+        _bound_points(sweep, staff, report)
+        open_points = [point for point in sweep.points if point.reason is None]
+        queue = sorted(open_points, key=lambda point: point.least_score(sweep.objective))
+        _simulate_points(sweep, queue, staff, report)
 
 
-def _bound_points(sweep: Sweep, report: Report) -> None:
-    for number, point in enumerate(sweep.points):
-        count = point.parameters.get("micro_batches", 1)
-        if count > MAX_MICRO_BATCHES:
+def _bound_points(sweep: Sweep, staff: Workers, report: Report) -> None:
+    """Bound the points, together those of one degree and number of micro-batches: they share most of the work."""
+    groups = _groups(sweep.points)
+    done, total = 0, sum(map(len, groups))
+    for group, found in zip(groups, staff.bounds(map(_strategies, groups)), strict=True):
+        for point, bounds in zip(group, found, strict=True):
+            _take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
+            done += 1
+            report("bounding", done, total)
+
+
+def _groups(points: Iterable[Point]) -> list[list[Point]]:
+    """Return the points to be bounded, by what they share; groups of the longest orders first."""
+    groups: dict[tuple[int, int], list[Point]] = {}
+    for point in points:
+        shape = tuple(point.parameters.get(key, 1) for key in ("pipeline_degree", "micro_batches"))
+        if shape[1] > MAX_MICRO_BATCHES:
             point.reason = (
-                f"micro_batches({count}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
+                f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
             )
             point.kind = "too many micro-batches"
         elif point.strategy is not None:
-            try:
-                point.bound_s = bound(point.strategy, sweep.scenario)
-                _check_memory(point, sweep.scenario)
-            except InfeasibleError as error:
-                point.reason, point.kind = str(error), error.kind
-        report("bounding", number + 1, len(sweep.points))
+            groups.setdefault(shape, []).append(point)
+    return [groups[shape] for shape in sorted(groups, key=prod, reverse=True)]
 
 
-def _check_memory(point: Point, scenario: Scenario) -> None:
-    """Give up a point that lacks memory whatever its order; it need not be replayed."""
-    there = scenario.cluster.device.memory_bytes
-    if isinstance(point.strategy, MemoryBounded):
-        point.least_memory_bytes = point.strategy.least_memory_bytes(scenario)
-        if there is not None and point.least_memory_bytes > there:
-            point.reason = missing_memory(point.least_memory_bytes, there, at_least=True)
-            point.kind = OUT_OF_MEMORY
+def _strategies(points: Iterable[Point]) -> list[Strategy]:
+    return [point.strategy for point in points if point.strategy is not None]
 
 
-def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None, report: Report) -> None:
+def _take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> None:
+    """Note what a point cannot undercut; give it up if it lacks memory whatever its order."""
+    if isinstance(bounds, InfeasibleError):
+        point.reason, point.kind = str(bounds), bounds.kind
+        return
+    point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
+    if memory_bytes is not None and point.least_memory_bytes > memory_bytes:
+        point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
+        point.kind = OUT_OF_MEMORY
+
+
+def _simulate_points(sweep: Sweep, queue: list[Point], staff: Workers, report: Report) -> None:
     done, known = 0, _Known(sweep.objective, sweep.top)
     while True:
         limits = known.limits(queue)
@@ -218,7 +228,7 @@ def _simulate_points(sweep: Sweep, queue: list[Point], executor: Executor | None
         if not wave:
             break
         seconds = [inf if sweep.objective == "memory" else limits[id(p)] for p in wave]
-        for point, outcome in zip(wave, _outcomes(wave, seconds, sweep.scenario, executor), strict=True):
+        for point, outcome in zip(wave, staff.outcomes(_strategies(wave), seconds), strict=True):
             _record(point, outcome)
             known.add(point)
             done += 1
@@ -273,18 +283,6 @@ class _Known:
         return self.front[within - 1][1] if within else inf
 
 
-Outcome = TrainingResult | InfeasibleError | float
-
-
-def _outcomes(
-    wave: list[Point], limits_s: list[float], scenario: Scenario, executor: Executor | None
-) -> Iterable[Outcome]:
-    strategies = [point.strategy for point in wave if point.strategy is not None]
-    if executor is None:
-        return map(_attempt, strategies, limits_s, repeat(scenario))
-    return executor.map(_attempt_in_worker, strategies, limits_s)
-
-
 def _record(point: Point, outcome: Outcome) -> None:
     if isinstance(outcome, float):
         point.bound_s = max(point.bound_s, outcome)
@@ -294,37 +292,3 @@ def _record(point: Point, outcome: Outcome) -> None:
         point.result = outcome
         if outcome.missing_memory:
             point.reason, point.kind = outcome.missing_memory, OUT_OF_MEMORY
-
-
-def _attempt(strategy: Strategy, limit_s: float, scenario: Scenario) -> Outcome:
-    try:
-        return run_training_within(strategy, scenario, limit_s)
-    except InfeasibleError as error:
-        return error
-
-
-_scenario_of_worker: list[Scenario] = []
-"""The scenario a worker process was started with; empty elsewhere."""
-
-
-def _start_worker(scenario: Scenario) -> None:
-    """Give a process its scenario once; an interrupt is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _scenario_of_worker.append(scenario)
-
-
-def _attempt_in_worker(strategy: Strategy, limit_s: float) -> Outcome:
-    return _attempt(strategy, limit_s, _scenario_of_worker[0])
-
-
-@contextmanager
-def _executor(scenario: Scenario, workers: int) -> Iterator[Executor | None]:
-    if workers == 1:
-        yield None
-        return
-    executor = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(scenario,))
-    try:
-        yield executor
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
