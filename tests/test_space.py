@@ -1,0 +1,195 @@
+"""The space around a sweep: grids, scaled clusters, the best of each strategy, and the Pareto front."""
+
+from dataclasses import replace
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.errors import InfeasibleError, InputError
+from profiles.models import load_model
+from sim.experiment import run_training
+from sim.space import best_of_each, grid, pareto_front, samples_per_s, scaled_cluster, sweep_front
+from sim.sweep import Sweep, find_points, run_sweep
+
+NAMES = ["1f1b", "ddp", "diffusionpipe", "gpipe", "spp"]
+
+
+@pytest.fixture(scope="module")
+def p4de():
+    return load_cluster("p4de")
+
+
+@pytest.fixture(scope="module")
+def sd21():
+    return load_model("sd21")
+
+
+@pytest.fixture(scope="module")
+def scenarios(sd21, p4de):
+    return grid([sd21], [p4de], [4, 8], [4], self_conditioning=0.0)
+
+
+@pytest.fixture(scope="module")
+def everything(scenarios):
+    """Every point of some strategies on eight GPUs, simulated without any bound: rows."""
+    rows = []
+    for point in find_points(scenarios[1], NAMES):
+        try:
+            rows.append(run_training(point.strategy, scenarios[1]).to_json())
+        except InfeasibleError as error:
+            rows.append({"strategy": point.name, "reason": str(error)})
+    return rows
+
+
+def fits(row):
+    return row.get("fits_memory", False)
+
+
+# Scenarios
+
+
+def test_a_grid_holds_every_combination_the_last_varying_fastest(sd21, p4de):
+    faster = scaled_cluster(p4de, inter_node=2.0)
+    found = grid([sd21], [p4de, faster], [8, 16], [2, 4], checkpointing="full")
+    assert [(s.cluster_name, s.workload.num_gpus, s.workload.batch_size) for s in found] == [
+        (name, gpus, gpus * samples)
+        for name in ("p4de", "p4de, inter-node x 2")
+        for gpus in (8, 16)
+        for samples in (2, 4)
+    ]
+    assert {scenario.workload.checkpointing for scenario in found} == {"full"}
+
+
+def test_a_grid_refuses_more_gpus_than_a_cluster_has(sd21, p4de):
+    with pytest.raises(InputError, match=r"^--gpus is 16, but cluster p4de has at most max_nodes\(1\)"):
+        grid([sd21], [replace(p4de, max_nodes=1)], [16], [1])
+
+
+def test_a_scaled_cluster_multiplies_bandwidth_and_says_so(p4de):
+    scaled = scaled_cluster(p4de, intra_node=1.5, inter_node=2.0)
+    assert scaled.name == "p4de, intra-node x 1.5, inter-node x 2"
+    assert scaled.source.startswith(p4de.source)
+    assert scaled.source.endswith("Bandwidth hypothetical: intra-node x 1.5, inter-node x 2.")
+    for before, after, factor in (
+        (p4de.intra_node, scaled.intra_node, 1.5),
+        (p4de.inter_node, scaled.inter_node, 2.0),
+    ):
+        assert after.bandwidth_bytes_per_s == factor * before.bandwidth_bytes_per_s
+        assert replace(after, bandwidth_bytes_per_s=before.bandwidth_bytes_per_s) == before
+    assert replace(scaled, name=p4de.name, source=p4de.source, intra_node=p4de.intra_node,
+                   inter_node=p4de.inter_node) == p4de  # fmt: skip
+
+
+def test_a_factor_of_one_changes_nothing(p4de):
+    assert scaled_cluster(p4de) == p4de
+
+
+def test_what_devices_of_a_pcie_cluster_share_is_scaled_with_their_ports(make):
+    link = make.link(
+        "pcie", 1e9, switch_size=2, switch_bandwidth_bytes_per_s=2e9, host_bandwidth_bytes_per_s=3e9
+    )
+    scaled = scaled_cluster(make.cluster(link), intra_node=2.0).intra_node
+    assert (scaled.bandwidth_bytes_per_s, scaled.switch_bandwidth_bytes_per_s) == (2e9, 4e9)
+    assert scaled.host_bandwidth_bytes_per_s == 6e9
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_factor_that_is_not_positive_is_refused(p4de, factor):
+    with pytest.raises(InputError, match=r"^the factor of the inter-node bandwidth is .*, must be positive"):
+        scaled_cluster(p4de, inter_node=factor)
+
+
+def test_a_link_that_is_not_there_cannot_be_scaled(make):
+    with pytest.raises(InputError, match=r"^cluster made has no inter-node link to multiply$"):
+        scaled_cluster(make.cluster(), inter_node=2.0)
+
+
+def test_twice_the_bandwidth_makes_no_point_slower(sd21, p4de):
+    faster = scaled_cluster(p4de, inter_node=2.0)
+    slow, fast = (best_of_each(grid([sd21], [c], [16], [4]), ["ddp"], workers=1) for c in (p4de, faster))
+    assert samples_per_s(fast[0]) > samples_per_s(slow[0])
+    assert fast[0]["cluster"] == "p4de, inter-node x 2"
+
+
+# The best of each strategy
+
+
+def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(scenarios, everything):
+    rows = best_of_each(scenarios[1:], NAMES, workers=1)
+    expected = {
+        name: max(samples_per_s(row) for row in everything if row["strategy"] == name and fits(row))
+        for name in NAMES
+    }
+    assert {row["strategy"]: samples_per_s(row) for row in rows} == expected
+    assert [samples_per_s(row) for row in rows] == sorted(expected.values(), reverse=True)
+
+
+def test_a_grid_simulates_no_more_than_the_best_of_each_strategy_takes(scenarios):
+    few, many = (Sweep(scenarios[1], points=find_points(scenarios[1], NAMES), top=top) for top in (1, 20))
+    for sweep in (few, many):
+        run_sweep(sweep, workers=1)
+    counts = [sum(point.status == "simulated" for point in sweep.points) for sweep in (few, many)]
+    assert counts[0] < 0.5 * counts[1]
+
+
+def test_rows_of_a_grid_come_in_its_order_whatever_the_workers(scenarios):
+    alone = best_of_each(scenarios, ["ddp", "spp"], workers=1)
+    assert best_of_each(scenarios, ["ddp", "spp"], workers=2) == alone
+    assert [row["num_gpus"] for row in alone] == [4, 4, 8, 8]
+    assert {row["samples_per_gpu"] for row in alone} == {4.0}
+
+
+def test_a_strategy_without_a_feasible_point_has_one_row_that_says_why(sd21, p4de):
+    rows = best_of_each(grid([sd21], [p4de], [1], [4]), ["ddp", "spp"], workers=1)
+    assert [(row["strategy"], row["status"]) for row in rows] == [("ddp", "simulated"), ("spp", "infeasible")]
+    assert rows[1]["reason"].startswith("no divisor of gpus(1)")
+
+
+def test_no_scenarios_have_no_rows():
+    assert best_of_each([]) == []
+
+
+# The Pareto front
+
+
+def result(strategy="1f1b", memory_bytes=1.0, speed=1.0, fits=True):
+    return {
+        "strategy": strategy, "peak_memory_bytes": memory_bytes, "samples_per_s": speed, "fits_memory": fits
+    }  # fmt: skip
+
+
+def test_the_pareto_front_holds_what_no_fitting_row_beats():
+    rows = [
+        result("a", memory_bytes=4, speed=10.0),
+        result("b", memory_bytes=2, speed=5.0),
+        result("c", memory_bytes=3, speed=5.0),
+        result("d", memory_bytes=2, speed=4.0),
+        result("e", memory_bytes=1, speed=99.0, fits=False),
+        {"status": "bounded", "strategy": "f", "bound_s": 1.0},
+    ]
+    assert [row["strategy"] for row in pareto_front(rows)] == ["b", "a"]
+    assert pareto_front([]) == []
+
+
+def test_the_throughput_of_sampling_is_images_over_latency():
+    assert samples_per_s({"batch_size": 2, "latency_s": 4.0}) == 0.5
+
+
+def test_the_pareto_front_of_a_sweep_is_that_of_a_simulation_of_every_point(scenarios, everything):
+    found = sweep_front(scenarios[1], NAMES, workers=1)
+    fronts = [
+        [(row["peak_memory_bytes"], samples_per_s(row)) for row in pareto_front(rows)]
+        for rows in (found, everything)
+    ]
+    assert len(fronts[1]) > 2
+    assert fronts[0] == fronts[1]
+
+
+def test_a_front_leaves_out_what_cannot_be_on_it_and_keeps_the_best_of_each_strategy(scenarios, everything):
+    found = sweep_front(scenarios[1], NAMES, workers=1)
+    assert sum(row["status"] == "bounded" for row in found) > len(found) / 10
+    for name in NAMES:
+        best = max(samples_per_s(row) for row in everything if row["strategy"] == name and fits(row))
+        assert best == max(
+            samples_per_s(row) for row in found if row["strategy"] == name and row["status"] == "simulated"
+        )
