@@ -26,8 +26,8 @@ from strategies.lanes import (
 from strategies.room import Room, check_room, fits, peak_held_bytes, room_bound_s
 
 __all__ = [
-    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "evaluate", "list_schedule", "lower_bound_s",
-    "peak_held_bytes", "wave_positions", "wave_problem",
+    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "dispatch", "evaluate", "list_schedule",
+    "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
 ]  # fmt: skip
 
 Rows = tuple[tuple[StageAction, ...], ...]
@@ -94,23 +94,28 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
 
 def _best(problem: Problem, priority: str) -> Ordering:
     lanes = lanes_of(problem)
-    rest_s = tails(problem, lanes)
-    orderings = [
-        _ListScheduler(problem, lanes, _ranks(lanes, rest_s, key)).run()
-        for name, key in PRIORITIES.items()
-        if priority in (name, BEST)
-    ]
+    rests_s = tails(problem, lanes)
+    orderings = []
+    for name, key in PRIORITIES.items():
+        if priority in (name, BEST):
+            keys = [
+                [key(lane.tail_s, rest_s) for rest_s in of_lane]
+                for lane, of_lane in zip(lanes, rests_s, strict=True)
+            ]
+            orderings.append(dispatch(problem, lanes, keys))
     return min(orderings, key=attrgetter("makespan_s"))
 
 
-def _ranks(
-    lanes: Sequence[Lane], rest_s: list[list[float]], key: Callable[[float, float], float]
-) -> list[list[tuple[float, int, int]]]:
-    """Return for each lane and micro-batch what it is ranked by; the least goes first, older before younger."""
-    return [
-        [(key(lane.tail_s, rest), index, number) for index, rest in enumerate(rest_s[number])]
-        for number, lane in enumerate(lanes)
-    ]
+def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> Ordering:
+    """Return the order in which each device runs, of the passes that are ready and may be held, the least.
+
+    Args:
+        problem: What is to be ordered.
+        lanes: Its lanes.
+        keys: For each lane and micro-batch of its chain what it is ranked by; of equals the older goes first.
+    """
+    ranks = [[(key, index, n) for index, key in enumerate(of_lane)] for n, of_lane in enumerate(keys)]
+    return _ListScheduler(problem, lanes, ranks).run()
 
 
 class _ListScheduler:
