@@ -28,7 +28,7 @@ from strategies.scenario import Scenario
 from strategies.staged import Layout, problem_of, staged_bound
 from strategies.stages import weight_part_s
 
-MAX_PASSES: Final = 1000
+MAX_PASSES: Final = 1600
 """An order of more passes than this is not followed for its bound: that would take longer than it spares."""
 
 
