@@ -1,9 +1,350 @@
-"""Two directions on the same positions: Chimera's closed forms, two backbones, their orders and bounds."""
+"""Two directions on the same positions: Chimera's closed forms, several backbones, their orders and bounds."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from strategies.linear import one_forward_one_backward_order
-from strategies.ordering import Chain, Problem, list_schedule
+from profiles.errors import InfeasibleError
+from sim.engine import simulate
+from sim.memory import peak_memory_bytes, resident_bytes
+from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction, format_order
+from strategies.chimera import chimera_order
+from strategies.linear import chain_costs, one_forward_one_backward_order, shape_of
+from strategies.ordering import (
+    Chain,
+    Problem,
+    evaluate,
+    list_schedule,
+    lower_bound_s,
+    peak_held_bytes,
+)
+from strategies.pair_partition import pair_partition
+from strategies.partition import partition_front
+from strategies.registry import all_strategies, make_strategy
+from strategies.staged import problem_of, staged_bound
+from strategies.two_way import SPARE, two_way_bound, two_way_layout, two_way_rows, ways_of
+
+ORDERS = [(degree, count) for degree in (2, 4, 6, 8) for count in (2, 4, 6, 8, 10, 16, 18, 24)]
+
+
+def both_ways(degree, micro_batches=4, **rest):
+    return make_strategy("bidirectional", {"pipeline_degree": degree, "micro_batches": micro_batches, **rest})
+
+
+@pytest.fixture(scope="module")
+def one(make):
+    """Return a function to the scenario of one backbone of equal layers on free links."""
+
+    def scenario(layers, samples, forward_s=1.0, backward_s=2.0, cluster=None, num_gpus=None, **workload):
+        unet = make.component(
+            "unet", [forward_s] * layers, [backward_s] * layers, saved_bytes=1.0, parameters=10
+        )
+        gpus = num_gpus or layers
+        return make.scenario(make.model(unet), cluster or make.cluster(), gpus, samples, **workload)
+
+    return scenario
+
+
+@pytest.fixture(scope="module")
+def several(make):
+    """Return a function to the scenario of backbones whose layers take so long, with a frozen encoder or without."""
+
+    def scenario(*backbones, num_gpus=4, batch_size=16, cluster=None, encoder=False, **workload):
+        frozen = [make.component("encoder", [0.5], trainable=False, output_bytes=1e6)] if encoder else []
+        trained = [
+            make.component(
+                f"unet{number}", layers, output_bytes=1e6, saved_bytes=1.0, parameters=10 + number,
+                inputs=["encoder"] if encoder else [],
+            )
+            for number, layers in enumerate(backbones)
+        ]  # fmt: skip
+        return make.scenario(
+            make.model(*frozen, *trained), cluster or make.cluster(), num_gpus, batch_size, **workload
+        )
+
+    return scenario
+
+
+# One backbone: Chimera. Source of its closed forms: longest paths of the named order.
+
+
+@pytest.mark.parametrize(("forward_s", "backward_s"), [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 3.0)])
+@pytest.mark.parametrize("units", [1, 2, 3])
+@pytest.mark.parametrize("degree", [2, 4, 6, 8])
+def test_chimera_takes_the_closed_form(one, degree, units, forward_s, backward_s):
+    count = units * degree
+    scenario = one(degree, count, forward_s, backward_s)
+    strategy = both_ways(degree, count)
+    overlap_s = backward_s + (units - 1) * (backward_s - forward_s)
+    expected_s = count * (forward_s + backward_s) + (degree - 2) * overlap_s
+    assert simulate(strategy.plan(scenario)).end_s == expected_s
+    assert strategy.bound(scenario) == expected_s
+    if units == 1:
+        assert expected_s == degree * forward_s + (2 * degree - 2) * backward_s
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+@pytest.mark.parametrize("degree", [2, 4, 6, 8])
+def test_chimera_holds_the_activations_of_the_closed_form(one, degree, units):
+    scenario = one(degree, units * degree)
+    strategy = both_ways(degree, units * degree)
+    trace = simulate(strategy.plan(scenario))
+    held = peak_memory_bytes(trace) - resident_bytes(trace)
+    assert held.tolist() == [degree / 2 + 1 + min(p, degree - 1 - p) for p in range(degree)]
+    assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_every_position_of_chimera_holds_two_stages_weights(one, degree):
+    scenario = one(degree, degree)
+    trace = simulate(both_ways(degree, degree).plan(scenario))
+    assert resident_bytes(trace).tolist() == [2 * 10 * scenario.workload.recipe.parameter_bytes] * degree
+
+
+def test_chimera_s_order_is_the_published_one():
+    assert format_order(both_ways(4, 4).order()) == (
+        "0F0 0F1 7F2 7B2 7F3 7B3 0B0 0B1\n"
+        "1F0 6F2 1F1 6F3 6B2 1B0 6B3 1B1\n"
+        "5F2 2F0 5F3 2F1 2B0 5B2 2B1 5B3\n"
+        "4F2 4F3 3F0 3B0 3F1 3B1 4B2 4B3\n"
+    )
+
+
+@pytest.mark.parametrize(("degree", "count"), ORDERS)
+def test_half_of_the_micro_batches_go_down_and_half_up_each_once(degree, count):
+    order = chimera_order(degree, count)
+    for position, row in enumerate(order):
+        assert Counter(row) == Counter(
+            StageAction(stage, kind, number)
+            for stage, first in ((position, 0), (2 * degree - 1 - position, count // 2))
+            for number in range(first, first + count // 2)
+            for kind in (FORWARD, BACKWARD)
+        )
+
+
+@pytest.mark.parametrize(("degree", "count"), ORDERS)
+def test_no_number_of_micro_batches_deadlocks_or_holds_more_than_p(one, degree, count):
+    trace = simulate(both_ways(degree, count).plan(one(degree, count)))
+    least_s = 3.0 * count
+    assert (
+        least_s <= trace.end_s <= least_s + 2.0 * (degree - 2) + (degree - 2) * count / degree + 3.0 * degree
+    )
+    assert (peak_memory_bytes(trace) - resident_bytes(trace)).max() <= degree
+
+
+@pytest.mark.parametrize("p2p", ["overlapped", "blocking"])
+@pytest.mark.parametrize("extra", [False, True])
+@pytest.mark.parametrize(("degree", "count"), ORDERS[::3])
+def test_neither_waiting_nor_extra_forwards_deadlock_or_undercut_the_bound(
+    make, one, degree, count, p2p, extra
+):
+    cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05), slowdown=1.5)
+    scenario = one(degree, 2 * count, cluster=cluster, num_gpus=2 * degree, extra_forward=extra)
+    strategy = both_ways(degree, count, p2p=p2p)
+    trace = simulate(strategy.plan(scenario))
+    assert 0.6 * trace.end_s < strategy.bound(scenario) <= trace.end_s * (1 + 1e-12)
+
+
+def test_both_replicas_of_a_stage_sum_their_gradients_even_in_a_single_group(one):
+    plan = both_ways(4, 4).plan(one(4, 4))
+    assert sorted(collective.group for collective in plan.collectives) == [(0, 3), (0, 3), (1, 2), (1, 2)]
+    assert sum(collective.size_bytes for collective in plan.collectives) == 4 * 10 * 4.0
+
+
+@pytest.mark.parametrize(
+    ("degree", "count", "equation"),
+    [(3, 4, r"pipeline_degree\(3\) / 2 directions of one backbone = 1.5"),
+     (4, 5, r"micro_batches\(5\) / 2 directions of one backbone = 2.5")],
+)  # fmt: skip
+def test_what_two_directions_cannot_share_is_refused(one, degree, count, equation):
+    with pytest.raises(InfeasibleError, match=equation):
+        both_ways(degree, count).order()
+    with pytest.raises(InfeasibleError, match=equation):
+        both_ways(degree, count).plan(one(degree, count))
+
+
+def test_one_backbone_is_offered_even_numbers_alone(one):
+    offered = list(all_strategies()["bidirectional"].candidates(one(12, 36)))
+    assert {strategy.pipeline_degree for strategy in offered} == {2, 4, 6, 12}
+    assert all(strategy.micro_batches % 2 == 0 for strategy in offered)
+    with pytest.raises(InfeasibleError, match="even number"):
+        all_strategies()["bidirectional"].candidates(one(3, 9))
+
+
+def test_a_skip_that_must_stay_local_must_not_cross_a_cut(make):
+    unet = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(0, 3)])
+    scenario = make.scenario(make.model(unet), make.cluster(), 2, 2)
+    with pytest.raises(InfeasibleError, match="the skip from layer 0 to 3 leads from position 0 to 1"):
+        both_ways(2, 2, skip_route="local").plan(scenario)
+
+
+# Several backbones.
+
+
+def test_two_backbones_see_every_micro_batch_at_every_layer(several):
+    scenario = several([0.2] * 8, [0.1] * 5)
+    plan = both_ways(4, 4).plan(scenario)
+    assert [stage.position for stage in plan.stages] == [0, 1, 2, 3, 3, 2, 1, 0]
+    assert {stage.component for stage in plan.stages[:4]} == {0}
+    passes = Counter(action for row in plan.order for action in row if action.kind in "FB")
+    assert passes == Counter(
+        StageAction(s, kind, m) for s in range(8) for kind in (FORWARD, BACKWARD) for m in range(4)
+    )
+    assert sorted(collective.group for collective in plan.collectives) == []  # one group: nothing to sum
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
+@pytest.mark.parametrize("degree", [2, 4])
+def test_two_equal_backbones_take_no_longer_than_one_in_two_directions(several, degree, micro_batches):
+    scenario = several([1.0] * degree, [1.0] * degree, num_gpus=degree, batch_size=micro_batches)
+    end_s = simulate(both_ways(degree, micro_batches).plan(scenario)).end_s
+    chimera_s = evaluate(
+        problem_of(scenario, two_way_layout(both_ways(degree, micro_batches), scenario)),
+        [
+            [StageAction(a.stage, a.kind, a.micro_batch % micro_batches) for a in row]
+            for row in chimera_order(degree, 2 * micro_batches)
+        ],
+    ).makespan_s
+    assert 6.0 * micro_batches <= end_s <= chimera_s
+
+
+@pytest.mark.parametrize(("micro_batches", "named"), [(2, True), (8, False)])
+def test_the_order_of_two_backbones_is_the_shorter_of_two(several, micro_batches, named):
+    scenario = several([1.0] * 4, [1.25] * 4, batch_size=micro_batches)
+    strategy = both_ways(4, micro_batches)
+    layout = two_way_layout(strategy, scenario)
+    rows = two_way_rows(scenario, layout)
+    chimera = tuple(
+        tuple(StageAction(a.stage, a.kind, a.micro_batch % micro_batches) for a in row)
+        for row in chimera_order(4, 2 * micro_batches)
+    )
+    assert (rows == chimera) == named
+    problem = problem_of(scenario, layout)
+    limits = tuple(range(4 + SPARE, SPARE, -1)) * 2
+    found = list_schedule(replace(problem, in_flight=limits), "longest-tail")
+    spans_s = [evaluate(problem, chimera).makespan_s, found.makespan_s]
+    assert spans_s[0] < spans_s[1] if named else spans_s[1] < spans_s[0]
+    assert simulate(strategy.plan(scenario)).end_s == min(spans_s)
+
+
+layer_lists = st.lists(st.sampled_from([0.1, 0.25, 0.5, 1.0]), min_size=6, max_size=9)
+
+
+@settings(max_examples=60)
+@given(
+    down=layer_lists,
+    up=layer_lists,
+    degree=st.sampled_from([1, 2, 3, 4, 6]),
+    micro_batches=st.sampled_from([1, 2, 4, 8]),
+    partition=st.sampled_from(["blocks", "optimal"]),
+    blocking=st.booleans(),
+    extra=st.booleans(),
+)
+def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
+    make, several, down, up, degree, micro_batches, partition, blocking, extra
+):
+    cluster = make.cluster(make.link("nvswitch", 2e7, 0.01))
+    scenario = several(
+        down, up, num_gpus=2 * degree, batch_size=2 * micro_batches, cluster=cluster, encoder=True,
+        extra_forward=extra,
+    )  # fmt: skip
+    p2p = "blocking" if blocking else "overlapped"
+    strategy = both_ways(degree, micro_batches, p2p=p2p, partition=partition)
+    trace = simulate(strategy.plan(scenario))
+    layout = two_way_layout(strategy, scenario)
+    problem = problem_of(scenario, layout)
+    bounds = (strategy.bound(scenario), staged_bound(scenario, layout), lower_bound_s(problem))
+    assert max(bounds) <= trace.end_s * (1 + 1e-12)
+    held = peak_held_bytes(problem, two_way_rows(scenario, layout))
+    assert max(held) <= degree + 1 + 2 * SPARE
+    assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
+
+
+def test_frozen_work_that_fills_bubbles_delays_no_bound(several):
+    scenario = several([0.2] * 8, [0.1] * 5, encoder=True)
+    strategy = both_ways(4, 4)
+    first_s, anywhere_s = (two_way_bound(strategy, scenario, frozen_first=first) for first in (True, False))
+    assert first_s - anywhere_s == pytest.approx(0.5 * 4)  # 4 samples of each device
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "weights", "micro_batches"),
+    [(4e6, [1] * 8, 4), (3e7, [1, 1, 10, 1, 30, 30, 10, 10], 1)],
+    ids=["long messages", "long reductions"],
+)
+def test_two_backbones_are_cut_as_the_best_pair_with_messages_twice_as_long(
+    make, bandwidth, weights, micro_batches
+):
+    def backbone(name, layers):
+        made = make.component(name, layers, output_bytes=1e6)
+        pairs = zip(made.layers, weights, strict=False)
+        return replace(made, layers=tuple(replace(layer, parameters=n * 10**7) for layer, n in pairs))
+
+    down = backbone("down", [0.11, 0.32, 0.27, 0.18, 0.41, 0.09, 0.23, 0.36])
+    up = backbone("up", [0.3, 0.1, 0.5, 0.2, 0.2, 0.4, 0.1])
+    cluster = make.cluster(make.link("nvswitch", bandwidth, 0.01))
+    scenario = make.scenario(make.model(down, up), cluster, 8, 8 * micro_batches)
+    strategy = both_ways(4, micro_batches, partition="optimal")
+    costs = [chain_costs(scenario, shape_of(strategy), i) for i in (0, 1)]
+    fronts = [
+        partition_front(
+            replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s), 4
+        )
+        for of in costs
+    ]
+    pair = pair_partition(*fronts, 2 * micro_batches + 2 * 4 - 2)
+    cuts = two_way_layout(strategy, scenario).cuts
+    assert [cut.boundaries for cut in cuts] == [partition.boundaries for partition in pair]
+
+
+def test_more_stages_than_layers_are_refused_by_name(several):
+    scenario = several([0.2] * 8, [0.1] * 3)
+    with pytest.raises(InfeasibleError, match=r"pipeline_degree\(4\) exceeds the 3 layers of unet1"):
+        both_ways(4, 4, partition="optimal").plan(scenario)
+    with pytest.raises(InfeasibleError, match="exceeds the 3 blocks of the backbone"):
+        both_ways(4, 4).plan(scenario)
+
+
+def test_of_three_backbones_those_that_balance_go_the_same_way(several):
+    scenario = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
+    strategy = both_ways(4, 4)
+    assert ways_of(scenario, shape_of(strategy)) == ((0,), (1, 2))
+    plan = strategy.plan(scenario)
+    assert [(stage.component, stage.position) for stage in plan.stages[4:]] == [
+        *((1, p) for p in (3, 2, 1, 0)), *((2, p) for p in (3, 2, 1, 0)),
+    ]  # fmt: skip
+
+
+def test_stages_of_the_same_way_run_one_after_the_other_as_one_larger_stage(several):
+    scenario = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
+    rows = two_way_rows(scenario, two_way_layout(both_ways(4, 4), scenario))
+    for row in rows:
+        for before, after in pairwise([action for action in row if action.stage >= 4]):
+            if before.kind == FORWARD and before.stage < 8:
+                assert after == StageAction(before.stage + 4, FORWARD, before.micro_batch)
+            if before.kind == BACKWARD and before.stage >= 8:
+                assert after == StageAction(before.stage - 4, BACKWARD, before.micro_batch)
+
+
+def test_three_backbones_take_as_long_as_two_of_which_one_is_their_sum(several):
+    three = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
+    two = several([0.5] * 4, [0.5] * 4)
+    ends_s = [simulate(both_ways(4, 8).plan(scenario)).end_s for scenario in (three, two)]
+    assert ends_s[0] <= ends_s[1]
+
+
+def test_extra_forwards_of_both_backbones_are_run(several):
+    scenario = several([0.2] * 8, [0.1] * 5, extra_forward=True)
+    plan = both_ways(4, 4).plan(scenario)
+    extras = Counter(action.stage for row in plan.order for action in row if action.kind == EXTRA_FORWARD)
+    assert extras == dict.fromkeys(range(8), 4)
+
+
+# List scheduling's rule for two chains.
 
 
 @pytest.mark.parametrize("backward_s", [1.0, 2.0, 3.0])
