@@ -21,6 +21,7 @@ from profiles.clusters import cluster_names, load_cluster
 from profiles.errors import DiffusimError, InputError
 from profiles.models import load_model, model_names
 from profiles.recipes import RECIPES
+from sim.synthesizing import add_flags, run_synthesize
 from strategies.registry import all_strategies, make_strategy, strategy_class
 from strategies.scenario import (
     CHECKPOINTINGS,
@@ -169,9 +170,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_scenario(schedule, required_strategy=True, optional_model=True)
     schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
     schedule.set_defaults(command=_schedule)
+    synthesize = commands.add_parser(
+        "synthesize", help="find the shortest order", description="Find the shortest order of a pipeline."
+    )
+    add_flags(synthesize, _small_integer)
+    synthesize.set_defaults(command=run_synthesize)
     for sub in (run, sweep, schedule):
         _add_parameters(sub, named if named or sub is not sweep else list(all_strategies()))
-    for sub in (run, sweep, tune, schedule):
+    for sub in (run, sweep, tune, schedule, synthesize):
         sub.set_defaults(flags=[flag for flag in sub._option_string_actions if flag.startswith("--")])
     return parser
 
