@@ -280,9 +280,10 @@ def test_two_backbones_are_cut_as_the_best_pair_with_messages_twice_as_long(
     make, bandwidth, weights, micro_batches
 ):
     def backbone(name, layers):
-        made = make.component(name, layers, output_bytes=1e6)
-        pairs = zip(made.layers, weights, strict=False)
-        return replace(made, layers=tuple(replace(layer, parameters=n * 10**7) for layer, n in pairs))
+        made = make.component(name, layers)
+        of_layers = zip(made.layers, [5e6, 1e6, 4e6, 1e6, 3e6, 5e6, 2e6, 1e6], weights, strict=False)
+        changed = (replace(x, output_bytes=size, parameters=n * 10**7) for x, size, n in of_layers)
+        return replace(made, layers=tuple(changed))
 
     down = backbone("down", [0.11, 0.32, 0.27, 0.18, 0.41, 0.09, 0.23, 0.36])
     up = backbone("up", [0.3, 0.1, 0.5, 0.2, 0.2, 0.4, 0.1])
