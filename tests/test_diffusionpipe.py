@@ -1,15 +1,16 @@
-"""DiffusionPipe on the real model: what its refinements do to frozen work, and that they never cost time."""
+"""DiffusionPipe on real models: what its refinements do to frozen work, and two backbones against one another."""
 
 import pytest
 
 from profiles.clusters import load_cluster
+from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from sim.engine import simulate
 from sim.experiment import replay
 from strategies.actions import FrozenAction
 from strategies.diffusionpipe import _split
 from strategies.network import network_of
-from strategies.registry import make_strategy
+from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
 
@@ -93,3 +94,73 @@ def test_samples_are_split_by_weight_without_losing_one():
     assert _split(10, [1.0, 1.0, 2.0]) == (2, 3, 5)
     assert _split(7, [0.0, 1.0]) == (0, 7)
     assert sum(_split(101, [0.3, 0.3, 0.4])) == 101
+
+
+# Several backbones.
+
+
+@pytest.fixture(scope="module")
+def cascade():
+    """Two backbones without frozen part."""
+    workload = TrainingWorkload(8, 256)
+    return Scenario.of(load_model("cdm-lsun"), load_cluster("p4de"), workload)
+
+
+@pytest.fixture(scope="module")
+def conditioned(make):
+    """Two backbones that read what one frozen encoder makes of the whole batch."""
+    encoder = make.component("encoder", [0.11, 0.3, 0.02, 0.16], trainable=False, output_bytes=1e6)
+    first = make.component("first", [0.2, 0.3, 0.1, 0.4, 0.2], inputs=["encoder"], parameters=10**6)
+    second = make.component("second", [0.3, 0.1, 0.2, 0.1], inputs=["encoder"], parameters=10**6)
+    cluster = make.cluster(make.link("nvswitch", 1e9, 0.001))
+    return make.scenario(make.model(encoder, first, second), cluster, 8, 64)
+
+
+def test_without_a_frozen_part_two_backbones_run_as_in_both_directions(cascade):
+    same = {"pipeline_degree": 4, "micro_batches": 8, "partition": "optimal"}
+    opposed = simulate(make_strategy("bidirectional", same).plan(cascade))
+    trace = replay(make_strategy("diffusionpipe", same), cascade)
+    assert trace.plan.order == opposed.plan.order
+    assert trace.end_s == opposed.end_s
+    assert trace.plan.cross_iteration
+
+
+def test_where_nothing_can_be_filled_there_is_one_way_of_filling(cascade, conditioned):
+    cls = all_strategies()["diffusionpipe"]
+    assert {strategy.fill for strategy in cls.candidates(cascade)} == {"partial"}
+    assert {strategy.fill for strategy in cls.candidates(conditioned)} == {"none", "full", "partial"}
+    trace = simulate(pipe(4, 8, "partial").plan(cascade))
+    assert pipe(4, 8, "partial").refine(cascade, trace) is trace.plan
+
+
+def test_frozen_layers_fill_the_bubbles_between_two_directions(conditioned):
+    unfilled, filled, *_ = refinements(pipe(4, 4, "partial"), conditioned)
+    assert set(frozen_samples(filled).values()) == {64 * 4 // 8}
+    row = filled.plan.ops[0]
+    last = max(i for i, op in enumerate(row) if str(op.action)[1] == "B")
+    assert any(isinstance(op.action, FrozenAction) for op in row[:last])
+    none, partial = (replay(pipe(4, 4, fill), conditioned).end_s for fill in ("none", "partial"))
+    assert unfilled.end_s <= partial < none
+
+
+def test_both_backbones_find_what_the_iteration_before_left_at_their_own_end(conditioned):
+    trace = replay(pipe(4, 4, "partial"), conditioned)
+    given = {(trace.plan.tensors[tensor].stage, device) for tensor, device in trace.plan.given}
+    assert given == {(0, 0), (4, 3)}
+    kept = {device for _, device in trace.plan.kept}
+    assert kept == {0, 3}
+
+
+@pytest.mark.parametrize("fill", ["none", "full", "partial"])
+@pytest.mark.parametrize(("degree", "micro_batches"), [(2, 1), (2, 4), (4, 2), (4, 8), (8, 8)])
+@pytest.mark.parametrize("extra_forward", [False, True])
+@pytest.mark.parametrize("name", ["conditioned", "cascade"])
+def test_no_filled_pair_undercuts_its_bound(request, name, degree, micro_batches, fill, extra_forward):
+    scenario = request.getfixturevalue(name).with_extra_forward(extra_forward)
+    strategy = pipe(degree, micro_batches, fill)
+    if (name, degree) == ("conditioned", 8):
+        with pytest.raises(InfeasibleError, match=r"pipeline_degree\(8\) exceeds the 5 layers of first"):
+            strategy.plan(scenario)
+        return
+    end_s = replay(strategy, scenario).end_s
+    assert 0.6 * end_s < strategy.bound(scenario) <= end_s * (1 + 1e-12)
