@@ -13,14 +13,35 @@ def trained_parameters(component: Component, stage: Stage) -> int:
     return component.trained_parameters(stage.first_layer, stage.last_layer + 1)
 
 
-def saved_bytes(scenario: Scenario, stage: Stage, batch: int) -> float:
-    """Return what one micro-batch keeps for its backward: its activations, or what it recomputes them from."""
+def saved_bytes(scenario: Scenario, stage: Stage, batch: int, *, in_place: bool = False) -> float:
+    """Return what one micro-batch keeps for its backward: its activations, or what it recomputes them from.
+
+    Args:
+        scenario: model and workload.
+        stage: the stage.
+        batch: samples of one micro-batch on one device.
+        in_place: all stages of the component lie on one device, where no skip is kept more than once.
+    """
     component = scenario.model.components[stage.component]
     first, last = stage.first_layer, stage.last_layer
     if scenario.workload.checkpointing == "full":
+        if in_place:
+            return _recomputed_from_bytes(scenario, stage) * batch
         received = component.cut_bytes(first - 1) if first else _input_bytes(scenario, stage.component)
         return (received + component.carried_bytes) * batch
     return sum(layer.saved_bytes for layer in component.layers[first : last + 1]) * batch
+
+
+def _recomputed_from_bytes(scenario: Scenario, stage: Stage) -> float:
+    """Return bytes per sample: a stage's input, what the first one carries, and the skips that leave it."""
+    component = scenario.model.components[stage.component]
+    layers, first, last = component.layers, stage.first_layer, stage.last_layer
+    leaving = {skip.source for skip in component.skips if first <= skip.source < last < skip.target}
+    if first:
+        received = layers[first - 1].output_bytes
+    else:
+        received = _input_bytes(scenario, stage.component) + component.carried_bytes
+    return received + sum(layers[source].output_bytes for source in leaving)
 
 
 def _input_bytes(scenario: Scenario, component: int) -> float:

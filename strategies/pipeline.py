@@ -6,7 +6,7 @@ last backward of a stage.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from strategies.actions import (
@@ -39,12 +39,14 @@ class Recipe:
         cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
         skip_route: ``relay`` sends live skips on with the hidden state; ``local`` keeps each where it was made
             until its reader, on the same device or another, takes it.
+        in_place: all stages of a backbone lie on one device: what they hand over is among what they save.
     """
 
     buckets: bool = False
     blocking: bool = False
     cross_iteration: bool = False
     skip_route: str = "relay"
+    in_place: bool = False
 
 
 def with_extra_forwards(rows: Rows, cuts: Sequence[Cut], seats: Sequence[Seat]) -> Rows:
@@ -66,7 +68,8 @@ def with_extra_forwards(rows: Rows, cuts: Sequence[Cut], seats: Sequence[Seat]) 
 class PipelineBuilder:
     """Writes the plan of one iteration from cuts, whose stages are numbered one after the other, and rows.
 
-    ``rows[p]`` is the order of position p. Optimizer steps that a row does not place itself come at its end.
+    ``rows[p]`` is the order of position p. What a row does not place itself goes where it is usual: extra forwards
+    come first, optimizer steps last.
     """
 
     def __init__(
@@ -84,21 +87,29 @@ class PipelineBuilder:
         self.kept: list[tuple[int, int]] = []
         self.rows: list[list[Draft]] = [[] for _ in range(shape.degree)]
         self._known: dict[tuple[str, int, int], int] = {}
+        in_place = recipe.in_place
         self._handovers = [
-            handover_bytes(scenario, stage, self.batch, recipe.skip_route) for stage in self.stages
+            0.0 if in_place else handover_bytes(scenario, stage, self.batch, recipe.skip_route)
+            for stage in self.stages
         ]
-        self._saved = [saved_bytes(scenario, stage, self.batch) for stage in self.stages]
-        self._skips = self._skips_between_stages() if recipe.skip_route == "local" else {}
+        self._saved = [saved_bytes(scenario, stage, self.batch, in_place=in_place) for stage in self.stages]
+        local = recipe.skip_route == "local" and not in_place
+        self._skips = self._skips_between_stages() if local else {}
         self._order = rows
-        if scenario.workload.extra_forward:
+        if scenario.workload.extra_forward and not any(a.kind == EXTRA_FORWARD for row in rows for a in row):
             self._order = with_extra_forwards(rows, self.cuts, self.seats)
 
-    def build(self, filling: Filling | None = None) -> Plan:
+    def build(
+        self,
+        filling: Filling | None = None,
+        synchronize: "Callable[[PipelineBuilder], None]" = reduce_and_step,
+    ) -> Plan:
         """Return the plan.
 
         Args:
             filling: frozen work and where it goes; None: all of it, before the pipeline or, cross-iteration,
                 after it.
+            synchronize: adds what the replicas exchange, and the optimizer steps, to the rows.
         """
         shape = self.shape
         if filling is None:
@@ -109,8 +120,11 @@ class PipelineBuilder:
         inputs = self._inputs(frozen)
         for position, row in enumerate(self._order):
             self.rows[position] = [self._draft(action, inputs) for action in row]
-        reduce_and_step(self)
-        self._insert(frozen, filling)
+        if not self.recipe.cross_iteration:
+            self._put_first(frozen)
+        synchronize(self)
+        if self.recipe.cross_iteration:
+            self._insert(frozen, filling)
         return self._finish(filling)
 
     def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
@@ -217,7 +231,8 @@ class PipelineBuilder:
 
     def _hidden(self, prefix: str, stage: int, index: int) -> int:
         carried = self.scenario.model.components[self.stages[stage].component].carried_bytes * self.batch
-        return self.tensor(prefix + "hidden", stage, index, self._handovers[stage] + carried)
+        size = 0.0 if self.recipe.in_place else self._handovers[stage] + carried
+        return self.tensor(prefix + "hidden", stage, index, size)
 
     def _gradient(self, stage: int, index: int) -> int:
         return self.tensor("gradient", stage, index, self._handovers[stage - 1])
@@ -243,13 +258,15 @@ class PipelineBuilder:
                     between[source, target] = between.get((source, target), 0.0) + size
         return between
 
+    def _put_first(self, frozen: FrozenWork) -> None:
+        """Put frozen ops before the pipeline."""
+        for position, row in enumerate(self.rows):
+            row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
+
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
-        """Put frozen ops where they belong: before the pipeline, into bubbles, or after its last backward."""
+        """Put frozen ops into bubbles, or after the last backward of the pipeline."""
         for position, row in enumerate(self.rows):
             own = [placed for placed in frozen.placed if placed.position == position]
-            if not self.recipe.cross_iteration:
-                row[:0] = [placed.draft for placed in own]
-                continue
             indices = self._indices(position, own, filling)
             for inserted, (placed, index) in enumerate(zip(own, indices, strict=True)):
                 row.insert(index + inserted, placed.draft)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from strategies.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, StageAction
 from strategies.footprint import trained_parameters
 from strategies.frozen import Draft
-from strategies.plan import Collective
+from strategies.plan import Collective, Stage
+from strategies.scenario import Scenario
 from strategies.stages import layer_times
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _all_reduce(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[i
     if len(stages) * builder.placement.copies == 1:
         return []
     done = []
-    for index, (offset_s, parameters) in enumerate(buckets_of(builder, stages[0])):
+    for index, (offset_s, parameters) in enumerate(_buckets(builder, stages[0])):
         ready = []
         for stage in stages:
             draft = builder.rows[builder.stages[stage].position][lasts[stage]]
@@ -78,19 +79,23 @@ def _all_reduce(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[i
     return done
 
 
-def buckets_of(builder: "PipelineBuilder", stage: int) -> list[tuple[float, int]]:
-    """Return (seconds into the last backward, parameters) of each gradient bucket, in the order they are ready."""
+def _buckets(builder: "PipelineBuilder", stage: int) -> list[tuple[float, int]]:
     of = builder.stages[stage]
-    layers = builder.scenario.model.components[of.component].layers
-    if not builder.recipe.buckets:
-        component = builder.scenario.model.components[of.component]
-        return [(of.backward_s, trained_parameters(component, of))]
-    _, backward_s = layer_times(builder.scenario, of.component, builder.batch)
+    if builder.recipe.buckets:
+        return buckets_of(builder.scenario, of, builder.batch)
+    component = builder.scenario.model.components[of.component]
+    return [(of.backward_s, trained_parameters(component, of))]
+
+
+def buckets_of(scenario: Scenario, stage: Stage, batch: int) -> list[tuple[float, int]]:
+    """Return (seconds into a backward, parameters) of each gradient bucket, in the order they are ready."""
+    layers = scenario.model.components[stage.component].layers
+    _, backward_s = layer_times(scenario, stage.component, batch)
     buckets, elapsed_s, held = [], 0.0, 0
-    for index in range(of.last_layer, of.first_layer - 1, -1):
+    for index in range(stage.last_layer, stage.first_layer - 1, -1):
         elapsed_s += float(backward_s[index])
         held += layers[index].parameters if layers[index].backward == "full" else 0
-        if held * builder.scenario.workload.recipe.gradient_bytes >= BUCKET_BYTES:
-            buckets.append((min(elapsed_s, of.backward_s), held))
+        if held * scenario.workload.recipe.gradient_bytes >= BUCKET_BYTES:
+            buckets.append((min(elapsed_s, stage.backward_s), held))
             held = 0
-    return buckets + ([(of.backward_s, held)] if held else [])
+    return buckets + ([(stage.backward_s, held)] if held else [])
