@@ -1,7 +1,7 @@
 """Models: their components, read from a model folder."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -90,6 +90,18 @@ class Model:
         reads = self.components[component].reads
         named = tuple((read.layer, read.size_bytes) for read in reads if read.source == input_.name)
         return named or ((0, input_.layers[-1].output_bytes),)
+
+    def only(self, backbone: int) -> "Model":
+        """Return the model of one backbone: with the frozen components it needs, without the other backbones."""
+        needed = {backbone}
+        for index in reversed(self.order):
+            if index in needed:
+                needed |= set(self.inputs_of(index)).intersection(self.frozen)
+        kept = [self.components[index] for index in sorted(needed)]
+        names = {component.name for component in kept}
+        inputs = (tuple(name for name in component.inputs if name in names) for component in kept)
+        components = (replace(component, inputs=own) for component, own in zip(kept, inputs, strict=True))
+        return replace(self, components=tuple(components))
 
 
 def model_names() -> list[str]:

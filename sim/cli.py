@@ -376,14 +376,26 @@ def _check_files(options: argparse.Namespace) -> None:
 
 
 def _write_files(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
-    """Write the trace and the picture of each iteration that occurs; the one with extra forwards beside."""
-    for number, (_, trace) in enumerate(replayed):
-        suffix = "-extra-forward" if number else ""
+    """Write the trace and the picture of each iteration that occurs; those with extra forwards beside."""
+    for variant, trace in replayed:
+        suffix = _suffix(variant, [other for other, _ in replayed])
         for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
             if path is not None:
                 target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
                 write(trace, target)
                 print(f"sim: wrote {target}", file=sys.stderr)
+
+
+def _suffix(variant: Any, occurring: list[Any]) -> str:  # noqa: ANN401
+    """Return what tells the files of an iteration from those of the others: its job's backbone, the extra forward."""
+    own = [other for other in occurring if other.job == variant.job]
+    words = []
+    if len(own) < len(occurring):
+        scenario = variant.scenario
+        words.append(scenario.model.components[scenario.backbone].name)
+    if variant is not own[0]:
+        words.append("extra-forward")
+    return "".join(f"-{word}" for word in words)
 
 
 def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401
@@ -449,12 +461,13 @@ def _schedule(options: argparse.Namespace) -> int:
     strategy = make_strategy(options.strategy, _parameters(options))
     if options.model is not None:
         replayed = replay_variants(strategy, _scenario(options))
-        if len(replayed) > 1:
+        if len({variant.job for variant, _ in replayed}) < len(replayed):
             print(
                 "sim: this is the iteration without the extra forward pass; see --self-conditioning",
                 file=sys.stderr,
             )
-        order = replayed[0][1].plan.order
+        first = {variant.job: trace for variant, trace in reversed(replayed)}
+        order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
     elif isinstance(strategy, Scheduled):
         order = strategy.order()
     else:

@@ -1,5 +1,6 @@
 """An experiment: one strategy on one scenario, replayed and measured."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from sim.metrics import collective_s, exposed_communication_s, idle_s
 from strategies.network import network_of
 from strategies.plan import Stage
 from strategies.scenario import Scenario
-from strategies.strategy import Refining, Strategy
+from strategies.strategy import Divided, Job, MemoryBounded, Refining, Strategy
 from strategies.traces import Trace
 
 
@@ -63,7 +64,8 @@ class TrainingResult:
     """A result: what was simulated, and what came out of it.
 
     With self-conditioning all quantities are expectations over iterations with and without the extra forward
-    pass, and ratios are ratios of expectations; the peak memory is the larger of the two.
+    pass, and ratios are ratios of expectations; the peak memory is the larger of the two. Of jobs side by side,
+    an iteration is the time in which they together train each backbone on one batch.
     """
 
     model: str
@@ -72,6 +74,7 @@ class TrainingResult:
     strategy: str
     parameters: dict[str, Any]
     batch_size: int
+    num_backbones: int
     options: dict[str, Any]
     expected: Iteration
     fits_memory: bool
@@ -88,8 +91,8 @@ class TrainingResult:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput."""
-        return self.batch_size / self.expected.iteration_s
+        """Throughput; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
+        return self.num_backbones * self.batch_size / self.expected.iteration_s
 
     @property
     def bubble_ratio(self) -> float:
@@ -156,24 +159,42 @@ class Variant:
     """Iterations that run, or do not run, the extra forward pass of self-conditioning.
 
     Attributes:
+        strategy: the strategy of these iterations; a job's own, where several run side by side.
         scenario: the scenario of these iterations.
         probability: how often an iteration takes as long as these; where each group draws, the slowest decides.
         share: the share of the groups that do this work.
+        job: the number of their job.
     """
 
+    strategy: Strategy
     scenario: Scenario
     probability: float
     share: float
+    job: int = 0
+
+
+def jobs(strategy: Strategy, scenario: Scenario) -> tuple[Job, ...]:
+    """Return what runs side by side.
+
+    Raises:
+        InfeasibleError: the GPUs cannot be divided so.
+    """
+    return strategy.jobs(scenario) if isinstance(strategy, Divided) else (Job(strategy, scenario),)
 
 
 def variants(strategy: Strategy, scenario: Scenario) -> list[Variant]:
-    """Return the iterations that occur."""
+    """Return the iterations that occur, job by job."""
+    numbered = enumerate(jobs(strategy, scenario))
+    return [variant for number, job in numbered for variant in _variants(*job, number)]
+
+
+def _variants(strategy: Strategy, scenario: Scenario, job: int) -> list[Variant]:
     degree: int = getattr(strategy, "pipeline_degree", 1)
     groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
     probability, share = scenario.extra_forward_probability(groups), scenario.self_conditioning
     both = [
-        Variant(scenario.with_extra_forward(False), 1 - probability, 1 - share),
-        Variant(scenario.with_extra_forward(True), probability, share),
+        Variant(strategy, scenario.with_extra_forward(False), 1 - probability, 1 - share, job),
+        Variant(strategy, scenario.with_extra_forward(True), probability, share, job),
     ]
     return [variant for variant in both if variant.share > 0]
 
@@ -187,7 +208,7 @@ def replay_variants(strategy: Strategy, scenario: Scenario) -> Replayed:
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return [(variant, replay(strategy, variant.scenario)) for variant in variants(strategy, scenario)]
+    return [(variant, replay(variant.strategy, variant.scenario)) for variant in variants(strategy, scenario)]
 
 
 def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
@@ -206,21 +227,23 @@ def run_training_within(strategy: Strategy, scenario: Scenario, limit_s: float) 
         InfeasibleError: the point does not exist for the scenario.
     """
     occurring = variants(strategy, scenario)
-    expected_s = [variant.probability * strategy.bound(variant.scenario) for variant in occurring]
+    expected_s = [variant.probability * variant.strategy.bound(variant.scenario) for variant in occurring]
     replayed: Replayed = []
     for number, variant in enumerate(occurring):
-        if sum(expected_s) >= limit_s:
-            return sum(expected_s)
-        replayed.append((variant, replay(strategy, variant.scenario)))
+        if (known_s := _iteration_s(occurring, expected_s)) >= limit_s:
+            return known_s
+        replayed.append((variant, replay(variant.strategy, variant.scenario)))
         expected_s[number] = variant.probability * replayed[-1][1].end_s
     return summarize(strategy, scenario, replayed)
 
 
 def summarize(strategy: Strategy, scenario: Scenario, replayed: Replayed) -> TrainingResult:
     """Return the result that the iterations that occur amount to."""
-    expected = _expectation([(variant, Iteration.of(trace)) for variant, trace in replayed])
+    by_job: dict[int, list[tuple[Variant, Iteration]]] = {}
+    for variant, trace in replayed:
+        by_job.setdefault(variant.job, []).append((variant, Iteration.of(trace)))
+    expected = _side_by_side([_expectation(measured) for measured in by_job.values()])
     memory_bytes = scenario.cluster.device.memory_bytes
-    _, trace = replayed[0]
     return TrainingResult(
         model=scenario.model_name,
         cluster=scenario.cluster_name,
@@ -228,18 +251,71 @@ def summarize(strategy: Strategy, scenario: Scenario, replayed: Replayed) -> Tra
         strategy=strategy.name,
         parameters=asdict(strategy),  # type: ignore[call-overload]
         batch_size=scenario.workload.batch_size,
+        num_backbones=len(scenario.model.backbones),
         options=_options(scenario),
         expected=expected,
         fits_memory=memory_bytes is None or expected.peak_memory_bytes <= memory_bytes,
         memory_bytes=memory_bytes,
         provenance=scenario.costs.provenance,
-        stages=tuple(_describe(stage, trace) for stage in trace.plan.stages),
+        stages=tuple(_stages(replayed)),
     )
 
 
 def bound(strategy: Strategy, scenario: Scenario) -> float:
     """Return seconds below which the expected iteration of a point cannot take."""
-    return sum(v.probability * strategy.bound(v.scenario) for v in variants(strategy, scenario))
+    occurring = variants(strategy, scenario)
+    return _iteration_s(occurring, [v.probability * v.strategy.bound(v.scenario) for v in occurring])
+
+
+def least_memory_bytes(strategy: Strategy, scenario: Scenario) -> float:
+    """Return bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
+    least = 0.0
+    for job in jobs(strategy, scenario):
+        if isinstance(job.strategy, MemoryBounded):
+            least = max(least, job.strategy.least_memory_bytes(job.scenario))
+    return least
+
+
+def _iteration_s(occurring: list[Variant], expected_s: list[float]) -> float:
+    """Return the seconds of an iteration, from what each variant adds to those of its job."""
+    by_job: dict[int, float] = {}
+    for variant, seconds in zip(occurring, expected_s, strict=True):
+        by_job[variant.job] = by_job.get(variant.job, 0.0) + seconds
+    return _together_s(list(by_job.values()))
+
+
+def _together_s(jobs_s: list[float]) -> float:
+    """Return the seconds in which jobs side by side train as many samples as each does in one iteration.
+
+    Their throughputs add up, so it is the harmonic mean. Source: DiffusionPipe, section 6, DeepSpeed-P.
+    """
+    if len(jobs_s) == 1:
+        return jobs_s[0]
+    return len(jobs_s) / sum(1 / seconds for seconds in jobs_s)
+
+
+def _side_by_side(jobs: list[Iteration]) -> Iteration:
+    """Return what jobs on equally many GPUs do together while they train each backbone on one batch.
+
+    Each runs as many of its iterations, or such a part of one, as fit; times are means over all devices.
+    """
+    if len(jobs) == 1:
+        return jobs[0]
+    iteration_s = _together_s([job.iteration_s for job in jobs])
+
+    def total(name: str) -> float:
+        return float(sum(getattr(job, name) * iteration_s / job.iteration_s for job in jobs))
+
+    return Iteration(
+        iteration_s=iteration_s,
+        first_iteration_s=total("first_iteration_s") / len(jobs),
+        idle_s=total("idle_s") / len(jobs),
+        exposed_communication_s=total("exposed_communication_s") / len(jobs),
+        collective_s=total("collective_s") / len(jobs),
+        p2p_bytes=total("p2p_bytes"),
+        collective_bytes=total("collective_bytes"),
+        peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
+    )
 
 
 def _expectation(measured: list[tuple[Variant, Iteration]]) -> Iteration:
@@ -273,9 +349,17 @@ def _options(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _describe(stage: Stage, trace: Trace) -> dict[str, Any]:
+def _stages(replayed: Replayed) -> Iterator[dict[str, Any]]:
+    """Yield the stages of each job; its GPUs come after those of the jobs before it."""
+    first = {variant.job: (variant, trace) for variant, trace in reversed(replayed)}
+    for job, (variant, trace) in sorted(first.items()):
+        for stage in trace.plan.stages:
+            yield _describe(stage, trace, job * variant.scenario.workload.num_gpus)
+
+
+def _describe(stage: Stage, trace: Trace, first_gpu: int) -> dict[str, Any]:
     return {
-        "devices": trace.plan.placement.devices(stage.position),
+        "devices": [first_gpu + gpu for gpu in trace.plan.placement.devices(stage.position)],
         "first_layer": stage.first_layer,
         "last_layer": stage.last_layer,
         "forward_s": stage.forward_s,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.errors import InfeasibleError
-from sim.experiment import TrainingResult, bound, run_training_within
+from sim.experiment import TrainingResult, bound, least_memory_bytes, run_training_within
 from strategies.scenario import Scenario
-from strategies.strategy import MemoryBounded, Strategy
+from strategies.strategy import Strategy
 
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
@@ -31,10 +31,7 @@ Outcome = TrainingResult | InfeasibleError | float
 def bounds_of(strategy: Strategy, scenario: Scenario) -> Bounds | InfeasibleError:
     """Return what a point cannot undercut, or why it does not exist."""
     try:
-        bound_s = bound(strategy, scenario)
-        if isinstance(strategy, MemoryBounded):
-            return Bounds(bound_s, strategy.least_memory_bytes(scenario))
-        return Bounds(bound_s, 0.0)
+        return Bounds(bound(strategy, scenario), least_memory_bytes(strategy, scenario))
     except InfeasibleError as error:
         return error
 

@@ -152,6 +152,16 @@ class Scenario:
         value: T = self._memo[key]
         return value
 
+    def only(self, backbone: int, num_gpus: int) -> "Scenario":
+        """Return the scenario that trains one backbone alone on some of the GPUs, with the same batch."""
+
+        def make() -> Scenario:
+            workload = replace(self._question, num_gpus=num_gpus, self_conditioning=self.self_conditioning)
+            scenario = Scenario.of(self.model.only(backbone), self.cluster, workload)
+            return replace(scenario, asked_model=self.asked_model, asked_cluster=self.asked_cluster)
+
+        return self.remember(("only", backbone, num_gpus), make)
+
     def with_extra_forward(self, extra_forward: bool) -> "Scenario":
         """Return the scenario of the iterations that run, or do not run, the extra forward pass."""
         return replace(self, workload=replace(self.workload, extra_forward=extra_forward))

@@ -1,7 +1,7 @@
 """What a strategy is: a frozen dataclass of its parameters that turns a scenario into a plan."""
 
 from collections.abc import Iterator
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from strategies.actions import Order
 from strategies.plan import Plan
@@ -49,6 +49,28 @@ class Refining(Protocol):
 
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """Return a better plan than the one that was replayed; that very plan where there is none."""
+        ...
+
+
+class Job(NamedTuple):
+    """A strategy on a scenario of its own, beside others that it neither waits for nor exchanges anything with."""
+
+    strategy: Strategy
+    scenario: Scenario
+
+
+@runtime_checkable
+class Divided(Protocol):
+    """A strategy that may divide the GPUs evenly among several jobs, each with a backbone of its own."""
+
+    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+        """Return the jobs in the order of their GPUs, the strategy itself where there is nothing to divide.
+
+        What has several jobs is planned and bounded job by job.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
         ...
 
 

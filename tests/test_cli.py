@@ -208,6 +208,27 @@ def test_a_trace_and_a_picture_are_written_beside_the_result(sim, elsewhere):
     assert json.loads((elsewhere / "t.json").read_text())["traceEvents"]
 
 
+SIDE_BY_SIDE = (
+    "--model", "cdm-lsun", "--gpus", 2, "--batch-size", 2, "--strategy", "ddp", "--backbones", "parallel",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("probability", "suffixes"), [(0, ("",)), (0.5, ("", "-extra-forward")), (1, ("",))])
+def test_of_backbones_side_by_side_each_has_its_own_traces(sim, elsewhere, probability, suffixes):
+    conditioned = ("--self-conditioning", probability)
+    code, _, err = sim("run", *SIDE_BY_SIDE, *conditioned, "--trace", "t.json", "--json")
+    names = [f"t-{backbone}{suffix}.json" for backbone in ("unet_64", "unet_128") for suffix in suffixes]
+    assert (code, err) == (0, "".join(f"sim: wrote {name}\n" for name in names))
+    assert sorted(path.name for path in elsewhere.glob("t*.json")) == sorted(names)
+
+
+@pytest.mark.parametrize(("probability", "hint"), [(0, False), (0.5, True)])
+def test_the_schedule_of_backbones_side_by_side_has_a_row_for_each(sim, probability, hint):
+    code, out, err = sim("schedule", *SIDE_BY_SIDE, "--self-conditioning", probability)
+    assert (code, out) == (0, "0F0 0B0 0O\n" * 2)
+    assert err.startswith("sim: this is the iteration without the extra forward pass") == hint
+
+
 def test_a_schedule_is_printed_without_a_model(sim):
     code, out, err = sim("schedule", "--strategy", "1f1b", "--pipeline-degree", 2, "--micro-batches", 2)
     assert (code, err) == (0, "")

@@ -1,0 +1,236 @@
+"""Data parallelism: reductions, and several backbones one after the other or side by side."""
+
+import pytest
+
+from profiles.errors import InfeasibleError
+from sim.experiment import bound, jobs, least_memory_bytes, replay, run_training, run_training_within
+from strategies.actions import format_order
+from strategies.registry import make_strategy
+
+FIRST_S, SECOND_S = [0.5, 0.5], [1.0, 1.5, 0.5]
+"""Forward seconds per sample of the layers of two backbones: 1 and 3 together; backwards take twice that."""
+
+
+def ddp(**parameters):
+    return make_strategy("ddp", parameters)
+
+
+@pytest.fixture
+def pair(make):
+    """Two backbones, the first with 10 M parameters per layer and the second with 20 M; one encoder feeds both."""
+
+    def build(num_gpus=4, batch_size=8, encoder_s=None, conditioned=(0.0, 0.0), **workload):
+        frozen = []
+        if encoder_s is not None:
+            frozen.append(make.component("encoder", [encoder_s], trainable=False, parameters=10**6))
+        inputs = [component.name for component in frozen]
+        first, second = (
+            make.component(
+                name, forward_s, inputs=inputs, parameters=parameters, saved_bytes=1e6, output_bytes=1e3,
+                self_conditioning=probability,
+            )
+            for name, forward_s, parameters, probability in (
+                ("small", FIRST_S, 10**7, conditioned[0]), ("large", SECOND_S, 2 * 10**7, conditioned[1]),
+            )
+        )  # fmt: skip
+        cluster = make.cluster(
+            make.link("nvswitch", 1e9), devices_per_node=8, slowdown=1.5, memory_bytes_per_s=1e10
+        )
+        model = make.model(second, *frozen, first)
+        return make.scenario(model, cluster, num_gpus, batch_size, **workload)
+
+    return build
+
+
+def alone(scenario, num_gpus=None):
+    """The scenarios of both backbones, each by itself."""
+    gpus = num_gpus or scenario.workload.num_gpus
+    return [scenario.only(backbone, gpus) for backbone in scenario.model.backbones]
+
+
+# Reductions.
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_reducing_after_the_backward_adds_the_whole_reduction(make, micro_batches):
+    unet = make.component("unet", [1.0, 2.0], parameters=10**7)
+    scenario = make.scenario(
+        make.model(unet), make.cluster(make.link("nvswitch", 1e8), devices_per_node=4), 4, 16
+    )
+    point = ddp(overlap="none", micro_batches=micro_batches)
+    # Four samples, 3 s forward and 6 s backward each; 2 * 3/4 of 80 MB of fp32 gradients at 100 MB/s.
+    assert replay(point, scenario).end_s == pytest.approx(4 * 9.0 + 1.2)
+    assert point.bound(scenario) == pytest.approx(4 * 9.0 + 1.2)
+
+
+def test_buckets_are_reduced_during_the_last_backward(make):
+    unet = make.component("unet", [1.0, 2.0], parameters=10**7)
+    scenario = make.scenario(
+        make.model(unet), make.cluster(make.link("nvswitch", 1e8), devices_per_node=4), 4, 16
+    )
+    # The last layer's 40 MB are reduced beside the first one's backward, 40 MB after it.
+    trace = replay(ddp(micro_batches=2), scenario)
+    assert trace.end_s == pytest.approx(4 * 9.0 + 0.6)
+    assert [start for start, _ in trace.collectives] == pytest.approx([32.0, 36.0])
+
+
+# One backbone after the other.
+
+
+@pytest.mark.parametrize("overlap", ["buckets", "none"])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("extra_forward", [False, True])
+def test_backbones_one_after_the_other_take_the_sum_of_their_iterations(
+    pair, overlap, micro_batches, extra_forward
+):
+    scenario = pair().with_extra_forward(extra_forward)
+    point = ddp(overlap=overlap, micro_batches=micro_batches)
+    parts = [one.with_extra_forward(extra_forward) for one in alone(scenario)]
+    assert replay(point, scenario).end_s == pytest.approx(sum(replay(point, p).end_s for p in parts))
+    assert point.bound(scenario) == pytest.approx(sum(point.bound(p) for p in parts))
+
+
+def test_a_backbone_begins_when_the_one_before_has_stepped(pair):
+    trace = replay(ddp(micro_batches=2, overlap="none"), pair(encoder_s=0.1))
+    assert format_order(trace.plan.order) == "X1.0:2 0F0 0B0 0F1 0B1 0O 1F0 1B0 1F1 1B1 1O\n"
+    begins = {str(op.action): start for op, start in zip(trace.plan.ops[0], trace.starts[0], strict=True)}
+    (_, first_end), (second_start, _) = trace.collectives
+    assert begins["0O"] == pytest.approx(first_end)
+    assert begins["1F0"] > begins["0O"]
+    assert second_start > begins["1F1"]
+
+
+def test_extra_forwards_come_before_the_passes_of_their_own_backbone(pair):
+    plan = ddp(micro_batches=2).plan(pair().with_extra_forward(True))
+    own = [f"{i}E0 {i}E1 {i}F0 {i}B0 {i}F1 {i}B1 {i}O" for i in range(2)]
+    assert format_order(plan.order) == " ".join(own) + "\n"
+
+
+def test_a_sample_counts_once_for_each_backbone(pair):
+    result = run_training(ddp(), pair())
+    both_s = sum(run_training(ddp(), one).expected.iteration_s for one in alone(pair()))
+    assert result.samples_per_s == pytest.approx(2 * 8 / both_s)
+    assert result.samples_per_s == 2 * 8 / result.expected.iteration_s
+    assert [(s["devices"], s["first_layer"], s["last_layer"]) for s in result.stages] == [
+        ([0], 0, 2), ([0], 0, 1),
+    ]  # fmt: skip
+
+
+def test_frozen_work_that_both_backbones_need_runs_once(pair):
+    with_encoder, without = (replay(ddp(), pair(encoder_s=s)).end_s for s in (0.25, None))
+    assert with_encoder == pytest.approx(without + 2 * 0.25)
+
+
+def test_one_after_the_other_both_states_stay_but_one_keeps_activations(pair):
+    trace_bytes = run_training(ddp(), pair()).expected.peak_memory_bytes
+    assert trace_bytes == 18 * (2 * 10**7 + 3 * 2 * 10**7) + 2 * 3 * 1e6
+    assert least_memory_bytes(ddp(), pair()) == trace_bytes
+
+
+# Backbones side by side.
+
+
+@pytest.mark.parametrize("overlap", ["buckets", "none"])
+@pytest.mark.parametrize("probability", [0.0, 0.25])
+def test_throughputs_of_backbones_side_by_side_add_up(pair, overlap, probability):
+    scenario = pair(self_conditioning=probability)
+    result = run_training(ddp(overlap=overlap, backbones="parallel"), scenario)
+    apart = [run_training(ddp(overlap=overlap), one) for one in alone(scenario, 2)]
+    assert [one.num_gpus for one in apart] == [2, 2]
+    assert result.samples_per_s == pytest.approx(sum(8 / one.expected.iteration_s for one in apart))
+    assert result.bubble_ratio == pytest.approx(sum(one.bubble_ratio for one in apart) / 2)
+    rate = sum(one.expected.collective_bytes / one.expected.iteration_s for one in apart)
+    assert result.expected.collective_bytes / result.expected.iteration_s == pytest.approx(rate)
+    for quantity in ("first_iteration_s", "collective_s", "exposed_communication_s"):
+        shares = [getattr(one.expected, quantity) / one.expected.iteration_s for one in apart]
+        found = getattr(result.expected, quantity) / result.expected.iteration_s
+        assert found == pytest.approx(sum(shares) / 2), quantity
+
+
+def test_side_by_side_takes_the_closed_form(make):
+    """Compute alone: four samples on each of two GPUs, and 1 and 3 s forward of each."""
+    model = make.model(make.component("small", FIRST_S), make.component("large", SECOND_S))
+    result = run_training(ddp(backbones="parallel"), make.scenario(model, make.cluster(), 4, 8))
+    assert result.samples_per_s == pytest.approx(8 / (4 * 3.0) + 8 / (4 * 9.0))
+    assert result.expected.iteration_s == pytest.approx(2 / (1 / 12.0 + 1 / 36.0))
+
+
+def test_side_by_side_each_gpu_holds_one_backbone(pair):
+    result = run_training(ddp(backbones="parallel"), pair(encoder_s=0.1))
+    assert result.expected.peak_memory_bytes == 18 * 3 * 2 * 10**7 + 2 * 10**6 + 4 * 3 * 1e6
+    assert least_memory_bytes(ddp(backbones="parallel"), pair(encoder_s=0.1)) == (
+        result.expected.peak_memory_bytes
+    )
+    assert [(stage["devices"], stage["parameters"]) for stage in result.stages] == [
+        ([0], 6 * 10**7), ([2], 2 * 10**7),
+    ]  # fmt: skip
+
+
+def test_each_job_runs_the_frozen_work_of_its_own_backbone(make):
+    text, image = (make.component(name, [0.5], trainable=False) for name in ("text", "image"))
+    pixels = make.component("pixels", [0.25], trainable=False, inputs=["image"])
+    first = make.component("first", [1.0], inputs=["text"])
+    second = make.component("second", [1.0], inputs=["text", "pixels", "first"])
+    scenario = make.scenario(make.model(first, text, image, pixels, second), make.cluster(), 2, 2)
+    found = [job.scenario.model for job in jobs(ddp(backbones="parallel"), scenario)]
+    assert [[c.name for c in model.components] for model in found] == [
+        ["first", "text"], ["text", "image", "pixels", "second"],
+    ]  # fmt: skip
+    assert found[1].components[-1].inputs == ("text", "pixels")
+    assert [replay(*job).end_s for job in jobs(ddp(backbones="parallel"), scenario)] == [7.0, 8.5]
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.25])
+def test_the_bound_of_jobs_is_that_of_their_throughputs(pair, probability):
+    scenario, point = pair(self_conditioning=probability), ddp(backbones="parallel")
+    bounds = [bound(ddp(), one) for one in alone(scenario, 2)]
+    assert bound(point, scenario) == pytest.approx(2 / sum(1 / seconds for seconds in bounds))
+    result = run_training(point, scenario)
+    assert bound(point, scenario) <= result.expected.iteration_s
+    assert run_training_within(point, scenario, 0.0) == pytest.approx(bound(point, scenario))
+    assert run_training_within(point, scenario, result.expected.iteration_s * 1.001) == result
+
+
+def test_parameters_and_options_given_back_reproduce_jobs_of_unequal_self_conditioning(pair):
+    point = ddp(backbones="parallel")
+    first = run_training(point, pair(conditioned=(0.25, 0.5))).to_json()
+    again = run_training(
+        make_strategy(first["strategy"], first["parameters"]), pair(**first["options"])
+    ).to_json()
+    assert first["options"]["self_conditioning"] == 0.5
+    assert again == first
+
+
+def test_gpus_that_the_backbones_do_not_divide_are_refused(pair):
+    for ask in (bound, run_training, jobs):
+        with pytest.raises(InfeasibleError, match=r"gpus\(3\) is no multiple of the 2 backbones"):
+            ask(ddp(backbones="parallel"), pair(num_gpus=3, batch_size=6))
+
+
+def test_one_backbone_has_nothing_beside_it(make):
+    scenario = make.scenario(make.model(make.component("unet", [1.0])), make.cluster(), 2, 2)
+    for ask in (bound, run_training):
+        with pytest.raises(InfeasibleError, match="backbones is parallel, but the model has only one"):
+            ask(ddp(backbones="parallel"), scenario)
+
+
+def test_jobs_have_no_plan_in_common(pair):
+    with pytest.raises(ValueError, match="ask each of the jobs"):
+        ddp(backbones="parallel").plan(pair())
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_candidates_show_why_backbones_cannot_lie_side_by_side(pair, gpus):
+    scenario = pair(num_gpus=gpus, batch_size=6)
+    found = list(type(ddp()).candidates(scenario))
+    counts = {
+        way: sorted({p.micro_batches for p in found if p.backbones == way})
+        for way in ("sequential", "parallel")
+    }
+    assert counts["sequential"] == [i for i in range(1, 7) if 6 // gpus % i == 0]
+    for point in (p for p in found if p.backbones == "parallel"):
+        if gpus % 2:
+            with pytest.raises(InfeasibleError):
+                bound(point, scenario)
+        else:
+            assert bound(point, scenario) > 0
