@@ -204,6 +204,19 @@ def stage_sums(values: npt.ArrayLike, boundaries: Sequence[int]) -> FloatArray:
     return sums
 
 
+def stage_table(values: FloatArray) -> FloatArray:
+    """Return the sum over the layers from i up to, but without, j at [i, j], infinite where i >= j.
+
+    Each sum runs from the stage's own first layer: equal layers then give equal sums wherever the stage lies,
+    and ties stay ties, which differences of one prefix sum would blur.
+    """
+    num_layers = len(values)
+    table = np.full((num_layers + 1, num_layers + 1), np.inf)
+    np.cumsum(np.triu(np.broadcast_to(values, (num_layers, num_layers))), axis=1, out=table[:-1, 1:])
+    table[np.tri(num_layers + 1, dtype=np.bool_)] = np.inf
+    return table
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StageSearch:
     """The stages that a chain offers, and the maxima to be kept small.
@@ -233,13 +246,14 @@ class StageSearch:
         if not 0 <= self_conditioning <= 1:
             raise ValueError(f"self_conditioning({self_conditioning}) must be between 0 and 1")
         edges = _legal_edges(costs, num_stages)
+        between = np.ix_(edges, edges)
         forward, backward = costs.forward_s, costs.backward_s
         cut, extra = costs.cut_forward_s + costs.cut_backward_s, costs.cut_forward_s
-        stage = np.maximum(_stage_table(forward + backward, edges), _cut_column(cut, edges))
+        stage = np.maximum(stage_table(forward + backward)[between], _cut_column(cut, edges))
         conditioned = np.maximum(
-            _stage_table(forward + backward + forward, edges), _cut_column(cut + extra, edges)
+            stage_table(forward + backward + forward)[between], _cut_column(cut + extra, edges)
         )
-        gap = _stage_table(costs.sync_s - backward, edges) + costs.sync_latency_s
+        gap = stage_table(costs.sync_s - backward)[between] + costs.sync_latency_s
         shares = ((1 - self_conditioning, stage), (self_conditioning, conditioned))
         counted = [(share, table) for share, table in shares if share > 0]
         weights = tuple(share for share, _ in counted)
@@ -356,19 +370,6 @@ def _legal_edges(costs: ChainCosts, num_stages: int) -> npt.NDArray[np.intp]:
             f"num_stages({num_stages}) needs {num_stages - 1} cuts, but {legal.sum()} of {num_cuts} are legal"
         )
     return np.concatenate(([0], np.flatnonzero(legal) + 1, [costs.num_layers]))
-
-
-def _stage_table(values: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:
-    """Return the sum over the stage from edge i to edge j at [i, j], infinite where i >= j.
-
-    Each sum runs from the stage's own first layer: equal layers then give equal sums wherever the stage lies,
-    and ties stay ties, which differences of one prefix sum would blur.
-    """
-    num_layers = len(values)
-    table = np.full((num_layers + 1, num_layers + 1), np.inf)
-    sums = np.cumsum(np.triu(np.broadcast_to(values, (num_layers, num_layers))), axis=1)
-    table[:-1, 1:] = np.where(np.tri(num_layers, k=-1, dtype=np.bool_), np.inf, sums)
-    return table[np.ix_(edges, edges)]
 
 
 def _cut_column(cut_s: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:

@@ -1,0 +1,141 @@
+"""Which skips stay on one device, against the devices of every partition."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.collocation import collocated_skips, collocating_cut_pairs, cut_pairs, split_skips
+
+derandomised = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def every_partition(num_layers, num_stages):
+    return [(0, *cuts, num_layers) for cuts in itertools.combinations(range(1, num_layers), num_stages - 1)]
+
+
+def device(boundaries, layer):
+    """Stages q and 2D - 1 - q share a device."""
+    stage = sum(boundary <= layer for boundary in boundaries) - 1
+    return min(stage, len(boundaries) - 2 - stage)
+
+
+def is_local(boundaries, skip):
+    return device(boundaries, skip[0]) == device(boundaries, skip[1])
+
+
+@st.composite
+def skipped_chains(draw, most_layers=8):
+    num_layers = draw(st.integers(2, most_layers))
+    skip = st.tuples(st.integers(0, num_layers - 1), st.integers(0, num_layers - 1))
+    skips = draw(st.lists(skip.filter(lambda ends: ends[0] < ends[1]), max_size=5))
+    return num_layers, skips
+
+
+@derandomised
+@given(skipped_chains(), st.data())
+def test_a_skip_is_local_where_both_ends_share_a_device(case, data):
+    num_layers, skips = case
+    num_stages = 2 * data.draw(st.integers(1, num_layers // 2))
+    boundaries = data.draw(st.sampled_from(every_partition(num_layers, num_stages)))
+    local, sent = split_skips(skips, boundaries)
+    assert local == tuple(skip for skip in skips if is_local(boundaries, skip))
+    assert sent == tuple(skip for skip in skips if not is_local(boundaries, skip))
+
+
+@derandomised
+@given(skipped_chains())
+def test_the_cut_pairs_are_those_with_no_skip_from_inside_to_outside(case):
+    num_layers, skips = case
+    expected = [(0, num_layers)] + [
+        (begin, end)
+        for begin in range(1, num_layers)
+        for end in range(begin + 2, num_layers)
+        if all((begin <= source < end) == (begin <= target < end) for source, target in skips)
+    ]
+    assert list(zip(*(edges.tolist() for edges in cut_pairs(skips, num_layers)), strict=True)) == expected
+
+
+@derandomised
+@given(skipped_chains(7))
+def test_a_partition_keeps_all_skips_local_when_its_cuts_come_in_such_pairs_and_only_then(case):
+    num_layers, skips = case
+    pairs = set(zip(*(edges.tolist() for edges in cut_pairs(skips, num_layers)), strict=True))
+    for num_stages in range(2, num_layers + 1, 2):
+        for boundaries in every_partition(num_layers, num_stages):
+            paired = zip(boundaries[: num_stages // 2], boundaries[: num_stages // 2 : -1], strict=True)
+            assert (set(paired) <= pairs) == all(is_local(boundaries, skip) for skip in skips)
+
+
+@derandomised
+@given(skipped_chains(), st.data())
+def test_no_partition_keeps_heavier_skips_local(case, data):
+    num_layers, skips = case
+    num_stages = 2 * data.draw(st.integers(1, num_layers // 2))
+    weight = {skip: data.draw(st.integers(0, 9)) for skip in skips}
+    kept = collocated_skips(skips, num_layers, num_stages, [weight[skip] for skip in skips])
+    heaviest = max(
+        sum(weight[skip] for skip in skips if is_local(boundaries, skip))
+        for boundaries in every_partition(num_layers, num_stages)
+    )
+    assert sum(weight[skip] for skip in kept) == heaviest
+
+
+@pytest.mark.parametrize("num_stages", [4, 6, 8])
+def test_of_many_skips_the_heaviest_are_kept(num_stages):
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        skips = [tuple(sorted(rng.choice(10, 2, replace=False).tolist())) for _ in range(12)]
+        weight = {skip: int(rng.integers(1, 30)) for skip in skips}
+        kept = collocated_skips(list(weight), 10, num_stages, list(weight.values()))
+        heaviest = max(
+            sum(weight[skip] for skip in weight if is_local(boundaries, skip))
+            for boundaries in every_partition(10, num_stages)
+        )
+        assert sum(weight[skip] for skip in kept) == heaviest
+
+
+@derandomised
+@given(skipped_chains(), st.data())
+def test_what_is_kept_can_be_local_all_at_once(case, data):
+    num_layers, skips = case
+    num_stages = 2 * data.draw(st.integers(1, num_layers // 2))
+    kept = collocated_skips(skips, num_layers, num_stages)
+    assert any(
+        all(is_local(boundaries, skip) for skip in kept)
+        for boundaries in every_partition(num_layers, num_stages)
+    )
+    pairs = collocating_cut_pairs(skips, num_layers, num_stages)
+    assert all(np.array_equal(*both) for both in zip(pairs, cut_pairs(kept, num_layers), strict=True))
+
+
+def test_a_skip_for_every_pair_of_layers_leaves_as_many_cut_pairs():
+    begins, ends = cut_pairs([(layer, 199 - layer) for layer in range(100)], 200)
+    assert (begins + ends == 200).all()
+    assert len(begins) == 100
+
+
+def test_layers_without_a_skip_in_the_middle_give_the_innermost_pairs_room():
+    hunyuan = [(block, 39 - block) for block in range(19)]
+    begins, ends = cut_pairs(hunyuan, 40)
+    uneven = [pair for pair in zip(begins.tolist(), ends.tolist(), strict=True) if sum(pair) != 40]
+    assert uneven == []
+    begins, ends = cut_pairs(hunyuan[:18], 40)
+    uneven = [pair for pair in zip(begins.tolist(), ends.tolist(), strict=True) if sum(pair) != 40]
+    assert uneven == [(18, 20), (18, 21), (19, 22), (20, 22)]
+
+
+def test_the_lighter_of_two_skips_that_cross_is_given_up():
+    crossing = [(0, 2), (1, 3)]
+    assert collocated_skips(crossing, 4, 2, [1, 2]) == ((0, 2), (1, 3))
+    assert collocated_skips(crossing, 4, 4, [1, 2]) == ()
+    assert collocated_skips([(0, 4), (1, 5)], 6, 4, [1, 2]) == ((0, 4), (1, 5))
+    assert collocated_skips([(0, 4), (1, 5)], 6, 6, [1, 2]) == ()
+    assert collocated_skips([(0, 5), (1, 4), (0, 4)], 6, 6, [1, 1, 3]) == ((0, 5), (1, 4))
+
+
+@pytest.mark.parametrize(("weights", "kept"), [([3, 1, 1], ((0, 5),)), ([1, 3, 3], ((0, 5),))])
+def test_as_many_stages_as_layers_keep_only_mirrored_skips(weights, kept):
+    assert collocated_skips([(0, 5), (0, 4), (1, 5)], 6, 6, weights) == kept

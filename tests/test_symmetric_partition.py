@@ -1,0 +1,335 @@
+"""The symmetric partition against brute force, and against a plain recursion where there are too many."""
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from profiles.models import load_model
+from strategies.collocation import collocated_skips
+from strategies.symmetric_partition import symmetric_partition
+
+derandomised = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def dense(num_layers):
+    """A skip for every pair of layers, as in U-ViT; an odd layer in the middle has none."""
+    return [(layer, num_layers - 1 - layer) for layer in range(num_layers // 2)]
+
+
+def dense_but_for_the_middle(num_layers):
+    """As in Hunyuan-DiT, whose two middle blocks have none."""
+    return dense(num_layers)[:-1]
+
+
+def nested(num_layers, rng):
+    """As in a U-Net: some layers on either side have none."""
+    count = int(rng.integers(0, num_layers // 2 + 1))
+    sources = sorted(rng.choice(num_layers // 2, count, replace=False).tolist())
+    targets = sorted((num_layers // 2 + rng.choice(num_layers // 2, count, replace=False)).tolist())
+    return list(zip(sources, reversed(targets), strict=True))
+
+
+def crossing(num_layers, rng):
+    """Anything at all."""
+    count = int(rng.integers(0, 5))
+    return [tuple(sorted(rng.choice(num_layers, 2, replace=False).tolist())) for _ in range(count)]
+
+
+FAMILIES = {
+    "dense": lambda n, rng: dense(n),
+    "dense but for the middle": lambda n, rng: dense_but_for_the_middle(n),
+    "nested": nested,
+    "crossing": crossing,
+    "none": lambda n, rng: [],
+}
+
+
+def small_chains(family, count):
+    """Random chains of two to ten layers of small whole times, zeros among them, with their skips and stages."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        num_layers = int(rng.integers(2, 11))
+        layers = rng.integers(0, 9, num_layers).astype(float)
+        cuts = rng.choice([0, 3, 9]) * rng.integers(0, 3, num_layers - 1).astype(float)
+        skips = FAMILIES[family](num_layers, rng)
+        num_stages = 2 * int(rng.integers(1, num_layers // 2 + 1))
+        yield layers, cuts, skips, num_stages, rng.integers(0, 9, len(skips)).tolist()
+
+
+def every_partition(num_layers, num_stages):
+    return [(0, *cuts, num_layers) for cuts in itertools.combinations(range(1, num_layers), num_stages - 1)]
+
+
+def stage_times(layers, cuts, boundaries):
+    """Eq. 2 for the stages before the middle, Eq. 3 for those behind; the two in the middle lack a message."""
+    last = len(boundaries) - 2
+    times = []
+    for stage, (begin, end) in enumerate(itertools.pairwise(boundaries)):
+        message = 0.0
+        if stage < last // 2:
+            message = cuts[end - 1]
+        elif stage > last // 2 + 1:
+            message = cuts[begin - 1]
+        times.append(sum(layers[begin:end]) + message)
+    return times
+
+
+def is_local(boundaries, skip):
+    last = len(boundaries) - 2
+    stages = (sum(boundary <= layer for boundary in boundaries) - 1 for layer in skip)
+    source, target = (min(stage, last - stage) for stage in stages)
+    return source == target
+
+
+def candidates(layers, kept, num_stages):
+    return [
+        boundaries
+        for boundaries in every_partition(len(layers), num_stages)
+        if all(is_local(boundaries, skip) for skip in kept)
+    ]
+
+
+def recursion(layers, cuts, skips, num_stages):
+    """Eq. 4 as it is printed, outside in, with any legal pair of cuts at any depth."""
+    total = [0.0, *itertools.accumulate(layers)]
+
+    def separates(begin, end):
+        return any((begin <= source < end) != (begin <= target < end) for source, target in skips)
+
+    pairs = [
+        (begin, end)
+        for begin in range(1, len(layers))
+        for end in range(begin + 2, len(layers))
+        if not separates(begin, end)
+    ]
+
+    @cache
+    def around(begin, end, rings):
+        if rings == 0 or end == len(layers):
+            return 0.0 if rings == 0 and end == len(layers) else np.inf
+        left, right = total[begin] + cuts[begin - 1], cuts[end - 1] - total[end]
+        return min(
+            (
+                max(around(i, j, rings - 1), left - total[i], total[j] + right)
+                for i, j in [(0, len(layers)), *pairs]
+                if i < begin and end < j
+            ),
+            default=np.inf,
+        )
+
+    return min(
+        max(
+            around(begin, end, num_stages // 2 - 1),
+            min(max(total[m] - total[begin], total[end] - total[m]) for m in range(begin + 1, end)),
+        )
+        for begin, end in [(0, len(layers)), *pairs]
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_partition_with_the_same_skips_local_has_a_shorter_longest_stage(family):
+    for layers, cuts, skips, num_stages, sizes in small_chains(family, 150):
+        found = symmetric_partition(layers, cuts, skips, num_stages, sizes)
+        kept = collocated_skips(skips, len(layers), num_stages, sizes)
+        longest = [max(stage_times(layers, cuts, b)) for b in candidates(layers, kept, num_stages)]
+        assert found.longest_stage_s == min(longest)
+        assert found.boundaries in candidates(layers, kept, num_stages)
+        assert max(stage_times(layers, cuts, found.boundaries)) == found.longest_stage_s
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_among_equal_longest_stages_the_least_sum_of_squares_wins(family):
+    for layers, cuts, skips, num_stages, sizes in small_chains(family, 150):
+        found = symmetric_partition(layers, cuts, skips, num_stages, sizes)
+        kept = collocated_skips(skips, len(layers), num_stages, sizes)
+        times = [stage_times(layers, cuts, b) for b in candidates(layers, kept, num_stages)]
+        squares = [sum(x * x for x in stages) for stages in times if max(stages) == found.longest_stage_s]
+        assert sum(x * x for x in stage_times(layers, cuts, found.boundaries)) == min(squares)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_local_and_sent_skips_are_told_apart_by_their_devices(family):
+    for layers, cuts, skips, num_stages, sizes in small_chains(family, 60):
+        found = symmetric_partition(layers, cuts, skips, num_stages, sizes)
+        assert found.local_skips == tuple(skip for skip in skips if is_local(found.boundaries, skip))
+        assert found.sent_skips == tuple(skip for skip in skips if not is_local(found.boundaries, skip))
+        heaviest = max(
+            sum(size for skip, size in zip(skips, sizes, strict=True) if is_local(b, skip))
+            for b in every_partition(len(layers), num_stages)
+        )
+        weights = zip(skips, sizes, strict=True)
+        assert sum(size for skip, size in weights if is_local(found.boundaries, skip)) == heaviest
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_recursion_of_the_paper_finds_the_same_longest_stage(family):
+    for layers, cuts, skips, num_stages, sizes in small_chains(family, 60):
+        kept = collocated_skips(skips, len(layers), num_stages, sizes)
+        found = symmetric_partition(layers, cuts, skips, num_stages, sizes)
+        assert found.longest_stage_s == recursion(layers.tolist(), cuts.tolist(), kept, num_stages)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "skips"),
+    [
+        (29, dense(29)),
+        (49, dense(49)),
+        (40, dense_but_for_the_middle(40)),
+        (40, dense(40)[::3]),
+        (24, [(3, 20)]),
+        (20, []),
+    ],
+)
+def test_chains_as_long_as_models_are_cut_as_well_as_by_the_recursion(num_layers, skips):
+    rng = np.random.default_rng(num_layers)
+    layers = rng.integers(1, 99, num_layers).astype(float)
+    cuts = rng.integers(0, 30, num_layers - 1).astype(float)
+    for num_stages in (2, 4, 8, 16):
+        found = symmetric_partition(layers, cuts, skips, num_stages)
+        assert not found.sent_skips
+        assert found.longest_stage_s == recursion(layers.tolist(), cuts.tolist(), skips, num_stages)
+
+
+@pytest.mark.parametrize("num_stages", [2, 4])
+@pytest.mark.parametrize(
+    ("num_layers", "skips"), [(40, dense_but_for_the_middle(40)), (29, dense(29)), (29, dense(29)[2::2])]
+)
+def test_chains_as_long_as_models_are_cut_as_well_as_by_brute_force(num_layers, skips, num_stages):
+    rng = np.random.default_rng(num_stages)
+    layers = rng.integers(1, 99, num_layers).astype(float)
+    cuts = rng.integers(0, 30, num_layers - 1).astype(float)
+    longest = [max(stage_times(layers, cuts, b)) for b in candidates(layers, skips, num_stages)]
+    assert symmetric_partition(layers, cuts, skips, num_stages).longest_stage_s == min(longest)
+
+
+@pytest.mark.parametrize("name", ["sd21", "sdxl"])
+def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local(name):
+    component = next(c for c in load_model(name).components if c.trainable)
+    layers = [round(1e3 * (layer.conv_flop + layer.matmul_flop) / 1e9) for layer in component.layers]
+    cuts = [round(layer.output_bytes / 1e3) for layer in component.layers[:-1]]
+    skips = [(skip.source, skip.target) for skip in component.skips]
+    assert len(skips) >= 9
+    for num_stages in (2, 4, 8, 16):
+        found = symmetric_partition(layers, cuts, skips, num_stages)
+        assert found.local_skips == tuple(skips)
+        assert found.longest_stage_s == recursion(layers, cuts, skips, num_stages)
+
+
+def test_a_skip_for_every_pair_of_layers_makes_mirrored_cuts():
+    rng = np.random.default_rng(0)
+    found = symmetric_partition(rng.uniform(1, 2, 40), rng.uniform(0, 1, 39), dense(40), 12)
+    outer = [*found.boundaries[:6], *found.boundaries[7:]]
+    assert [a + b for a, b in zip(outer, reversed(outer), strict=True)] == [40] * len(outer)
+
+
+def test_without_skips_equal_layers_make_equal_stages():
+    assert symmetric_partition(np.full(12, 0.1), np.zeros(11), [], 4).boundaries == (0, 3, 6, 9, 12)
+
+
+def test_ten_equal_layers_in_four_stages_are_spread_and_not_piled_up():
+    found = symmetric_partition(np.ones(10), np.zeros(9), [], 4)
+    assert sorted(np.diff(found.boundaries).tolist()) == [2, 2, 3, 3]
+
+
+def test_two_ends_in_one_stage_are_local_and_leave_the_middle_cut_free():
+    found = symmetric_partition([9, 1, 1, 1], [0, 0, 0], [(0, 3), (1, 2)], 2)
+    assert found.boundaries == (0, 1, 4)
+    assert (found.longest_stage_s, found.local_skips) == (9.0, ((0, 3), (1, 2)))
+
+
+def test_the_middle_cut_costs_nothing():
+    found = symmetric_partition([1, 1, 1, 1, 1, 1], [9, 0, 99, 0, 9], [], 4)
+    assert (found.boundaries, found.longest_stage_s) == ((0, 2, 3, 4, 6), 2.0)
+
+
+def test_an_outer_cut_burdens_the_stages_further_out():
+    found = symmetric_partition([1, 1, 1, 1], [5, 0, 7], [], 4)
+    assert (found.boundaries, found.longest_stage_s, found.num_stages) == ((0, 1, 2, 3, 4), 8.0, 4)
+
+
+def test_a_light_skip_that_crosses_heavy_ones_is_sent():
+    skips = [(0, 5), (1, 4), (0, 4)]
+    found = symmetric_partition(np.ones(6), np.zeros(5), skips, 6, [2, 2, 1])
+    assert (found.local_skips, found.sent_skips) == (((0, 5), (1, 4)), ((0, 4),))
+
+
+def test_a_chain_without_work_is_cut_all_the_same():
+    found = symmetric_partition(np.zeros(12), np.ones(11), [], 4)
+    assert found.longest_stage_s == 1.0
+
+
+@st.composite
+def chains(draw):
+    num_layers = draw(st.integers(2, 10))
+    cost = st.integers(0, 20).map(float)
+    layers = draw(st.lists(cost, min_size=num_layers, max_size=num_layers))
+    cuts = draw(st.lists(cost, min_size=num_layers - 1, max_size=num_layers - 1))
+    skip = st.tuples(st.integers(0, num_layers - 1), st.integers(0, num_layers - 1))
+    skips = draw(st.lists(skip.filter(lambda ends: ends[0] < ends[1]), max_size=4))
+    return np.array(layers), np.array(cuts), skips, 2 * draw(st.integers(1, num_layers // 2))
+
+
+@derandomised
+@given(chains())
+def test_whatever_the_skips_the_longest_stage_is_the_shortest(case):
+    layers, cuts, skips, num_stages = case
+    found = symmetric_partition(*case)
+    kept = collocated_skips(skips, len(layers), num_stages)
+    longest = [max(stage_times(layers, cuts, b)) for b in candidates(layers, kept, num_stages)]
+    assert found.longest_stage_s == min(longest)
+
+
+@derandomised
+@given(chains(), st.sampled_from([0.25, 2.0, 8.0]))
+def test_scaling_all_times_scales_the_longest_stage_and_keeps_the_cuts(case, factor):
+    layers, cuts, skips, num_stages = case
+    before = symmetric_partition(*case)
+    after = symmetric_partition(factor * layers, factor * cuts, skips, num_stages)
+    assert after.boundaries == before.boundaries
+    assert after.longest_stage_s == factor * before.longest_stage_s
+
+
+@derandomised
+@given(chains())
+def test_a_chain_seen_in_the_mirror_has_the_same_longest_stage(case):
+    layers, cuts, skips, num_stages = case
+    last = len(layers) - 1
+    mirrored = [(last - target, last - source) for source, target in skips]
+    there = symmetric_partition(*case)
+    assume(not there.sent_skips)
+    back = symmetric_partition(layers[::-1], cuts[::-1], mirrored, num_stages)
+    assert back.longest_stage_s == there.longest_stage_s
+
+
+@derandomised
+@given(chains())
+def test_skips_never_shorten_the_longest_stage(case):
+    layers, cuts, _, num_stages = case
+    free = symmetric_partition(layers, cuts, [], num_stages)
+    assert max(layers.max(), layers.sum() / num_stages) <= free.longest_stage_s
+    assert free.longest_stage_s <= symmetric_partition(*case).longest_stage_s
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "message"),
+    [
+        (3, r"^num_stages\(3\) must be even and at least 2: two stages share a device$"),
+        (0, r"^num_stages\(0\) must be even and at least 2: two stages share a device$"),
+        (8, r"^num_stages\(8\) exceeds the 6 layers of the chain$"),
+    ],
+)
+def test_an_impossible_number_of_stages_is_refused(num_stages, message):
+    with pytest.raises(ValueError, match=message):
+        symmetric_partition(np.ones(6), np.ones(5), dense(6), num_stages)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "skips"), [(np.ones(6), []), (-np.ones(5), []), (np.ones(5), [(2, 2)]), (np.ones(5), [(2, 6)])]
+)
+def test_costs_and_skips_that_do_not_fit_the_chain_are_a_programming_error(cuts, skips):
+    with pytest.raises(AssertionError):
+        symmetric_partition(np.ones(6), cuts, skips, 2)
