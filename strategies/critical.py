@@ -25,7 +25,7 @@ from strategies.lanes import Problem
 from strategies.linear import feedback_s, frozen_s
 from strategies.pipeline import Rows, with_extra_forwards
 from strategies.scenario import Scenario
-from strategies.staged import Layout, problem_of, staged_bound
+from strategies.staged import Layout, port_bound, problem_of, staged_bound
 from strategies.stages import weight_part_s
 
 MAX_PASSES: Final = 1600
@@ -125,6 +125,7 @@ def ordered_bound(
     return max(
         *(_device_s(position, end_s, reductions) for position, end_s in enumerate(free_s)),
         *(_node_s(positions, reductions) for positions in nodes.values()),
+        port_bound(scenario, layout, frozen_first=frozen_first),
     )
 
 

@@ -17,6 +17,7 @@ from strategies.network import Network, network_of
 from strategies.partition import ChainCosts, Partition, block_partition, optimal_partition
 from strategies.pipeline import PipelineBuilder, Recipe
 from strategies.plan import Plan, Stage
+from strategies.ports import busiest_port_s, chain_traffic
 from strategies.scenario import Scenario
 from strategies.stages import Cut, FloatArray, Shape, layer_times, make_stages
 
@@ -272,7 +273,7 @@ def pipeline_bound(
 
     Each position first waits for the forwards before it, then runs its own work, then waits for the backwards
     after it; FIFO-1F1B besides sends at most P - s micro-batches ahead, so a round trip limits its pace. Each
-    link likewise carries all its messages one after the other.
+    link, and each port that several share, likewise carries all its messages one after the other.
 
     Args:
         strategy: the point.
@@ -286,12 +287,26 @@ def pipeline_bound(
     key = ("bound", shape, strategy.partition, strategy.skip_route, depth_first, frozen_after, extra)
     stages = stages_of(strategy, scenario)
     return before_s + scenario.remember(
-        key, lambda: _pipeline_bound(scenario, shape, stages, depth_first, frozen_after)
+        key,
+        lambda: _pipeline_bound(
+            scenario,
+            shape,
+            stages,
+            strategy.skip_route,
+            depth_first=depth_first,
+            frozen_after=frozen_after,
+        ),
     )
 
 
 def _pipeline_bound(
-    scenario: Scenario, shape: Shape, stages: Sequence[Stage], depth_first: bool, frozen_after: bool
+    scenario: Scenario,
+    shape: Shape,
+    stages: Sequence[Stage],
+    skip_route: str,
+    *,
+    depth_first: bool,
+    frozen_after: bool,
 ) -> float:
     forward_s = np.array([stage.forward_s for stage in stages])
     backward_s = np.array([stage.backward_s for stage in stages])
@@ -309,7 +324,9 @@ def _pipeline_bound(
     link_s = (head_s + forward_s)[:-1] + passes * count * wire_s[0] + (tail_s + backward_s)[1:]
     after_s = [frozen_s(scenario, shape, p) if frozen_after else 0.0 for p in range(degree)]
     steps_s = np.array([step_s(scenario, shape, *of) for of in zip(stages, after_s, strict=True)])
-    last_s = max(float((own_s + tail_s).max()), float(link_s.max(initial=0.0)))
+    traffic = chain_traffic(scenario, shape, stages, count, skip_route)
+    port_s = stages[0].forward_s + busiest_port_s(scenario, shape, traffic) + stages[0].backward_s
+    last_s = max(float((own_s + tail_s).max()), float(link_s.max(initial=0.0)), port_s)
     return max(float((own_s + steps_s).max()), last_s + float(steps_s[0]))
 
 

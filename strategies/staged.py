@@ -15,6 +15,7 @@ from strategies.ordering import Chain, Problem
 from strategies.partition import block_partition
 from strategies.pipeline import PipelineBuilder, Recipe, Rows
 from strategies.plan import Plan, Stage
+from strategies.ports import Traffic, busiest_port_s, chain_traffic
 from strategies.scenario import Scenario
 from strategies.stages import Cut, Seat, Shape, handover_bytes, make_stages, seats_of, weight_part_s
 
@@ -165,13 +166,41 @@ def staged_bound(
         [s for s, stage in zip(steps, layout.stages, strict=True) if stage.position == p]
         for p in range(degree)
     ]
-    starts = {layout.stages[seat.first].position for seat in layout.seats}
-    before_s = min(frozen_s(scenario, layout.shape, p) for p in starts) if frozen_first else 0.0
     last_s = min(steps[seat.first] for seat in layout.seats)
-    return before_s + max(
+    least_s = [
         _least_s([lane for lane in lanes if lane[0] == p], min(step[p], default=0.0), last_s)
         for p in range(degree)
+    ]
+    before_s = _before_s(scenario, layout, frozen_first=frozen_first)
+    return max(before_s + max(least_s), port_bound(scenario, layout, frozen_first=frozen_first))
+
+
+def _before_s(scenario: Scenario, layout: Layout, *, frozen_first: bool) -> float:
+    """Return when the first forward can start at the earliest."""
+    starts = {layout.stages[seat.first].position for seat in layout.seats}
+    return min(frozen_s(scenario, layout.shape, p) for p in starts) if frozen_first else 0.0
+
+
+def port_bound(scenario: Scenario, layout: Layout, *, frozen_first: bool = True) -> float:
+    """Return seconds below which no order takes because of its busiest port.
+
+    It is held between the first forward of a chain and the last backward of one.
+
+    Args: as of ``staged_bound``.
+    """
+    traffic: list[Traffic] = []
+    for number in range(len(layout.cuts)):
+        own = [stage for stage, seat in zip(layout.stages, layout.seats, strict=True) if seat.cut == number]
+        count = len(layout.micro_batches(number))
+        traffic += chain_traffic(scenario, layout.shape, own, count, layout.skip_route)
+    firsts = {seat.first for seat in layout.seats}
+    around_s = min(layout.stages[first].forward_s for first in firsts) + min(
+        layout.stages[first].backward_s for first in firsts
     )
+    steps = steps_s(scenario, layout)
+    before_s = _before_s(scenario, layout, frozen_first=frozen_first)
+    held_s = busiest_port_s(scenario, layout.shape, traffic)
+    return before_s + around_s + held_s + min(steps[first] for first in firsts)
 
 
 def steps_s(scenario: Scenario, layout: Layout) -> list[float]:

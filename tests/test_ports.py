@@ -1,0 +1,80 @@
+"""Ports: how long the messages of a pipeline hold them, by sums done by hand and against the engine."""
+
+import pytest
+
+from sim.engine import simulate
+from strategies.network import network_of
+from strategies.ports import busiest_port_s, chain_traffic
+from strategies.registry import make_strategy
+from strategies.stages import Cut, Shape, make_stages
+
+GBS = 1e9
+
+
+@pytest.fixture(scope="module")
+def scenario(make):
+    """Eight equal layers with a skip over all of them on two nodes of two GPUs, whose port is slow."""
+    backbone = make.component(
+        "backbone", [1e-3] * 8, output_bytes=4e6, carried_bytes=1e6, parameters=10, skips=[(0, 7)]
+    )
+    cluster = make.cluster(
+        make.link(bandwidth=100 * GBS), make.link("nic", bandwidth=0.1 * GBS), devices_per_node=2
+    )
+    return make.scenario(make.model(backbone), cluster, 4, 16)
+
+
+def four_stages(scenario, skip_route):
+    shape = Shape(4, 8, 4)
+    stages = make_stages(scenario, Cut(0, (0, 2, 4, 6, 8)), 2)
+    return shape, list(chain_traffic(scenario, shape, stages, 8, skip_route))
+
+
+def test_every_hop_carries_all_micro_batches_there_and_their_gradients_back(scenario):
+    _, traffic = four_stages(scenario, "local")
+    there, back = 8 * 2 * (4e6 + 1e6), 8 * 2 * 4e6
+    assert traffic == [(0, 1, there), (1, 0, back), (1, 2, there), (2, 1, back), (2, 3, there), (3, 2, back)]
+
+
+def test_relayed_skips_travel_with_the_hidden_state(scenario):
+    _, traffic = four_stages(scenario, "relay")
+    assert traffic[0] == (0, 1, 8 * 2 * (8e6 + 1e6))
+    assert traffic[1] == (1, 0, 8 * 2 * 8e6)
+
+
+def test_extra_forwards_travel_too_and_what_they_feed_back(scenario):
+    _, traffic = four_stages(scenario.with_extra_forward(True), "local")
+    assert traffic[0] == (0, 1, 2 * 8 * 2 * 5e6)
+    assert traffic[1] == (1, 0, 8 * 2 * 4e6)
+    assert traffic[-1] == (3, 0, 8 * 2 * 4e6)
+
+
+def test_the_busiest_port_is_the_one_between_the_nodes(scenario):
+    shape, traffic = four_stages(scenario, "local")
+    assert busiest_port_s(scenario, shape, traffic) == pytest.approx(8 * 2 * 5e6 / (0.1 * GBS))
+
+
+def test_hops_that_share_a_port_add_up(scenario):
+    shape = Shape(4, 8, 4)
+    assert busiest_port_s(scenario, shape, [(0, 2, 1e8), (1, 3, 2e8), (2, 1, 9e7)]) == pytest.approx(3.0)
+    assert busiest_port_s(scenario, shape, [(0, 0, 1e8)]) == 0.0
+    assert busiest_port_s(scenario, shape, []) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("1f1b", {}),
+        ("gpipe", {}),
+        ("interleaved", {"chunks": 2}),
+        ("zero-bubble", {}),
+        ("wave", {"waves": 1}),
+        ("bidirectional", {}),
+    ],
+)
+@pytest.mark.parametrize("extra", [False, True])
+def test_where_links_are_slow_the_bound_is_near_the_truth(scenario, name, parameters, extra):
+    strategy = make_strategy(name, {"pipeline_degree": 4, "micro_batches": 8, **parameters})
+    asked = scenario.with_extra_forward(extra)
+    plan = strategy.plan(asked)
+    end_s = simulate(plan, network_of(asked, plan.placement)).end_s
+    assert 0.7 * end_s < strategy.bound(asked) <= end_s
