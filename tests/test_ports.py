@@ -64,7 +64,6 @@ def test_hops_that_share_a_port_add_up(scenario):
     ("name", "parameters"),
     [
         ("1f1b", {}),
-        ("gpipe", {}),
         ("interleaved", {"chunks": 2}),
         ("zero-bubble", {}),
         ("wave", {"waves": 1}),
