@@ -117,6 +117,26 @@ def ordered_bound(
     # group sizes on links alike have one answer
     key = ("paths", name, layout.shape.degree, layout.shape.micro_batches, layout.cuts, paths.links)
     free_s, complete_s = scenario.remember(key, lambda: paths.ends_s(order()))
+    return reduced_bound(scenario, layout, free_s, complete_s, frozen_first=frozen_first)
+
+
+def reduced_bound(
+    scenario: Scenario,
+    layout: Layout,
+    free_s: Sequence[float],
+    complete_s: Sequence[float],
+    *,
+    frozen_first: bool = True,
+) -> float:
+    """Return seconds before which no device has summed its gradients and stepped.
+
+    Args:
+        scenario: what is asked about.
+        layout: the stages.
+        free_s: when each position has done its last pass at the earliest.
+        complete_s: when each stage has done its last backward at the earliest.
+        frozen_first: as of ``order_bound``.
+    """
     reductions = sorted(_reductions(scenario, layout, complete_s), key=attrgetter("release_s"))
     placement = layout.shape.placement(scenario)
     nodes: dict[int, set[int]] = {}

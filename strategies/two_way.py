@@ -9,15 +9,14 @@ Source: DiffusionPipe, sections 2.2 and 4.2.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from typing import Final
 
 from profiles.errors import InfeasibleError
 from strategies.actions import FORWARD, StageAction
-from strategies.chimera import check_halves, chimera_order
-from strategies.critical import order_bound, ordered_bound
-from strategies.linear import Linear, chain_costs, shape_of
+from strategies.chimera import check_halves, chimera_ends_s, chimera_order, extra_ends_s
+from strategies.critical import order_bound, reduced_bound
+from strategies.linear import Linear, chain_costs, frozen_s, shape_of
 from strategies.ordering import Chain, Problem, Rows, evaluate, list_schedule
 from strategies.pair_partition import PairCosts, PairSearch, pair_rounds
 from strategies.partition import ChainCosts, Partition, optimal_partition
@@ -195,15 +194,24 @@ def _shortest(problem: Problem) -> Rows:
 
 
 def two_way_bound(strategy: Linear, scenario: Scenario, *, frozen_first: bool = True) -> float:
-    """Return seconds that no iteration can undercut; Chimera's order is followed however long it is."""
+    """Return seconds that no iteration can undercut, whatever runs before it or in its bubbles."""
     layout = two_way_layout(strategy, scenario)
     if layout.cuts[0].micro_batches is None:
         return order_bound(
             scenario, layout, lambda: two_way_rows(scenario, layout), "two-way", frozen_first=frozen_first
         )
-    key = ("two-way bound", layout.shape, layout.cuts, layout.skip_route, scenario.workload.extra_forward)
-    order = partial(chimera_order, layout.shape.degree, layout.shape.micro_batches)
-    return scenario.remember(key, lambda: ordered_bound(scenario, layout, order, "chimera"))
+    key = ("chimera bound", layout.shape, layout.cuts, layout.skip_route, scenario.workload.extra_forward)
+    return scenario.remember(key, lambda: _chimera_bound(scenario, layout))
+
+
+def _chimera_bound(scenario: Scenario, layout: Layout) -> float:
+    """Return seconds that no iteration in Chimera's order can undercut, frozen work and extra forwards first."""
+    shape, problem = layout.shape, problem_of(scenario, layout)
+    begins_s = [frozen_s(scenario, shape, position) for position in range(shape.degree)]
+    if scenario.workload.extra_forward:
+        begins_s = extra_ends_s(problem, shape.micro_batches, begins_s)
+    free_s, complete_s = chimera_ends_s(problem, shape.micro_batches, begins_s)
+    return reduced_bound(scenario, layout, free_s, complete_s)
 
 
 def two_way_least_memory(strategy: Linear, scenario: Scenario) -> float:

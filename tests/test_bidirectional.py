@@ -12,7 +12,7 @@ from profiles.errors import InfeasibleError
 from sim.engine import simulate
 from sim.memory import peak_memory_bytes, resident_bytes
 from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction, format_order
-from strategies.chimera import chimera_order
+from strategies.chimera import chimera_ends_s, chimera_order
 from strategies.linear import chain_costs, one_forward_one_backward_order, shape_of
 from strategies.ordering import (
     Chain,
@@ -147,6 +147,49 @@ def test_neither_waiting_nor_extra_forwards_deadlock_or_undercut_the_bound(
     strategy = both_ways(degree, count, p2p=p2p)
     trace = simulate(strategy.plan(scenario))
     assert 0.6 * trace.end_s < strategy.bound(scenario) <= trace.end_s * (1 + 1e-12)
+
+
+@settings(max_examples=60)
+@given(
+    seconds=st.lists(st.floats(0.1, 3.0), min_size=16, max_size=16),
+    lags_s=st.lists(st.floats(0.0, 1.0), min_size=16, max_size=16),
+    degree=st.sampled_from([2, 4, 6, 8]),
+    half=st.integers(1, 20),
+)
+def test_slot_after_slot_chimera_ends_when_its_order_does(seconds, lags_s, degree, half):
+    positions = (*range(degree), *reversed(range(degree)))
+    chains = tuple(
+        Chain(tuple(range(first, first + degree)), tuple(range(number, number + half)))
+        for first, number in ((0, 0), (degree, half))
+    )
+    count = 2 * degree
+    problem = Problem(
+        tuple(seconds[:count]), tuple(seconds[-count:]), positions, chains,
+        tuple(lags_s[:count]), tuple(lags_s[-count:]),
+    )  # fmt: skip
+    timed = evaluate(problem, chimera_order(degree, 2 * half))
+    last = {
+        action.stage: start + problem.backward_s[action.stage]
+        for row, starts in zip(timed.rows, timed.starts_s, strict=True)
+        for action, start in zip(row, starts, strict=True)
+        if action.kind == BACKWARD
+    }
+    ends_s, complete_s = chimera_ends_s(problem, 2 * half, [0.0] * degree)
+    assert complete_s == [last[stage] for stage in range(count)]
+    assert ends_s == [max(last[p], last[count - 1 - p]) for p in range(degree)]
+
+
+@pytest.mark.parametrize("units", [0.5, 1, 2, 3])
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_with_extra_forwards_the_bound_is_the_truth_on_free_links(make, one, degree, units):
+    count = int(units * degree) // 2 * 2 or 2
+    strategy = both_ways(degree, count)
+    for scenario in (
+        one(degree, count, extra_forward=True),
+        one(degree, count, 1.0, 3.0, cluster=make.cluster(memory_bytes_per_s=1e3), extra_forward=True),
+    ):
+        end_s = simulate(strategy.plan(scenario)).end_s
+        assert strategy.bound(scenario) == pytest.approx(end_s, rel=1e-12)
 
 
 def test_both_replicas_of_a_stage_sum_their_gradients_even_in_a_single_group(one):
