@@ -1,0 +1,293 @@
+"""List scheduling and its bound against closed forms, caps against counting, replay against both."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import DeadlockError, InfeasibleError
+from strategies.actions import parse_order
+from strategies.lanes import heads, lanes_of, tails
+from strategies.ordering import (
+    PRIORITIES,
+    Chain,
+    Problem,
+    evaluate,
+    list_schedule,
+    lower_bound_s,
+    peak_held_bytes,
+    wave_positions,
+    wave_problem,
+)
+from strategies.room import fits
+
+derandomised = settings(derandomize=True, deadline=None, max_examples=150)
+
+
+def line(degree, micro_batches, forward_s=1.0, backward_s=2.0, rounds=1):
+    """One stage per device, or several in interleaved rounds, on free links."""
+    stages = degree * rounds
+    return replace(
+        wave_problem(degree, micro_batches, 1, forward_s, backward_s),
+        forward_s=(forward_s,) * stages,
+        backward_s=(backward_s,) * stages,
+        positions=tuple(range(degree)) * rounds,
+        chains=(Chain(tuple(range(stages)), tuple(range(micro_batches))),),
+        forward_lag_s=(0.0,) * stages,
+        backward_lag_s=(0.0,) * stages,
+    )
+
+
+def two_ways(degree, micro_batches, forward_s=(1.0, 1.0), backward_s=(2.0, 2.0)):
+    """A chain down and a chain up the same devices, each with half of the micro-batches."""
+    half = micro_batches // 2
+    return Problem(
+        forward_s=tuple(f for f in forward_s for _ in range(degree)),
+        backward_s=tuple(b for b in backward_s for _ in range(degree)),
+        positions=wave_positions(degree),
+        chains=(
+            Chain(tuple(range(degree)), tuple(range(half))),
+            Chain(tuple(range(degree, 2 * degree)), tuple(range(half, micro_batches))),
+        ),
+        forward_lag_s=(0.0,) * (2 * degree),
+        backward_lag_s=(0.0,) * (2 * degree),
+    )
+
+
+@st.composite
+def problems(draw, caps=True):
+    """Small problems of any shape, some with lags and with caps that leave room for one micro-batch at least."""
+    degree = draw(st.integers(1, 4))
+    positions = draw(
+        st.sampled_from([wave_positions(degree), tuple(range(degree)), tuple(range(degree)) * 2])
+        | st.lists(st.integers(0, degree - 1), max_size=4).map(lambda more: (*range(degree), *more))
+    )
+    count = len(positions)
+    cut = draw(st.integers(1, count))
+    chains = [Chain(tuple(range(cut)), tuple(range(draw(st.integers(1, 6)))))]
+    if cut < count:
+        chains.append(Chain(tuple(range(cut, count)), tuple(range(10, 10 + draw(st.integers(1, 6))))))
+    times = st.lists(st.integers(1, 4).map(float), min_size=count, max_size=count).map(tuple)
+    lags = st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=count, max_size=count).map(tuple)
+    problem = Problem(draw(times), draw(times), positions, tuple(chains), draw(lags), draw(lags))
+    if not caps:
+        return problem
+    held = tuple(draw(st.lists(st.integers(0, 3).map(float), min_size=count, max_size=count)))
+    claims = [
+        max(sum(held[s] for s in chain.stages if positions[s] == device) for chain in chains)
+        for device in range(degree)
+    ]
+    spare = draw(st.lists(st.integers(0, 4), min_size=degree, max_size=degree))
+    capacity = tuple(claim + more for claim, more in zip(claims, spare, strict=True))
+    limits = draw(st.none() | st.lists(st.integers(1, 3), min_size=count, max_size=count).map(tuple))
+    return replace(problem, held_bytes=held, capacity_bytes=capacity, in_flight=limits)
+
+
+def passes_of(problem):
+    return {
+        (problem.positions[stage], stage, kind, micro_batch)
+        for chain in problem.chains
+        for stage, kind, micro_batch in product(chain.stages, "FB", chain.micro_batches)
+    }
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_a_wave_with_backwards_of_twice_the_forwards_takes_10_p_less_4(degree):
+    problem = wave_problem(degree, degree)
+    assert list_schedule(problem).makespan_s == 10 * degree - 4 == lower_bound_s(problem)
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize(("forward_s", "backward_s"), [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 2.0)])
+def test_a_wave_takes_its_closed_form(degree, forward_s, backward_s):
+    problem = wave_problem(degree, degree, 1, forward_s, backward_s)
+    expected = 2 * degree * (forward_s + backward_s) + 2 * (degree - 1) * backward_s
+    assert list_schedule(problem).makespan_s == expected
+    assert list_schedule(problem, "most-advanced").makespan_s == expected
+
+
+@pytest.mark.parametrize(("degree", "waves"), [*product(range(2, 9), (2, 3, 4))])
+def test_several_waves_are_close_to_their_bound(degree, waves):
+    problem = wave_problem(degree, degree, waves)
+    makespan_s = list_schedule(problem).makespan_s
+    assert 6 * degree * waves + 3 * (degree - 1) <= lower_bound_s(problem) <= makespan_s
+    assert makespan_s <= 1.02 * lower_bound_s(problem)
+
+
+@pytest.mark.parametrize(("degree", "times", "waves"), [*product((2, 3, 5, 8), (2, 3, 4), (1, 2))])
+def test_waves_of_several_times_as_many_micro_batches_meet_the_bound(degree, times, waves):
+    problem = wave_problem(degree, times * degree, waves)
+    assert list_schedule(problem).makespan_s == lower_bound_s(problem)
+
+
+@pytest.mark.parametrize(("degree", "micro_batches"), [(1, 1), (2, 1), (2, 5), (4, 4), (4, 9), (8, 16)])
+def test_a_line_takes_the_closed_form_of_1f1b(degree, micro_batches):
+    problem = line(degree, micro_batches)
+    assert list_schedule(problem).makespan_s == (micro_batches + degree - 1) * 3 == lower_bound_s(problem)
+
+
+@pytest.mark.parametrize(("degree", "times", "rounds"), [(2, 1, 2), (4, 1, 2), (4, 2, 2), (3, 2, 3)])
+def test_interleaved_rounds_take_their_closed_form(degree, times, rounds):
+    micro_batches = degree * times
+    problem = line(degree, micro_batches, rounds=rounds)
+    assert list_schedule(problem).makespan_s == (micro_batches * rounds + degree - 1) * 3
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_two_directions_take_the_closed_form_of_chimera(degree):
+    problem = two_ways(degree, degree)
+    assert list_schedule(problem).makespan_s == degree + (2 * degree - 2) * 2 == lower_bound_s(problem)
+
+
+@pytest.mark.parametrize(
+    ("degree", "micro_batches", "share"), [*product((2, 4, 8), (8, 16, 32), (0.3, 0.6, 1.5))]
+)
+def test_unlike_directions_are_close_to_their_bound(degree, micro_batches, share):
+    problem = two_ways(degree, micro_batches, (1.0, share), (2.0, 2 * share))
+    assert list_schedule(problem).makespan_s <= 1.07 * lower_bound_s(problem)
+
+
+@derandomised
+@given(problems())
+def test_every_pass_runs_once_and_in_order_within_the_caps(problem):
+    for priority in ("best", *PRIORITIES):
+        ordering = list_schedule(problem, priority)
+        ran = [(d, *action) for d, row in enumerate(ordering.rows) for action in row]
+        assert len(ran) == len(passes_of(problem))
+        assert set(ran) == passes_of(problem)
+        for row in ordering.rows:
+            for key in {(a.stage, a.kind) for a in row}:
+                numbers = [a.micro_batch for a in row if (a.stage, a.kind) == key]
+                assert numbers == sorted(numbers)
+        assert fits(problem, ordering.rows)
+        assert ordering.makespan_s >= lower_bound_s(problem) * (1 - 1e-9)
+
+
+@derandomised
+@given(problems())
+def test_a_replay_of_the_listed_order_is_never_longer(problem):
+    ordering = list_schedule(problem)
+    replayed = evaluate(problem, ordering.rows)
+    assert replayed.rows == ordering.rows
+    assert replayed.makespan_s <= ordering.makespan_s + 1e-9
+
+
+@derandomised
+@given(problems(caps=False))
+def test_a_replay_keeps_inputs_and_devices(problem):
+    ordering = evaluate(problem, list_schedule(problem).rows)
+    lanes = {(lane.stage, lane.kind): lane for lane in lanes_of(problem)}
+    keys = list(lanes)
+    starts = {}
+    for row, starts_s in zip(ordering.rows, ordering.starts_s, strict=True):
+        starts |= dict(zip(row, starts_s, strict=True))
+        for (one, at), (_, after) in pairwise(zip(row, starts_s, strict=True)):
+            assert after >= at + lanes[one.stage, one.kind].duration_s
+    for action, at in starts.items():
+        lane = lanes[action.stage, action.kind]
+        if lane.following is not None:
+            after = starts[type(action)(*keys[lane.following], action.micro_batch)]
+            assert after >= at + lane.duration_s + lane.lag_s
+
+
+@derandomised
+@given(problems(caps=False))
+def test_the_bound_is_the_largest_head_work_and_tail_over_all_thresholds(problem):
+    lanes = lanes_of(problem)
+    every = [
+        (lane.device, head, lane.duration_s, tail)
+        for lane, before, after in zip(lanes, heads(problem, lanes), tails(problem, lanes), strict=True)
+        for head, tail in zip(before, after, strict=True)
+    ]
+    largest = 0.0
+    for device in range(problem.num_devices):
+        own = [one[1:] for one in every if one[0] == device]
+        for head, tail in product({one[0] for one in own}, {one[2] for one in own}):
+            work = [duration for h, duration, q in own if h >= head and q >= tail]
+            if work:
+                largest = max(largest, head + sum(work) + tail)
+    assert lower_bound_s(problem) == pytest.approx(largest, rel=1e-12)
+
+
+@derandomised
+@given(problems())
+def test_two_runs_are_identical_and_times_scale(problem):
+    ordering = list_schedule(problem)
+    assert list_schedule(problem) == ordering
+    names = ("forward_s", "backward_s", "forward_lag_s", "backward_lag_s")
+    doubled = {name: tuple(2 * value for value in getattr(problem, name)) for name in names}
+    assert list_schedule(replace(problem, **doubled)).makespan_s == 2 * ordering.makespan_s
+
+
+def capped(degree, micro_batches, cap):
+    problem = wave_problem(degree, micro_batches)
+    return replace(problem, held_bytes=(1.0,) * 2 * degree, capacity_bytes=(float(cap),) * degree)
+
+
+@pytest.mark.parametrize("cap", range(2, 13))
+def test_a_capped_wave_holds_no_more_and_more_room_is_no_loss(cap):
+    problem = capped(4, 8, cap)
+    ordering = list_schedule(problem)
+    assert max(peak_held_bytes(problem, ordering.rows)) <= cap
+    assert ordering.makespan_s <= list_schedule(capped(4, 8, cap - 1 if cap > 2 else 2)).makespan_s
+
+
+def test_with_room_for_a_single_micro_batch_they_go_one_by_one():
+    problem = capped(3, 4, 2)
+    alone = 6 * 1.0 + 6 * 2.0
+    assert lower_bound_s(problem) < list_schedule(problem).makespan_s <= 4 * alone
+    one_by_one = replace(wave_problem(3, 4), in_flight=(1,) * 6)
+    assert list_schedule(one_by_one).makespan_s == 4 * alone == lower_bound_s(one_by_one)
+
+
+def test_young_micro_batches_in_the_way_of_older_ones_are_held_back():
+    """Letting in whatever fits takes 98 here."""
+    assert list_schedule(capped(4, 8, 5)).makespan_s <= 83
+
+
+def test_a_device_without_room_for_one_micro_batch_is_refused_with_the_equation():
+    problem = replace(capped(2, 2, 4), capacity_bytes=(4.0, 1.5))
+    with pytest.raises(
+        InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 1 \(stages 1, 2\), which may hold 1\.5"
+    ):
+        list_schedule(problem)
+    with pytest.raises(InfeasibleError, match="in_flight of stage 3 is 0, must be at least 1"):
+        list_schedule(replace(wave_problem(2, 2), in_flight=(1, 1, 1, 0)))
+
+
+def test_a_cyclic_order_is_a_deadlock_that_names_what_is_missing():
+    rows = parse_order("0F0 0B0\n1B0 1F0\n")
+    with pytest.raises(DeadlockError, match="device 0 waits in 0B0 for 1B0; device 1 waits in 1B0 for 1F0"):
+        evaluate(line(2, 1), rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0F0 0B0\n1F0\n", "0F0 0B0 0B0\n1F0 1B0\n", "1F0 0B0\n0F0 1B0\n", "0F0 0B0\n", "0F0 0B0\n1F0 1B0\n\n"],
+)
+def test_rows_that_are_not_those_of_the_problem_are_refused(text):
+    with pytest.raises(ValueError, match="every forward and backward once"):
+        evaluate(line(2, 1), parse_order(text))
+
+
+def test_problems_whose_parts_do_not_fit_are_refused():
+    problem = wave_problem(2, 2)
+    for broken in (
+        replace(problem, forward_s=(1.0,)),
+        replace(problem, backward_s=(1.0, 1.0, 1.0, -1.0)),
+        replace(problem, chains=(Chain((0, 1, 2), (0,)),)),
+        replace(problem, capacity_bytes=(1.0, 1.0)),
+        replace(problem, in_flight=(1,)),
+    ):
+        with pytest.raises(ValueError, match=r"stage|capacity"):
+            list_schedule(broken)
+
+
+def test_peaks_count_activations_where_no_bytes_are_given():
+    problem = line(2, 3)
+    assert peak_held_bytes(problem, parse_order("0F0 0F1 0B0 0F2 0B1 0B2\n1F0 1B0 1F1 1B1 1F2 1B2\n")) == (
+        2,
+        1,
+    )
