@@ -1,18 +1,15 @@
 """Critical path: how long the stages of a layout take at least in a named order.
 
 Every pass starts as soon as its device is free and its input is there, on links that nobody shares. Then gradients
-are summed: a device sums those of one stage after the other, and the devices of a node share its port.
+are summed.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
-from operator import attrgetter
 from typing import Final
 
-from profiles.collectives import CollectiveTime, collective_time
 from strategies.actions import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -20,13 +17,13 @@ from strategies.actions import (
     EXTRA_FORWARD,
     FORWARD,
 )
-from strategies.footprint import trained_parameters
 from strategies.lanes import Problem
 from strategies.linear import feedback_s, frozen_s
 from strategies.pipeline import Rows, with_extra_forwards
 from strategies.scenario import Scenario
 from strategies.staged import Layout, port_bound, problem_of, staged_bound
 from strategies.stages import weight_part_s
+from strategies.sums import sums_end_s
 
 MAX_PASSES: Final = 1600
 """An order of more passes than this is not followed for its bound: that would take longer than it spares."""
@@ -47,27 +44,6 @@ class Lane:
     duration_s: float
     following: deque[float]
     lag_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """The sum of the gradients of stages that hold the same layers.
-
-    Attributes:
-        release_s: when it can be on the wire at the earliest.
-        positions: where the stages lie.
-        fixed_s: seconds it takes before it is on the wire.
-        wire_s: seconds on the wire.
-        node_port_s: seconds on the port of each node.
-        step_s: the optimizer step of each stage.
-    """
-
-    release_s: float
-    positions: tuple[int, ...]
-    fixed_s: float
-    wire_s: float
-    node_port_s: float
-    step_s: float
 
 
 def order_bound(
@@ -137,14 +113,8 @@ def reduced_bound(
         complete_s: when each stage has done its last backward at the earliest.
         frozen_first: as of ``order_bound``.
     """
-    reductions = sorted(_reductions(scenario, layout, complete_s), key=attrgetter("release_s"))
-    placement = layout.shape.placement(scenario)
-    nodes: dict[int, set[int]] = {}
-    for position in range(layout.shape.degree):
-        nodes.setdefault(placement.node(placement.rank(0, position, 0)), set()).add(position)
     return max(
-        *(_device_s(position, end_s, reductions) for position, end_s in enumerate(free_s)),
-        *(_node_s(positions, reductions) for positions in nodes.values()),
+        sums_end_s(scenario, layout.shape, layout.stages, free_s, complete_s),
         port_bound(scenario, layout, frozen_first=frozen_first),
     )
 
@@ -256,58 +226,6 @@ def _walk(
     yield moved
     while True:
         yield False
-
-
-def _reductions(scenario: Scenario, layout: Layout, complete_s: Sequence[float]) -> Iterator[Reduction]:
-    """Yield the sums of gradients of all trained stages, stages of equal layers together."""
-    placement, recipe = layout.shape.placement(scenario), scenario.workload.recipe
-    rates: dict[tuple[int, ...], CollectiveTime] = scenario.remember(("rates", placement), dict)
-    twins: dict[tuple[int, int, int], list[int]] = {}
-    for number, stage in enumerate(layout.stages):
-        twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
-    for numbers in twins.values():
-        stage = layout.stages[numbers[0]]
-        trained = trained_parameters(scenario.model.components[stage.component], stage)
-        if not trained:
-            continue
-        positions = tuple(layout.stages[number].position for number in numbers)
-        if positions not in rates:
-            group = placement.group(*positions)
-            rates[positions] = collective_time(scenario.cluster, "all_reduce", recipe.gradient_bytes, group)
-        rate = rates[positions]
-        yield Reduction(
-            release_s=max(complete_s[number] for number in numbers) + rate.fixed_s,
-            positions=positions,
-            fixed_s=rate.fixed_s,
-            wire_s=trained * max(rate.device_port_s, rate.node_port_s),
-            node_port_s=trained * rate.node_port_s,
-            step_s=scenario.costs.optimizer_s(trained, recipe),
-        )
-
-
-def _device_s(position: int, free_s: float, reductions: Sequence[Reduction]) -> float:
-    """Return when a device has taken all its optimizer steps at the earliest; it sums in order of release."""
-    own = [reduction for reduction in reductions if position in reduction.positions]
-    end_s = free_s + sum(reduction.step_s for reduction in own)
-    reduced_s = 0.0
-    for reduction in own:
-        reduced_s = max(reduced_s + reduction.fixed_s, reduction.release_s) + reduction.wire_s
-        end_s = max(end_s, reduced_s + reduction.step_s)
-    return end_s
-
-
-def _node_s(positions: Set[int], reductions: Sequence[Reduction]) -> float:
-    """Return when a node's port has carried all sums at the earliest, and an optimizer step has followed.
-
-    What is released last goes last: whatever comes from some moment on has the port for itself at best.
-    """
-    carried_s, step_s, end_s = 0.0, inf, 0.0
-    for reduction in reversed(reductions):
-        if not positions.isdisjoint(reduction.positions):
-            carried_s += reduction.node_port_s
-            step_s = min(step_s, reduction.step_s)
-            end_s = max(end_s, reduction.release_s + carried_s + step_s)
-    return end_s
 
 
 def most_in_flight(rows: Rows) -> list[int]:

@@ -20,6 +20,7 @@ from strategies.plan import Plan, Stage
 from strategies.ports import busiest_port_s, chain_traffic
 from strategies.scenario import Scenario
 from strategies.stages import Cut, FloatArray, Shape, layer_times, make_stages
+from strategies.sums import sums_end_s
 
 Rows = tuple[tuple[StageAction, ...], ...]
 
@@ -273,7 +274,8 @@ def pipeline_bound(
 
     Each position first waits for the forwards before it, then runs its own work, then waits for the backwards
     after it; FIFO-1F1B besides sends at most P - s micro-batches ahead, so a round trip limits its pace. Each
-    link, and each port that several share, likewise carries all its messages one after the other.
+    link, and each port that several share, likewise carries all its messages one after the other; a node's port
+    carries the sums of the gradients of all its devices.
 
     Args:
         strategy: the point.
@@ -321,13 +323,15 @@ def _pipeline_bound(
         around_s = forward_s + backward_s + np.append(there_s + back_s, 0.0)
         work_s = np.maximum(work_s, count // (degree - np.arange(degree)) * np.cumsum(around_s[::-1])[::-1])
     own_s = head_s + (passes - 1) * count * forward_s + work_s
+    ends_s = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s
     link_s = (head_s + forward_s)[:-1] + passes * count * wire_s[0] + (tail_s + backward_s)[1:]
     after_s = [frozen_s(scenario, shape, p) if frozen_after else 0.0 for p in range(degree)]
     steps_s = np.array([step_s(scenario, shape, *of) for of in zip(stages, after_s, strict=True)])
     traffic = chain_traffic(scenario, shape, stages, count, skip_route)
     port_s = stages[0].forward_s + busiest_port_s(scenario, shape, traffic) + stages[0].backward_s
-    last_s = max(float((own_s + tail_s).max()), float(link_s.max(initial=0.0)), port_s)
-    return max(float((own_s + steps_s).max()), last_s + float(steps_s[0]))
+    last_s = max(float(link_s.max(initial=0.0)), port_s) + float(steps_s[0])
+    summed_s = sums_end_s(scenario, shape, stages, ends_s.tolist(), ends_s.tolist())
+    return max(float((ends_s + steps_s).max()), last_s, summed_s)
 
 
 def _before(values: FloatArray) -> FloatArray:

@@ -1,0 +1,117 @@
+"""Sums of gradients: when they can all be done, given when the backwards of each stage are.
+
+A device sums the gradients of one stage after the other, and the devices of a node share its port.
+"""
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
+
+from profiles.collectives import CollectiveTime, collective_time
+from strategies.footprint import trained_parameters
+from strategies.plan import Stage
+from strategies.scenario import Scenario
+from strategies.stages import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """The sum of the gradients of stages that hold the same layers.
+
+    Attributes:
+        release_s: when it can be on the wire at the earliest.
+        positions: where the stages lie.
+        fixed_s: seconds it takes before it is on the wire.
+        wire_s: seconds on the wire.
+        node_port_s: seconds on the port of each node.
+        step_s: the optimizer step of each stage.
+    """
+
+    release_s: float
+    positions: tuple[int, ...]
+    fixed_s: float
+    wire_s: float
+    node_port_s: float
+    step_s: float
+
+
+def sums_end_s(
+    scenario: Scenario,
+    shape: Shape,
+    stages: Sequence[Stage],
+    free_s: Sequence[float],
+    complete_s: Sequence[float],
+) -> float:
+    """Return when all gradients are summed and all optimizer steps taken at the earliest.
+
+    Args:
+        scenario: recipe and costs.
+        shape: who sums gradients with whom.
+        stages: the stages.
+        free_s: for each position when its last pass has ended.
+        complete_s: for each stage when its last backward has ended.
+    """
+    reductions = sorted(_reductions(scenario, shape, stages, complete_s), key=attrgetter("release_s"))
+    placement = shape.placement(scenario)
+    nodes: dict[int, set[int]] = {}
+    for position in range(shape.degree):
+        nodes.setdefault(placement.node(placement.rank(0, position, 0)), set()).add(position)
+    return max(
+        *(_device_s(position, end_s, reductions) for position, end_s in enumerate(free_s)),
+        *(_node_s(positions, reductions) for positions in nodes.values()),
+    )
+
+
+def _reductions(
+    scenario: Scenario, shape: Shape, stages: Sequence[Stage], complete_s: Sequence[float]
+) -> Iterator[_Reduction]:
+    """Yield the sums of gradients of all trained stages, stages of equal layers together."""
+    placement, recipe = shape.placement(scenario), scenario.workload.recipe
+    rates: dict[tuple[int, ...], CollectiveTime] = scenario.remember(("rates", placement), dict)
+    twins: dict[tuple[int, int, int], list[int]] = {}
+    for number, stage in enumerate(stages):
+        twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
+    for numbers in twins.values():
+        stage = stages[numbers[0]]
+        trained = trained_parameters(scenario.model.components[stage.component], stage)
+        if not trained:
+            continue
+        positions = tuple(stages[number].position for number in numbers)
+        if positions not in rates:
+            group = placement.group(*positions)
+            rates[positions] = collective_time(scenario.cluster, "all_reduce", recipe.gradient_bytes, group)
+        rate = rates[positions]
+        yield _Reduction(
+            release_s=max(complete_s[number] for number in numbers) + rate.fixed_s,
+            positions=positions,
+            fixed_s=rate.fixed_s,
+            wire_s=trained * max(rate.device_port_s, rate.node_port_s),
+            node_port_s=trained * rate.node_port_s,
+            step_s=scenario.costs.optimizer_s(trained, recipe),
+        )
+
+
+def _device_s(position: int, free_s: float, reductions: Sequence[_Reduction]) -> float:
+    """Return when a device has taken all its optimizer steps at the earliest; it sums in order of release."""
+    own = [reduction for reduction in reductions if position in reduction.positions]
+    end_s = free_s + sum(reduction.step_s for reduction in own)
+    reduced_s = 0.0
+    for reduction in own:
+        reduced_s = max(reduced_s + reduction.fixed_s, reduction.release_s) + reduction.wire_s
+        end_s = max(end_s, reduced_s + reduction.step_s)
+    return end_s
+
+
+def _node_s(positions: Set[int], reductions: Sequence[_Reduction]) -> float:
+    """Return when a node's port has carried all sums at the earliest, and an optimizer step has followed.
+
+    What is released last goes last: whatever comes from some moment on has the port for itself at best.
+    """
+    carried_s, step_s, end_s = 0.0, inf, 0.0
+    for reduction in reversed(reductions):
+        if not positions.isdisjoint(reduction.positions):
+            carried_s += reduction.node_port_s
+            step_s = min(step_s, reduction.step_s)
+            end_s = max(end_s, reduction.release_s + carried_s + step_s)
+    return end_s
