@@ -8,6 +8,7 @@ PuLP and HiGHS are imported when the first programme is written; without them li
 """
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -203,19 +204,14 @@ class _Programme:
         if self.refuted:
             return None
         self.pulp = _load_pulp()
-        self.model = self.pulp.LpProblem("order")
-        self.binaries = [
-            [
-                [self.pulp.LpVariable(f"z_{n}_{j}_{t}", 0, 1, "Integer") for t in range(first, last)]
-                for j, (first, last) in enumerate(windows)
-            ]
-            for n, windows in enumerate(self.windows)
-        ]
-        self.model.addVariables([z for of_lane in self.binaries for of_pass in of_lane for z in of_pass])
-        self._write()
-        if self.refuted:
-            return None
-        self.model.solve(self.pulp.HiGHS(msg=False, timeLimit=max(limit_s, 0.1)))
+        with warnings.catch_warnings():
+            # PuLP 3.3 announces how 4 will want models written, which this project does not allow yet
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._write()
+            if self.refuted:
+                return None
+            self.model.solve(self.pulp.HiGHS(msg=False, timeLimit=max(limit_s, 0.1)))
+        # at its time limit HiGHS through PuLP is "Optimal" by status, by sol_status it is not
         self.refuted = self.model.sol_status == self.pulp.LpSolutionInfeasible
         return self._rows() if self.model.sol_status == self.pulp.LpSolutionOptimal else None
 
@@ -242,6 +238,15 @@ class _Programme:
             )
 
     def _write(self) -> None:
+        self.model = self.pulp.LpProblem("order")
+        self.binaries = [
+            [
+                [self.pulp.LpVariable(f"z_{n}_{j}_{t}", 0, 1, "Integer") for t in range(first, last)]
+                for j, (first, last) in enumerate(windows)
+            ]
+            for n, windows in enumerate(self.windows)
+        ]
+        self.model.addVariables([z for of_lane in self.binaries for of_pass in of_lane for z in of_pass])
         for number, lane in enumerate(self.lanes):
             for index in range(len(self.windows[number])):
                 self._follow((number, index), (number, index), -1)

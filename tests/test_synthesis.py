@@ -1,0 +1,410 @@
+"""Synthesis against brute force and closed forms, carried-over patterns against replays, and the command."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from profiles.errors import InfeasibleError, InputError
+from sim.cli import main
+from strategies.actions import format_order, parse_action, parse_order
+from strategies.lanes import lanes_of, tails
+from strategies.ordering import (
+    Chain,
+    Problem,
+    evaluate,
+    list_schedule,
+    lower_bound_s,
+    peak_held_bytes,
+    wave_positions,
+    wave_problem,
+)
+from strategies.pattern import extend
+from strategies.room import fits
+from strategies.synthesis import CERTIFICATE, LIST, PROGRAMME, common_unit_s, synthesize
+
+PROVEN_BY_HAND = {(2, 2): 16.0, (2, 4): 27.0, (3, 3): 26.0, (4, 4): 36.0}
+"""Makespans of waves with f = 1, b = 2: the closed form, and for (2, 4) the bound."""
+
+
+class BruteForce:
+    """The least makespan of a problem, by trying every order in which passes can start one after the other."""
+
+    def __init__(self, problem):
+        self.problem = problem
+        self.lanes = lanes_of(problem)
+        self.tails = tails(replace(problem, capacity_bytes=None, in_flight=None), self.lanes)
+        self.before = {lane.following: number for number, lane in enumerate(self.lanes)}
+        self.seen = set()
+        self.best = math.inf
+
+    def run(self):
+        devices = self.problem.num_devices
+        self.extend(tuple(() for _ in self.lanes), (0.0,) * devices, (0.0, -1))
+        return self.best
+
+    def extend(self, ends, free, last):
+        """Start one more pass; ends of each lane so far, when devices are free, and the last start and device."""
+        if (ends, last) in self.seen:
+            return
+        self.seen.add((ends, last))
+        choices = []
+        for number, lane in enumerate(self.lanes):
+            index = len(ends[number])
+            if index == len(self.tails[number]):
+                continue
+            ready = self.ready(ends, number, index)
+            if ready is None or not self.may_hold(ends, lane):
+                continue
+            start = max(ready, free[lane.device])
+            if (start, lane.device) < last:
+                continue
+            choices.append((start, number))
+            if start + lane.duration_s + self.tails[number][index] >= self.best - 1e-9:
+                return  # it will not start earlier than this in any order that follows
+        if not choices and all(len(e) == len(t) for e, t in zip(ends, self.tails, strict=True)):
+            self.best = min(self.best, max(max(of_lane) for of_lane in ends))
+        for start, number in sorted(choices):
+            lane = self.lanes[number]
+            end = start + lane.duration_s
+            later = tuple((*e, end) if n == number else e for n, e in enumerate(ends))
+            busy = tuple(end if d == lane.device else at for d, at in enumerate(free))
+            self.extend(later, busy, (start, lane.device))
+
+    def ready(self, ends, number, index):
+        before = self.before.get(number)
+        if before is None:
+            return 0.0
+        return ends[before][index] + self.lanes[before].lag_s if len(ends[before]) > index else None
+
+    def may_hold(self, ends, lane):
+        if lane.kind == "B":
+            return True
+        problem = self.problem
+        in_flight = [0] * len(problem.positions)
+        for other, of_lane in zip(self.lanes, ends, strict=True):
+            in_flight[other.stage] += len(of_lane) if other.kind == "F" else -len(of_lane)
+        in_flight[lane.stage] += 1
+        if problem.in_flight and in_flight[lane.stage] > problem.in_flight[lane.stage]:
+            return False
+        if problem.capacity_bytes is None:
+            return True
+        here = [s for s, device in enumerate(problem.positions) if device == lane.device]
+        held = sum(in_flight[stage] * problem.held_bytes[stage] for stage in here)
+        return held <= problem.capacity_bytes[lane.device]
+
+
+SHAPES = [((0, 1), 2, 4), ((0, 1, 2), 3, 3), ((0, 1, 1, 0), 4, 3), ((0, 1, 0, 1), 4, 3), ((0, 1, 1, 0), 2, 2)]
+"""Devices of the stages, stages of the first chain, and most micro-batches that brute force can take."""
+
+
+def tiny_problem(rng, times):
+    """A problem of two or three devices with times, lags and caps drawn at random."""
+    positions, cut, most = rng.choice(SHAPES)
+    chains = [Chain(tuple(range(cut)), tuple(range(rng.randint(most - 1, most))))]
+    if cut < len(positions):
+        chains.append(Chain(tuple(range(cut, len(positions))), tuple(range(rng.randint(1, most)))))
+    count = len(positions)
+    forward_s, backward_s = (tuple(times(rng) for _ in range(count)) for _ in range(2))
+    lags = [tuple(rng.choice([0.0, 0.0, 1.0]) for _ in range(count)) for _ in range(2)]
+    problem = Problem(forward_s, backward_s, positions, tuple(chains), *lags)
+    caps = rng.choice(["none", "capacity", "in flight"])
+    if caps == "capacity":
+        held = tuple(float(rng.randint(1, 2)) for _ in range(count))
+        claims = [
+            max(sum(held[s] for s in chain.stages if positions[s] == device) for chain in chains)
+            for device in range(problem.num_devices)
+        ]
+        capacity = tuple(claim + rng.randint(0, 2) for claim in claims)
+        return replace(problem, held_bytes=held, capacity_bytes=capacity)
+    if caps == "in flight":
+        return replace(problem, in_flight=tuple(rng.randint(1, 2) for _ in range(count)))
+    return problem
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whole_durations_are_solved_and_proven(seed):
+    problem = tiny_problem(Random(seed), lambda rng: float(rng.randint(1, 3)))
+    best = BruteForce(problem).run()
+    assert lower_bound_s(problem) <= best <= list_schedule(problem).makespan_s
+    for certificate in (True, False):
+        synthesis = synthesize(problem, certificate=certificate)
+        assert synthesis.proven
+        assert synthesis.bound_s == synthesis.ordering.makespan_s == best
+        assert evaluate(problem, synthesis.ordering.rows).makespan_s == best
+        assert fits(problem, synthesis.ordering.rows)
+        assert synthesis.method == PROGRAMME or (certificate and synthesis.method == CERTIFICATE)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_real_durations_lie_between_bound_and_order(seed):
+    problem = tiny_problem(Random(seed), lambda rng: rng.uniform(0.5, 2.5))
+    best = BruteForce(problem).run()
+    synthesis = synthesize(problem, 5.0)
+    assert synthesis.bound_s <= best * (1 + 1e-9)
+    assert best <= synthesis.ordering.makespan_s * (1 + 1e-9)
+    assert fits(problem, synthesis.ordering.rows)
+    if synthesis.proven:
+        assert synthesis.ordering.makespan_s == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize(("degree", "micro_batches"), PROVEN_BY_HAND)
+def test_certificate_and_programme_agree_on_the_wave(degree, micro_batches):
+    problem = wave_problem(degree, micro_batches)
+    listed = synthesize(problem)
+    programmed = synthesize(problem, certificate=False)
+    assert (listed.method, programmed.method) == (CERTIFICATE, PROGRAMME)
+    for synthesis in (listed, programmed):
+        assert synthesis.proven
+        assert synthesis.bound_s == synthesis.ordering.makespan_s == PROVEN_BY_HAND[degree, micro_batches]
+
+
+def test_the_programme_betters_list_scheduling_of_two_waves():
+    problem = wave_problem(4, 4, 2)
+    assert list_schedule(problem).makespan_s == 61
+    synthesis = synthesize(problem)
+    assert (synthesis.bound_s, synthesis.ordering.makespan_s) == (60, 60)
+    assert (synthesis.proven, synthesis.method) == (True, PROGRAMME)
+
+
+def capped_wave(degree, micro_batches, cap):
+    problem = wave_problem(degree, micro_batches)
+    return replace(problem, held_bytes=(1.0,) * 2 * degree, capacity_bytes=(float(cap),) * degree)
+
+
+@pytest.mark.parametrize("cap", [3, 4, 5, 6])
+def test_an_activation_cap_is_kept_and_costs_time(cap):
+    problem = capped_wave(3, 3, cap)
+    synthesis = synthesize(problem)
+    assert synthesis.proven
+    assert max(peak_held_bytes(problem, synthesis.ordering.rows)) <= cap
+    more = synthesize(capped_wave(3, 3, cap + 1))
+    assert synthesis.ordering.makespan_s >= more.ordering.makespan_s
+    assert synthesis.ordering.makespan_s > 26 or cap == 6
+
+
+def test_bytes_that_differ_by_stage_are_counted():
+    problem = replace(
+        wave_problem(2, 3), held_bytes=(3e9, 1e9, 1e9, 0.5e9), capacity_bytes=(6.5e9, 4e9)
+    )  # device 0 holds two micro-batches on stage 0, the older of them on stage 3 too
+    synthesis = synthesize(problem)
+    assert synthesis.proven
+    peaks = peak_held_bytes(problem, synthesis.ordering.rows)
+    assert peaks[0] <= 6.5e9
+    assert synthesis.ordering.makespan_s == BruteForce(problem).run()
+
+
+def test_no_room_for_one_micro_batch_is_one_clear_line():
+    with pytest.raises(
+        InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 0 \(stages 0, 3\), which may hold 1$"
+    ):
+        synthesize(capped_wave(2, 2, 1))
+
+
+def test_what_no_time_is_given_for_is_not_called_proven():
+    problem = wave_problem(4, 4, 2)
+    synthesis = synthesize(problem, 0.0)
+    assert (synthesis.bound_s, synthesis.ordering.makespan_s) == (60, 61)
+    assert (synthesis.proven, synthesis.method) == (False, LIST)
+
+
+def test_a_programme_too_large_to_write_is_left_alone():
+    problem = capped_wave(8, 64, 20)
+    synthesis = synthesize(problem)
+    assert not synthesis.proven
+    assert synthesis.method == LIST
+    assert synthesis.bound_s <= synthesis.ordering.makespan_s
+
+
+def test_without_a_solver_list_scheduling_still_works(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pulp", None)
+    assert synthesize(wave_problem(4, 4)).method == CERTIFICATE
+    with pytest.raises(InputError, match="schedule synthesis needs PuLP and HiGHS"):
+        synthesize(wave_problem(4, 4, 2))
+
+
+def test_the_solver_is_loaded_only_when_it_is_needed():
+    code = "import sys, sim.cli, strategies.synthesis; print({'pulp', 'highspy'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("times_s", "unit_s"),
+    [
+        ((1.0, 2.0), 1.0),
+        ((2.0, 3.0, 0.0), 1.0),
+        ((0.1, 0.2, 0.3), 0.1),
+        ((0.004, 0.006), 0.002),
+        ((1.5, 1.5), 1.5),
+        ((1.0, 1.0625), 0.0625),
+        ((1.0, 2**0.5), None),
+        ((1.0, 1.001), None),
+    ],
+)
+def test_the_common_unit_divides_every_time(times_s, unit_s):
+    assert common_unit_s(times_s) == (None if unit_s is None else pytest.approx(unit_s, rel=1e-12))
+
+
+SIZES = [(4, 4), (4, 8), (4, 16), (8, 4), (8, 8), (8, 16), (8, 32), (3, 5), (7, 9), (2, 2), (1, 3)]
+
+
+@pytest.mark.parametrize(("degree", "micro_batches"), SIZES)
+@pytest.mark.parametrize("waves", [1, 2])
+def test_a_pattern_carries_over_to_any_size(degree, micro_batches, waves):
+    small, larger = wave_problem(4, 4, waves), wave_problem(degree, micro_batches, waves)
+    extension = extend(small, list_schedule(small), larger)
+    assert evaluate(larger, extension.rows).makespan_s <= extension.makespan_s
+    assert lower_bound_s(larger) <= extension.makespan_s <= 1.15 * lower_bound_s(larger)
+
+
+@pytest.mark.parametrize(("degree", "micro_batches"), [(4, 8), (4, 16), (4, 32), (8, 16), (8, 64), (16, 32)])
+def test_the_pattern_of_four_devices_and_eight_micro_batches_stays_the_shortest(degree, micro_batches):
+    small, larger = wave_problem(4, 8), wave_problem(degree, micro_batches)
+    assert extend(small, list_schedule(small), larger).makespan_s == lower_bound_s(larger)
+
+
+def test_a_pattern_carried_over_to_its_own_size_is_itself():
+    problem = wave_problem(4, 4, 2)
+    synthesis = synthesize(problem)
+    assert extend(problem, synthesis.ordering, problem) == evaluate(problem, synthesis.ordering.rows)
+
+
+def test_a_pattern_of_two_directions_and_a_cap_carry_over():
+    def two_ways(degree, half, cap):
+        return Problem(
+            (1.0,) * 2 * degree, (2.0,) * 2 * degree, wave_positions(degree),
+            (Chain(tuple(range(degree)), tuple(range(half))),
+             Chain(tuple(range(degree, 2 * degree)), tuple(range(half, 2 * half)))),
+            (0.0,) * 2 * degree, (0.0,) * 2 * degree, (1.0,) * 2 * degree, (float(cap),) * degree,
+        )  # fmt: skip
+
+    small, larger = two_ways(2, 2, 2), two_ways(4, 6, 3)
+    extension = extend(small, synthesize(small).ordering, larger)
+    assert max(peak_held_bytes(larger, extension.rows)) <= 3
+    assert extension.makespan_s >= lower_bound_s(larger)
+
+
+def test_a_pattern_needs_as_many_rounds_over_the_devices():
+    with pytest.raises(ValueError, match="equally often"):
+        extend(wave_problem(2, 2), list_schedule(wave_problem(2, 2)), wave_problem(4, 4, 2))
+
+
+@pytest.fixture
+def sim(capsys):
+    """A function that runs ``sim synthesize`` and returns its exit code, stdout and stderr."""
+
+    def run(arguments):
+        code = main(["synthesize", *arguments.split()])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_prints_bound_proof_and_rows(sim):
+    code, out, err = sim("--pipeline-degree 4 --micro-batches 4")
+    assert (code, err) == (0, "")
+    head, rows = out.split("\n\n")
+    said = {line[:18].strip(): line[18:] for line in head.splitlines()}
+    assert said["problem"] == "4 devices, 8 stages, 4 micro-batches"
+    assert said["bound"] == "36"
+    assert said["makespan"] == "36, no shorter order exists"
+    assert said["method"] == "list scheduling, which meets the lower bound"
+    assert float(said["seconds"]) < 10
+    assert evaluate(wave_problem(4, 4), parse_order(rows)).makespan_s == 36
+
+
+def test_what_is_not_proven_is_said_to_be_so(sim):
+    _, out, _ = sim("--pipeline-degree 8 --micro-batches 64 --activation-cap 20")
+    assert "% over bound" in out
+    assert "no shorter order" not in out
+
+
+def test_json_holds_both_answers(sim):
+    code, out, _ = sim("--pipeline-degree 4 --micro-batches 4 --waves 2 --extend-to 8,8 --json")
+    assert code == 0
+    assert out.count("\n") == 1
+    result = json.loads(out)
+    extension = result.pop("extension")
+    assert list(result) == [
+        "pipeline_degree", "micro_batches", "positions", "bound", "makespan", "proven", "method",
+        "activations_held", "seconds", "rows",
+    ]  # fmt: skip
+    assert (result["bound"], result["makespan"], result["proven"], result["method"]) == (
+        60,
+        60,
+        True,
+        PROGRAMME,
+    )
+    problem, larger = wave_problem(4, 4, 2), wave_problem(8, 8, 2)
+    rows = parse_order("\n".join(result["rows"]))
+    assert evaluate(problem, rows).makespan_s == 60
+    assert result["activations_held"] == list(peak_held_bytes(problem, rows))
+    assert extension["method"] == "pattern"
+    assert extension["list_makespan"] == list_schedule(larger).makespan_s
+    assert extension["bound"] == lower_bound_s(larger)
+    assert evaluate(larger, parse_order("\n".join(extension["rows"]))).makespan_s == extension["makespan"]
+
+
+def test_torch_gets_its_csv_on_stdout_and_nothing_else(sim):
+    _, text, _ = sim("--pipeline-degree 2 --micro-batches 3")
+    code, out, err = sim("--pipeline-degree 2 --micro-batches 3 --format torch")
+    assert code == 0
+    assert "no shorter order exists" in err
+    rows = [list(map(parse_action, line.split(","))) for line in out.splitlines()]
+    assert format_order(rows) == text.split("\n\n")[1]
+    _, extended, err = sim("--pipeline-degree 2 --micro-batches 3 --extend-to 3,3 --format torch")
+    assert len(extended.splitlines()) == 3
+    assert "2 devices" in err
+    assert "3 devices" in err
+
+
+def test_layout_durations_and_lag_are_as_given(sim):
+    _, out, _ = sim(
+        "--pipeline-degree 2 --micro-batches 2 --stages 3 --positions 0,1,1 --forward 1,2,3 --backward 4 --lag 0.5"
+        " --json"
+    )
+    result = json.loads(out)
+    problem = Problem(
+        (1.0, 2.0, 3.0), (4.0,) * 3, (0, 1, 1), (Chain((0, 1, 2), (0, 1)),), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0)
+    )
+    assert result["proven"]
+    assert result["makespan"] == BruteForce(problem).run()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--activation-cap 1", "one micro-batch takes 1 + 1 = 2 on device 0 (stages 0, 3), which may hold 1"),
+        ("--activation-cap 0", "--activation-cap is 0, must be at least 1"),
+        ("--micro-batches 0", "--micro-batches is 0, must be at least 1"),
+        ("--waves x", "--waves is 'x', must be an integer"),
+        ("--stages 3", "--stages needs --positions: on which device is each stage?"),
+        ("--stages 3 --positions 0,1", "--positions has 2 entries, but --stages is 3"),
+        ("--positions 0,1,2", "--positions has 2, must be from 0 to pipeline_degree(2) - 1"),
+        ("--positions 0,0", "--positions leaves device 1 of 2 without a stage"),
+        ("--positions 0,,1", "--positions is '', must be an integer"),
+        ("--positions 0,1 --waves 2", "--waves and --positions both say where stages are: give one of them"),
+        ("--forward 0", "--forward is 0, must be above 0"),
+        ("--forward 1,2", "--forward has 2 entries, must be one or one for each of 4 stages"),
+        ("--backward nan", "--backward is nan, must be finite"),
+        ("--backward 1e13", "--backward is 1e13, must be at most 1e+12"),
+        ("--lag -1", "--lag is -1, must be at least 0"),
+        ("--time-limit 0", "--time-limit is 0, must be above 0"),
+        ("--extend-to 4", "--extend-to is 4, must be devices and micro-batches, as 8,16"),
+        ("--extend-to 4,0", "--extend-to is 4,0, must be devices and micro-batches, as 8,16"),
+        ("--extend-to 4,4 --forward 1,1,1,2", "--extend-to needs one --forward for all stages"),
+        ("--extend-to 4,4 --positions 0,0,1,1", "--extend-to needs stages that pass over all devices in line, as"
+         " 0,1,1,0 do; --positions is 0,0,1,1"),
+        ("--waves 60000", "2 * stages(240000) * micro_batches(2) = 960000 passes, at most 262144"),
+        ("--extend-to 8000,8000", "2 * stages(16000) * micro_batches(8000) = 256000000 passes, at most 262144"),
+        ("--json --format torch", "--json and --format torch both want stdout: give one of them"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_two(sim, arguments, message):
+    code, out, err = sim(f"--pipeline-degree 2 --micro-batches 2 {arguments}")
+    assert (code, out, err) == (2, "", f"sim: error: {message}\n")
