@@ -18,6 +18,7 @@ from strategies.plan import Plan, Stage
 from strategies.ports import Traffic, busiest_port_s, chain_traffic
 from strategies.scenario import Scenario
 from strategies.stages import Cut, Seat, Shape, handover_bytes, make_stages, seats_of, weight_part_s
+from strategies.sums import sums_end_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +158,13 @@ def staged_bound(
     degree, hops_s = layout.shape.degree, _hops_s(scenario, layout)
     released_s = _released_s(layout, hops_s) if scenario.workload.extra_forward else [0.0] * degree
     lanes: list[Lane] = []
+    complete_s: list[float] = []
     for cut in range(len(layout.cuts)):
         passes = _passes(scenario, layout, hops_s, cut, split=split)
         ready_s = _fed_back_s(scenario, layout, hops_s, cut)
-        lanes += _lanes(passes, len(layout.micro_batches(cut)), ready_s, released_s)
+        own = list(_lanes(passes, len(layout.micro_batches(cut)), ready_s, released_s))
+        complete_s += _complete_s(passes, own)
+        lanes += own
     steps = steps_s(scenario, layout)
     step = [
         [s for s, stage in zip(steps, layout.stages, strict=True) if stage.position == p]
@@ -171,8 +175,9 @@ def staged_bound(
         _least_s([lane for lane in lanes if lane[0] == p], min(step[p], default=0.0), last_s)
         for p in range(degree)
     ]
+    summed_s = sums_end_s(scenario, layout.shape, layout.stages, [0.0] * degree, complete_s)
     before_s = _before_s(scenario, layout, frozen_first=frozen_first)
-    return max(before_s + max(least_s), port_bound(scenario, layout, frozen_first=frozen_first))
+    return max(before_s + max(*least_s, summed_s), port_bound(scenario, layout, frozen_first=frozen_first))
 
 
 def _before_s(scenario: Scenario, layout: Layout, *, frozen_first: bool) -> float:
@@ -283,13 +288,29 @@ def _released_s(layout: Layout, hops_s: Hops) -> list[float]:
 
 def _least_s(lanes: Sequence[Lane], step_s: float, last_step_s: float) -> float:
     """Return the longest waiting before, work between and waiting after over all pairs of limits."""
-    longest = 0.0
-    for head in {lane[1] for lane in lanes}:
-        late = [lane for lane in lanes if lane[1] >= head]
-        for tail in {lane[3] for lane in late}:
-            work = sum(lane[2] for lane in late if lane[3] >= tail)
-            longest = max(longest, head + work + max(tail + last_step_s, step_s))
-    return longest
+    tails = {lane[3] for lane in lanes}
+    return max((_done_s(lanes, tail) + max(tail + last_step_s, step_s) for tail in tails), default=0.0)
+
+
+def _done_s(lanes: Sequence[Lane], tail_s: float) -> float:
+    """Return when a device has done all lanes after which at least so many seconds come."""
+    early = [lane for lane in lanes if lane[3] >= tail_s]
+    return max(
+        (head + sum(lane[2] for lane in early if lane[1] >= head) for head in {lane[1] for lane in early}),
+        default=0.0,
+    )
+
+
+def _complete_s(passes: Sequence[Pass], lanes: Sequence[Lane]) -> Iterator[float]:
+    """Yield for each stage of a chain when its last backward can have ended at the earliest.
+
+    By then its device has done all passes before it, of all micro-batches.
+    """
+    after_s = 0.0
+    for position, seconds, _, hop_s in list(reversed(passes))[: len(passes) // 2]:
+        own = [lane for lane in lanes if lane[0] == position]
+        yield _done_s(own, (after_s + hop_s) * (1 - 1e-9))
+        after_s += seconds + hop_s
 
 
 def staged_least_memory(scenario: Scenario, layout: Layout, in_flight: Sequence[int]) -> float:
