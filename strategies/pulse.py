@@ -10,7 +10,7 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.linear import shapes
 from strategies.network import network_of
-from strategies.ordering import Ordering, list_schedule, wave_positions
+from strategies.ordering import Ordering, evaluate, list_schedule, wave_positions
 from strategies.parameters import parameter
 from strategies.partition import block_partition
 from strategies.plan import Plan
@@ -18,6 +18,7 @@ from strategies.scenario import Scenario
 from strategies.staged import Layout, problem_of, staged_bound, staged_least_memory, staged_plan
 from strategies.stages import Cut, FloatArray, Shape, layer_times
 from strategies.symmetric_partition import SymmetricPartition, symmetric_partition
+from strategies.wave import wave_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Pulse:
     """Stages q and 2WP - 1 - q lie on one device, so that a skip between them moves nothing.
 
     Skips that no symmetric cut keeps on one device go straight to the device that reads them. The order is list
-    scheduling of the stages' real times and messages. Source: PULSE, sections IV and V.
+    scheduling of the stages' real times and messages, or the wave's own. Source: PULSE, sections IV and V.
     """
 
     name: ClassVar[str] = "pulse"
@@ -52,10 +53,22 @@ class Pulse:
 
     def ordering(self, scenario: Scenario) -> Ordering:
         """Return the synthesised order of this point."""
+        return scenario.remember(("pulse order", self), lambda: self._ordering(scenario))
+
+    def _ordering(self, scenario: Scenario) -> Ordering:
+        """Return list scheduling's order or, where no more micro-batches than positions run, the wave's if better.
+
+        Between positions that wait for their messages the wave's own order is kept: it brings sender and receiver
+        together at the same time, list scheduling of messages that nobody waits for does not.
+        """
         layout = self.layout(scenario)
-        ahead = (self.pipeline_degree,) * len(layout.stages)
-        key = ("pulse order", self)
-        return scenario.remember(key, lambda: list_schedule(problem_of(scenario, layout, in_flight=ahead)))
+        problem = problem_of(scenario, layout, in_flight=(self.pipeline_degree,) * len(layout.stages))
+        if self.micro_batches > self.pipeline_degree:
+            return list_schedule(problem)
+        wave = evaluate(problem, wave_order(self.pipeline_degree, self.micro_batches, self.waves))
+        if self.p2p == "blocking":
+            return wave
+        return min(wave, list_schedule(problem), key=lambda ordering: ordering.makespan_s)
 
     def layout(self, scenario: Scenario) -> Layout:
         """Return the stages and where they lie.

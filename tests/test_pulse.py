@@ -53,6 +53,15 @@ def test_on_free_links_an_equal_wave_of_as_many_micro_batches_as_positions_takes
     assert Pulse(degree, degree).bound(scenario) == trace.end_s
 
 
+@pytest.mark.parametrize("degree", [4, 8])
+def test_waiting_for_short_messages_costs_little_as_sender_and_receiver_meet(degree):
+    scenario = shipped("uvit-1b", "v100-2node", 8, 8 * 8, memory_recipe="pulse")
+    overlapped, blocking = (
+        replay(Pulse(degree, degree, p2p=p2p), scenario).end_s for p2p in ("overlapped", "blocking")
+    )
+    assert overlapped <= blocking < 1.03 * overlapped
+
+
 def test_uvit_moves_what_the_paper_measured():
     per_sample = {}
     for degree, gpus in ((4, 4), (8, 8)):
