@@ -9,13 +9,15 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
+from profiles.collectives import collective_time
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
+from strategies.footprint import trained_parameters
 from strategies.linear import divisors
 from strategies.pipeline import PipelineBuilder, Recipe
 from strategies.plan import Plan, Stage
-from strategies.reduction import reduce_and_step
+from strategies.reduction import buckets_of, reduce_and_step
 from strategies.scenario import Scenario
 from strategies.stages import Cut, Shape, make_stages
 from strategies.strategy import Job, Strategy
@@ -122,7 +124,10 @@ def stages_of(
 ) -> tuple[tuple[Stage, ...], ...]:
     """Return the stages of each backbone."""
     batch = shape_of(strategy).local_batch(scenario)
-    return tuple(make_stages(scenario, cut, batch) for cut in cuts)
+    return scenario.remember(
+        ("data-parallel stages", batch, tuple(cuts)),
+        lambda: tuple(make_stages(scenario, cut, batch) for cut in cuts),
+    )
 
 
 def replicated_plan(
@@ -157,3 +162,53 @@ def passes_s(strategy: DataParallel, scenario: Scenario, stages: Sequence[Stage]
     """Return the seconds of all passes of some stages."""
     forwards = 2 if scenario.workload.extra_forward else 1
     return strategy.micro_batches * sum(stage.forward_s * forwards + stage.backward_s for stage in stages)
+
+
+def collective_s(scenario: Scenario, operation: str, size_bytes: float, count: int = 1) -> float:
+    """Return the seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
+
+    def cost() -> tuple[float, float]:
+        group = Shape(1, 1, 1).placement(scenario).group(0)
+        time = collective_time(scenario.cluster, operation, 1.0, group)
+        return max(time.device_port_s, time.node_port_s), time.fixed_s
+
+    wire_s_per_byte, fixed_s = scenario.remember(("collective", operation), cost)
+    return size_bytes * wire_s_per_byte + count * fixed_s
+
+
+Buckets = Sequence[tuple[float, int]]
+"""Seconds into a backward after which gradients are there, and how many, in order."""
+
+
+def buckets(strategy: DataParallel, scenario: Scenario, stage: Stage) -> Buckets:
+    """Return in which pieces the GPUs sum the gradients of a stage; none where there is nothing to sum."""
+    trained = trained_parameters(scenario.model.components[stage.component], stage)
+    if not trained or scenario.workload.num_gpus == 1:
+        return []
+    if strategy.overlap == "none":
+        return [(stage.backward_s, trained)]
+    batch = shape_of(strategy).local_batch(scenario)
+    return scenario.remember(("buckets", stage.component, batch), lambda: buckets_of(scenario, stage, batch))
+
+
+def reduced_s(strategy: DataParallel, scenario: Scenario, stage: Stage, operation: str, rounds: int) -> float:
+    """Return the seconds below which a backbone's passes and the sums of its gradients cannot take.
+
+    Args:
+        strategy: the point.
+        scenario: what it is asked about.
+        stage: the whole backbone.
+        operation: the collective that sums.
+        rounds: how many backwards, the last ones, sum theirs.
+    """
+    work_s, pieces = passes_s(strategy, scenario, [stage]), buckets(strategy, scenario, stage)
+    if not pieces:
+        return work_s
+    size = scenario.workload.recipe.gradient_bytes
+    trained = sum(parameters for _, parameters in pieces)
+    all_s = rounds * collective_s(scenario, operation, trained * size, len(pieces))
+    if strategy.overlap == "none":
+        return work_s + all_s
+    (ready_s, _), (_, last) = pieces[0], pieces[-1]
+    after_s = (rounds - 1) * (stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
+    return max(work_s + collective_s(scenario, operation, last * size), work_s - after_s + all_s)

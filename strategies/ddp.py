@@ -8,15 +8,15 @@ from strategies import data_parallel as fields
 from strategies.actions import Order
 from strategies.data_parallel import (
     jobs_of,
-    passes_s,
     points,
+    reduced_s,
     replicated_plan,
     shape_of,
     stages_of,
     whole,
 )
 from strategies.footprint import resident_buffers, saved_bytes, trained_parameters
-from strategies.linear import frozen_s, one_forward_one_backward_order, step_s
+from strategies.linear import frozen_s, one_forward_one_backward_order
 from strategies.pipeline import Recipe
 from strategies.plan import Plan, Stage
 from strategies.scenario import Scenario
@@ -64,13 +64,11 @@ class DDP:
         return state + max(saved_bytes(scenario, stage, batch) for stage in stages)
 
     def bound(self, scenario: Scenario) -> float:
-        """Return seconds that no iteration can undercut: all compute, and a reduction that overlaps none of it."""
+        """Return seconds that no iteration can undercut: for each backbone all compute, or all reductions."""
         chains = stages_of(self, scenario, whole(self, scenario))
-        own_s = (passes_s(self, scenario, chain) + self._step_s(scenario, *chain) for chain in chains)
-        return frozen_s(scenario, shape_of(self)) + sum(own_s)
+        return frozen_s(scenario, shape_of(self)) + sum(self._least_s(scenario, *chain) for chain in chains)
 
-    def _step_s(self, scenario: Scenario, stage: Stage) -> float:
-        if self.overlap == "none":
-            return step_s(scenario, shape_of(self), stage)
+    def _least_s(self, scenario: Scenario, stage: Stage) -> float:
         trained = trained_parameters(scenario.model.components[stage.component], stage)
-        return scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+        step_s = scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+        return reduced_s(self, scenario, stage, "all_reduce", rounds=1) + step_s
