@@ -369,16 +369,28 @@ def test_every_stage_with_trained_layers_steps_once_after_its_backwards(points):
             if layer.backward == "full"
         }
         assert steps == dict.fromkeys(trained, 1), point
+        parts = point.scenario.workload.num_gpus if is_sharded(point) else 1
+        for *_, op, _, _ in point.ops():
+            if kind_of(op) == "O":
+                stepped = trained_of(point, op.action.stage) / parts
+                step_s = point.scenario.costs.optimizer_s(stepped, point.scenario.workload.recipe)
+                assert op.duration_s == pytest.approx(step_s), (point, op)
         begins = {op.action.stage: start for *_, op, start, _ in point.ops() if kind_of(op) == "O"}
         for *_, op, _, end in point.ops():
             if kind_of(op) in "BIW" and op.action.stage in begins:
                 assert end <= begins[op.action.stage] + TOLERANCE_S, point
 
 
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+
+
+def is_sharded(point):
+    """Whether each GPU keeps a part of what is trained, and so must sum up every micro-batch."""
+    return any(collective.operation == "reduce_scatter" for collective in point.plan.collectives)
+
+
 def test_replicas_reduce_the_gradients_of_every_trained_layer_once(points):
     for point in points:
-        if any(c.operation != "all_reduce" for c in point.plan.collectives):
-            continue
         holders, sizes = {}, {}
         for stage in point.plan.stages:
             layers = point.scenario.model.components[stage.component].layers
@@ -392,9 +404,67 @@ def test_replicas_reduce_the_gradients_of_every_trained_layer_once(points):
                 trained[tuple(sorted(positions))] += sizes[layer]
         for collective in point.plan.collectives:
             assert collective.group == tuple(sorted(collective.devices)), point
-            reduced[collective.group] += collective.size_bytes
-        gradient_bytes = point.scenario.workload.recipe.gradient_bytes
-        assert reduced == {p: count * gradient_bytes for p, count in trained.items() if count}, point
+            if collective.operation in REDUCTIONS:
+                reduced[collective.group] += collective.size_bytes
+        each_bytes = point.scenario.workload.recipe.gradient_bytes
+        each_bytes *= point.micro_batches if is_sharded(point) else 1
+        assert reduced == {p: count * each_bytes for p, count in trained.items() if count}, point
+
+
+def trained_of(point, number):
+    """The parameters of a stage that have gradients."""
+    stage = point.plan.stages[number]
+    layers = point.scenario.model.components[stage.component].layers[stage.first_layer : stage.last_layer + 1]
+    return sum(layer.parameters for layer in layers if layer.backward == "full")
+
+
+def test_sharded_gradients_are_summed_after_every_backward_and_before_the_step(points):
+    for point in filter(is_sharded, points):
+        scatters = {}
+        for collective, span in zip(point.plan.collectives, point.trace.collectives, strict=True):
+            if collective.operation == "reduce_scatter":
+                scatters.update(dict.fromkeys(collective.reads, span))
+        steps = {op.action.stage: start for *_, op, start, _ in point.ops() if kind_of(op) == "O"}
+        for *_, op, _, _ in point.ops():
+            if kind_of(op) != "B":
+                continue
+            written = [t for t in (*op.writes, *(t for _, t in op.early)) if t in scatters]
+            size = sum(point.plan.tensors[tensor].size_bytes for tensor in written)
+            gradient_bytes = point.scenario.workload.recipe.gradient_bytes
+            assert size == trained_of(point, op.action.stage) * gradient_bytes, (point, op)
+            ends = [scatters[tensor][1] for tensor in written]
+            assert max(ends, default=0.0) <= steps.get(op.action.stage, np.inf) + TOLERANCE_S, (point, op)
+
+
+def keeps_weights(point):
+    """Whether weights stay whole where they are used, although they are gathered: after a step, not before use."""
+    gathered = {t for c in point.plan.collectives if c.operation == "all_gather" for t in c.writes}
+    used = {tensor for *_, op, _, _ in point.ops() if kind_of(op) in "FEBIW" for tensor in op.reads}
+    sizes = [point.plan.tensors[tensor].size_bytes for tensor in gathered & used]
+    return not any(sizes)
+
+
+def test_weights_are_gathered_before_every_use_or_else_after_the_step(points):
+    for point in points:
+        gathers = [c for c in point.plan.collectives if c.operation == "all_gather"]
+        weight_bytes = point.scenario.workload.recipe.weight_bytes
+        sizes = {number: trained_of(point, number) * weight_bytes for number in range(len(point.plan.stages))}
+        if not is_sharded(point):
+            assert not gathers, point
+        elif keeps_weights(point):
+            stepped = {
+                t: op.action.stage for *_, op, _, _ in point.ops() if kind_of(op) == "O" for t in op.writes
+            }
+            found = Counter(stepped[tensor] for c in gathers for tensor in c.reads)
+            assert found == dict.fromkeys(sizes, 1), point
+            assert [c.size_bytes for c in gathers] == list(sizes.values()), point
+        else:
+            written = {tensor: c.size_bytes for c in gathers for tensor in c.writes}
+            users = [op for *_, op, _, _ in point.ops() if kind_of(op) in "FEBIW"]
+            for op in users:
+                held = [written.pop(tensor) for tensor in op.reads if tensor in written]
+                assert held == [sizes[op.action.stage]], (point, op)
+            assert not written, point
 
 
 def test_no_device_computes_two_things_at_once(points):
@@ -642,8 +712,6 @@ def test_memory_never_falls_below_what_stays_and_ends_there(points):
 
 def test_all_parameters_are_resident(points):
     for point in points:
-        if any(c.operation != "all_reduce" for c in point.plan.collectives):
-            continue  # sharded states
         model, recipe = point.scenario.model, point.scenario.workload.recipe
         frozen = sum(model.components[i].parameters for i in model.frozen)
         for device, resident in enumerate(resident_bytes(point.trace)):
@@ -652,7 +720,16 @@ def test_all_parameters_are_resident(points):
             layers = [model.components[component].layers[i] for component, i in held]
             trained = sum(layer.parameters for layer in layers if layer.backward == "full")
             locked = sum(layer.parameters for layer in layers) - trained
-            assert resident >= trained * recipe.parameter_bytes + 2 * (frozen + locked), (point, device)
+            state_bytes = trained * (recipe.gradient_bytes + recipe.optimizer_bytes)
+            weight_bytes = trained * recipe.weight_bytes
+            if is_sharded(point):
+                parts = point.scenario.workload.num_gpus
+                state_bytes /= parts
+                weight_bytes /= 1 if keeps_weights(point) else parts
+            needed = state_bytes + weight_bytes + 2 * (frozen + locked)
+            assert resident >= needed * (1 - ROUNDING), (point, device)
+            if point.scenario.workload.checkpointing == "none":
+                assert resident == pytest.approx(needed), (point, device)
 
 
 def test_every_order_reads_back_from_its_text(points):
@@ -783,8 +860,15 @@ def wave_s(strategy):
     return 10.0 * degree - 4.0 if count == degree else 6.0 * count + 3.0 * (degree - 1)
 
 
+def one_gpu_s(strategy):
+    """Everything on one GPU, one micro-batch after the other."""
+    return 3.0 * strategy.micro_batches
+
+
 CLOSED_FORMS = {
-    "ddp": (lambda strategy: 3.0 * strategy.micro_batches, {}),
+    "ddp": (one_gpu_s, {}),
+    "zero2": (one_gpu_s, {}),
+    "zero3": (one_gpu_s, {}),
     "gpipe": (balanced_s, {}),
     "1f1b": (balanced_s, {}),
     "spp": (balanced_s, {}),
@@ -798,7 +882,7 @@ CLOSED_FORMS = {
 def on_free_links(make, name, micro_batches, degree, parameters):
     """A strategy, and its scenario of one layer for each stage."""
     gpus, stages = 1, 1
-    if name != "ddp":
+    if name in PIPELINES:
         gpus, parameters = degree, {"pipeline_degree": degree, **parameters}
         stages = degree * parameters.get("chunks", 2 * parameters.get("waves", 0) or 1)
     strategy = make_strategy(name, {"micro_batches": micro_batches, **parameters})

@@ -1,0 +1,358 @@
+"""ZeRO: what is exchanged, when, and what lies on each GPU, by closed forms on layers that are units of their own."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.engine import simulate
+from sim.experiment import jobs, least_memory_bytes, replay, run_training
+from sim.memory import memory_events, peak_memory_bytes, resident_bytes
+from strategies.actions import format_order
+from strategies.registry import make_strategy
+from strategies.zero3 import UNIT_PARAMETERS, cut_units
+
+GPUS, UNITS = 4, 3
+WIRE = 1e9
+"""Bytes per second of each port."""
+SHARE = (GPUS - 1) / GPUS
+GATHER_S = 2 * UNIT_PARAMETERS * SHARE / WIRE
+"""Gathering the half-precision weights of one unit."""
+SCATTER_S = 4 * UNIT_PARAMETERS * SHARE / WIRE
+"""Scattering the fp32 gradients of one unit."""
+STEP_S = (4 + 2 + 2 * 12) * UNIT_PARAMETERS / GPUS / 1e10
+"""The step of one unit's part: gradient read, weight written, state read and written, at 10 GB/s."""
+SAVED_BYTES = 7e6
+
+
+@pytest.fixture
+def scenario(make):
+    """Three layers of 1 s forward and 2 s backward per sample and one unit's parameters, on four GPUs."""
+
+    def build(
+        num_gpus=GPUS, batch_size=8, forward_s=1.0, units=UNITS, slowdown=1.0, frozen_s=None, bandwidth=WIRE,
+        component=None, **workload,
+    ):  # fmt: skip
+        frozen = []
+        if frozen_s is not None:
+            frozen.append(make.component("encoder", [frozen_s], trainable=False, parameters=10**6))
+        unet = make.component(
+            "unet", [forward_s] * units, inputs=[one.name for one in frozen], saved_bytes=SAVED_BYTES,
+            parameters=UNIT_PARAMETERS, **(component or {}),
+        )  # fmt: skip
+        cluster = make.cluster(
+            make.link("nvswitch", bandwidth), devices_per_node=8, slowdown=slowdown, memory_bytes_per_s=1e10
+        )
+        return make.scenario(make.model(*frozen, unet), cluster, num_gpus, batch_size, **workload)
+
+    return build
+
+
+def zero(stage, **parameters):
+    return make_strategy(f"zero{stage}", parameters)
+
+
+# Bytes on the wire.
+
+RECIPES = {"mixed": (2, 4), "mixed-fp16-gradient": (2, 2), "pulse": (2, 4), "fp32": (4, 4)}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("overlap", ["buckets", "none"])
+@pytest.mark.parametrize(("stage", "gathers"), [(2, 0), (3, 2)])
+def test_bytes_are_gathers_and_scatters_of_all_parameters(
+    scenario, recipe, micro_batches, overlap, stage, gathers
+):
+    point = zero(stage, overlap=overlap, micro_batches=micro_batches)
+    weight_bytes, gradient_bytes = RECIPES[recipe]
+    found = run_training(point, scenario(memory_recipe=recipe)).expected.collective_bytes
+    after_the_step = 1 if stage == 2 else 0
+    each = micro_batches * (gathers * weight_bytes + gradient_bytes) + after_the_step * weight_bytes
+    assert found == pytest.approx(GPUS * SHARE * UNITS * UNIT_PARAMETERS * each)
+
+
+@pytest.mark.parametrize(("stage", "times"), [(2, 2), (3, 3)])
+def test_of_equal_weights_and_gradients_zero2_sends_twice_and_zero3_thrice_the_parameters(
+    scenario, stage, times
+):
+    """Rajbhandari et al., section 7: as much as an all-reduce, and half as much again."""
+    workload = {"memory_recipe": "mixed-fp16-gradient"}
+    found = run_training(zero(stage), scenario(**workload)).expected.collective_bytes
+    assert found / GPUS == pytest.approx(times * SHARE * 2 * UNITS * UNIT_PARAMETERS)
+    ddp = run_training(make_strategy("ddp", {}), scenario(**workload)).expected.collective_bytes
+    assert found / ddp == pytest.approx(times / 2)
+
+
+def test_an_extra_forward_gathers_once_more(scenario):
+    without, extra = (run_training(zero(3), scenario(self_conditioning=p)).expected for p in (0.0, 1.0))
+    more = extra.collective_bytes - without.collective_bytes
+    assert more == pytest.approx(GPUS * SHARE * 2 * UNITS * UNIT_PARAMETERS)
+    same = [
+        run_training(zero(2), scenario(self_conditioning=p)).expected.collective_bytes for p in (0.0, 1.0)
+    ]
+    assert same[0] == same[1]
+
+
+# Times.
+
+
+@pytest.mark.parametrize("extra_forward", [False, True])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_without_overlap_compute_and_communication_add_up(scenario, stage, micro_batches, extra_forward):
+    point = zero(stage, overlap="none", micro_batches=micro_batches)
+    asked = scenario(frozen_s=0.25).with_extra_forward(extra_forward)
+    # Two samples on each GPU.
+    compute_s = 2 * (0.25 + UNITS * (4.0 if extra_forward else 3.0)) + UNITS * STEP_S
+    gathers = 1 if stage == 2 else micro_batches * (3 if extra_forward else 2)
+    expected_s = compute_s + UNITS * (gathers * GATHER_S + micro_batches * SCATTER_S)
+    assert replay(point, asked).end_s == pytest.approx(expected_s)
+    assert point.bound(asked) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_zero2_hides_all_buckets_but_the_last_and_then_gathers(scenario, micro_batches):
+    point = zero(2, micro_batches=micro_batches)
+    expected_s = 2 * UNITS * 3.0 + SCATTER_S + UNITS * (STEP_S + GATHER_S)
+    assert replay(point, scenario()).end_s == pytest.approx(expected_s)
+    assert point.bound(scenario()) == pytest.approx(expected_s)
+
+
+def test_zero2_is_done_when_the_weights_are_gathered(scenario):
+    result = run_training(zero(2), scenario()).expected
+    assert result.exposed_communication_s == pytest.approx(SCATTER_S + UNITS * GATHER_S)
+    assert result.idle_s == pytest.approx(SCATTER_S + UNITS * GATHER_S)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("frozen_s", [None, 0.25])
+def test_zero3_waits_for_a_unit_used_twice_in_a_row_for_the_first_and_for_the_last_scatter(
+    scenario, micro_batches, frozen_s
+):
+    point = zero(3, micro_batches=micro_batches)
+    compute_s = 2 * ((frozen_s or 0.0) + UNITS * 3.0) + UNITS * STEP_S
+    expected_s = compute_s + 2 * micro_batches * GATHER_S + SCATTER_S
+    assert replay(point, scenario(frozen_s=frozen_s)).end_s == pytest.approx(expected_s)
+    assert point.bound(scenario(frozen_s=frozen_s)) == pytest.approx(expected_s)
+
+
+def test_zero3_gathers_the_next_unit_when_the_one_before_is_freed(scenario):
+    trace = replay(zero(3), scenario())
+    ends = dict(zip(map(str, trace.plan.order[0]), trace.ends[0], strict=True))
+    starts = [
+        start
+        for collective, (start, _) in zip(trace.plan.collectives, trace.collectives, strict=True)
+        if collective.operation == "all_gather"
+    ]
+    # The second follows the first on the wire; the last unit's backward has it gathered again after its forward.
+    first_two = [0.0, GATHER_S]
+    freed = [ends["0F0"], ends["2F0"], ends["2F0"] + GATHER_S, ends["2B0"]]
+    assert starts == pytest.approx([*first_two, *freed])
+
+
+def test_gathers_and_scatters_keep_the_order_in_which_they_can_start(scenario):
+    plan = zero(3, micro_batches=2).plan(scenario())
+    found = "".join("G" if c.operation == "all_gather" else "S" for c in plan.collectives)
+    # Two gathers begin a pass, one more follows each use; backwards scatter, too.
+    assert found == "GGGGGGSSGGSGGGGSSS"
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_zero3_without_compute_takes_what_is_exchanged(scenario, micro_batches):
+    asked = scenario(forward_s=0.0, component={"backward_s": [0.0] * UNITS})
+    point = zero(3, micro_batches=micro_batches)
+    expected_s = UNITS * (micro_batches * (2 * GATHER_S + SCATTER_S) + STEP_S)
+    assert replay(point, asked).end_s == pytest.approx(expected_s)
+    assert point.bound(asked) == pytest.approx(expected_s)
+
+
+def test_compute_beside_a_collective_takes_longer(scenario):
+    slow_s, fast_s = (replay(zero(3), scenario(slowdown=slowdown)).end_s for slowdown in (1.5, 1.0))
+    # All are hidden but the first gather, the second of the last unit, and the last scatter.
+    hidden_s = (2 * UNITS - 2) * GATHER_S + (UNITS - 1) * SCATTER_S
+    assert slow_s == pytest.approx(fast_s + hidden_s * (1 - 1 / 1.5))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("overlap", ["buckets", "none"])
+def test_on_one_gpu_there_is_nothing_to_share(scenario, stage, overlap):
+    point, alone = zero(stage, overlap=overlap, micro_batches=2), scenario(num_gpus=1, frozen_s=0.25)
+    ddp = run_training(make_strategy("ddp", {"micro_batches": 2}), alone).expected
+    found = run_training(point, alone).expected
+    assert found.iteration_s == pytest.approx(ddp.iteration_s)
+    assert (found.collective_bytes, found.peak_memory_bytes) == (0.0, ddp.peak_memory_bytes)
+    assert least_memory_bytes(point, alone) == ddp.peak_memory_bytes
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("stage", "sharded"), [(2, ("gradients", "optimizer")), (3, ("weights", "gradients", "optimizer"))]
+)
+def test_each_gpu_keeps_its_part_of_the_states_and_all_that_is_frozen(scenario, recipe, stage, sharded):
+    asked = scenario(memory_recipe=recipe, frozen_s=0.25, component={"locked": (1,)})
+    whole = {b.name: b.size_bytes for b in make_strategy("ddp", {}).plan(asked).resident[0]}
+    found = {b.name: b.size_bytes for b in zero(stage).plan(asked).resident[0]}
+    assert found == {name: size / GPUS if name in sharded else size for name, size in whole.items()}
+    assert found["frozen weights"] == 2 * (UNIT_PARAMETERS + 10**6)
+
+
+@pytest.mark.parametrize("overlap", ["buckets", "none"])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_zero2_holds_a_bucket_or_all_gradients_beside_the_activations(scenario, overlap, micro_batches):
+    trace = replay(zero(2, overlap=overlap, micro_batches=micro_batches), scenario())
+    trained, local = UNITS * UNIT_PARAMETERS, 2 // micro_batches
+    state = trained * (2 + 16 / GPUS)
+    whole = 1 if overlap == "buckets" else UNITS
+    expected = state + UNITS * local * SAVED_BYTES + whole * 4 * UNIT_PARAMETERS
+    assert resident_bytes(trace).tolist() == [state]
+    assert peak_memory_bytes(trace).tolist() == [expected]
+    assert least_memory_bytes(zero(2, overlap=overlap, micro_batches=micro_batches), scenario()) == expected
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_zero3_holds_two_units_and_the_gradients_of_one_beside_the_activations(scenario, micro_batches):
+    trace = replay(zero(3, micro_batches=micro_batches), scenario())
+    state = UNITS * UNIT_PARAMETERS * 18 / GPUS
+    activations = UNITS * (2 // micro_batches) * SAVED_BYTES
+    # When the last unit's backward ends it still has its weights, the unit before has been gathered.
+    expected = state + activations + (2 * 2 + 4) * UNIT_PARAMETERS
+    assert resident_bytes(trace).tolist() == [state]
+    assert peak_memory_bytes(trace).tolist() == [expected]
+    least = least_memory_bytes(zero(3, micro_batches=micro_batches), scenario())
+    assert least == expected - 2 * UNIT_PARAMETERS
+
+
+def test_zero3_without_overlap_holds_one_unit(scenario):
+    trace = replay(zero(3, overlap="none"), scenario())
+    state = UNITS * UNIT_PARAMETERS * 18 / GPUS
+    expected = state + UNITS * 2 * SAVED_BYTES + (2 + 4) * UNIT_PARAMETERS
+    assert peak_memory_bytes(trace).tolist() == [expected]
+    assert least_memory_bytes(zero(3, overlap="none"), scenario()) == expected
+
+
+def most_held(trace, size_bytes):
+    """How many tensors of a size lie on the only simulated device at once."""
+    _, _, changes = memory_events(trace)
+    held = [0]
+    for change in changes:
+        held.append(held[-1] + int(change == size_bytes) - int(change == -size_bytes))
+    assert held[-1] == 0
+    return max(held)
+
+
+@pytest.mark.parametrize("bandwidth", [WIRE, WIRE / 100, WIRE / 1000])
+def test_however_slow_the_links_never_more_than_two_units_are_gathered(scenario, bandwidth):
+    trace = simulate(zero(3, micro_batches=2).plan(scenario(bandwidth=bandwidth, units=6)))
+    assert most_held(trace, 2 * UNIT_PARAMETERS) == 2
+
+
+def test_with_checkpointing_each_unit_keeps_its_input_and_each_skip_is_kept_once(scenario):
+    component = {"output_bytes": 3e6, "carried_bytes": 1e6, "skips": [(0, 5), (1, 4), (2, 3)]}
+    asked = scenario(units=6, checkpointing="full", component=component)
+    trace = replay(zero(3, overlap="none"), asked)
+    # Five inputs that are the outputs of the units before, which the skips are too; one context; the layer at work.
+    kept = 2 * (5 * 3e6 + 1e6)
+    state = 6 * UNIT_PARAMETERS * 18 / GPUS
+    assert resident_bytes(trace).tolist() == [state + 2 * SAVED_BYTES]
+    expected = state + 2 * SAVED_BYTES + kept + 6 * UNIT_PARAMETERS
+    assert peak_memory_bytes(trace).tolist() == [expected]
+
+
+def test_a_skip_from_within_a_unit_is_kept_beside_the_inputs(make):
+    unet = make.component(
+        "unet",
+        [1.0] * 4,
+        output_bytes=3e6,
+        skips=[(0, 3)],
+        parameters=UNIT_PARAMETERS // 2,
+        blocks=[0, 0, 1, 1],
+    )
+    asked = make.scenario(make.model(unet), make.cluster(), 2, 2, checkpointing="full")
+    trace = replay(zero(3, overlap="none"), asked)
+    unit_bytes = (2 + 4) * UNIT_PARAMETERS
+    assert (peak_memory_bytes(trace) - resident_bytes(trace)).tolist() == [3e6 + 3e6 + unit_bytes]
+
+
+@pytest.mark.parametrize("bandwidth", [WIRE, WIRE / 100, WIRE / 1000])
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_however_slow_the_links_zero2_holds_the_gradients_of_one_backward_and_a_bucket(
+    scenario, bandwidth, micro_batches
+):
+    asked = scenario(batch_size=16, bandwidth=bandwidth)
+    trace = replay(zero(2, micro_batches=micro_batches), asked)
+    assert most_held(trace, 4 * UNIT_PARAMETERS) <= UNITS + (micro_batches > 1)
+
+
+# Units.
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blocks", "boundaries"),
+    [
+        ([1.0, 1.0, 1.0], [0, 1, 2], (0, 1, 2, 3)),
+        ([0.5, 0.5, 1.0], [0, 1, 2], (0, 2, 3)),
+        ([0.5, 2.0, 0.5], [0, 0, 0], (0, 3)),
+        ([2.0, 2.0, 0.5, 0.25], [0, 0, 1, 2], (0, 4)),
+        ([1.0, 0.5, 1.0, 0.5], [0, 1, 2, 3], (0, 1, 4)),
+        ([0.1, 0.1], [0, 1], (0, 2)),
+        ([0.0, 1.0, 0.0, 1.0, 0.0], [0, 1, 2, 3, 4], (0, 2, 5)),
+    ],
+)
+def test_units_are_whole_blocks_of_enough_parameters(make, sizes, blocks, boundaries):
+    component = make.component("unet", [1.0] * len(sizes), blocks=blocks)
+    parameters = [int(size * UNIT_PARAMETERS) for size in sizes]
+    layers = [replace(layer, parameters=own) for layer, own in zip(component.layers, parameters, strict=True)]
+    component = replace(component, layers=tuple(layers))
+    cut = cut_units(make.scenario(make.model(component), make.cluster(), 1, 1), 0)
+    assert (cut.boundaries, cut.positions) == (boundaries, (0,) * (len(boundaries) - 1))
+
+
+def test_the_order_of_zero3_shows_its_units(scenario):
+    plan = zero(3, micro_batches=2).plan(scenario(batch_size=8, units=2).with_extra_forward(True))
+    assert format_order(plan.order) == ("0E0 1E0 0E1 1E1 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1 0O 1O\n")
+
+
+# Several backbones.
+
+
+@pytest.fixture
+def pair(make):
+    small = make.component("small", [0.5, 0.5], parameters=UNIT_PARAMETERS, saved_bytes=SAVED_BYTES)
+    large = make.component("large", [1.0, 1.5, 0.5], parameters=2 * UNIT_PARAMETERS, saved_bytes=SAVED_BYTES)
+    cluster = make.cluster(
+        make.link("nvswitch", WIRE), devices_per_node=8, slowdown=1.5, memory_bytes_per_s=1e10
+    )
+    return make.scenario(make.model(large, small), cluster, 4, 8)
+
+
+@pytest.mark.parametrize("extra_forward", [False, True])
+@pytest.mark.parametrize("overlap", ["buckets", "none"])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_backbones_one_after_the_other_take_the_sum_of_their_iterations(pair, stage, overlap, extra_forward):
+    point = zero(stage, overlap=overlap, micro_batches=2)
+    alone = [pair.only(backbone, 4).with_extra_forward(extra_forward) for backbone in pair.model.backbones]
+    both = pair.with_extra_forward(extra_forward)
+    assert replay(point, both).end_s == pytest.approx(sum(replay(point, one).end_s for one in alone))
+    assert point.bound(both) == pytest.approx(sum(point.bound(one) for one in alone))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_backbones_side_by_side_divide_their_states_among_their_own_gpus(pair, stage):
+    point = zero(stage, backbones="parallel")
+    found = [replay(*job) for job in jobs(point, pair)]
+    sharded = 16 if stage == 2 else 18
+    states = [
+        parameters * (18 - sharded + sharded / 2) for parameters in (6 * UNIT_PARAMETERS, 2 * UNIT_PARAMETERS)
+    ]
+    assert [resident_bytes(trace).tolist() for trace in found] == [[state] for state in states]
+    result = run_training(point, pair)
+    assert result.samples_per_s == pytest.approx(sum(8 / trace.end_s for trace in found))
+    assert result.expected.peak_memory_bytes == max(peak_memory_bytes(trace).max() for trace in found)
+
+
+def test_both_backbones_keep_their_parts_when_trained_one_after_the_other(pair):
+    (resident,) = resident_bytes(replay(zero(3), pair))
+    assert resident == 8 * UNIT_PARAMETERS * 18 / 4
