@@ -73,10 +73,13 @@ def synthesize(
         InputError: a programme is needed, and PuLP or HiGHS is not installed.
     """
     listed, bound_s = list_schedule(problem), lower_bound_s(problem)
-    if certificate and agree(bound_s, listed.makespan_s):
-        return Synthesis(bound_s, listed, True, CERTIFICATE)
+    certified = Synthesis(bound_s, listed, True, CERTIFICATE) if agree(bound_s, listed.makespan_s) else None
+    if certified and certificate:
+        return certified
     search = _Search(problem, bound_s, listed if certificate else None, monotonic() + time_limit_s)
     search.run()
+    if certified and search.found is None:
+        return certified
     found = search.found or listed
     proven = agree(search.bound_s, found.makespan_s)
     method = PROGRAMME if proven or found is not listed else LIST

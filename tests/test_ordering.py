@@ -149,6 +149,11 @@ def test_unlike_directions_are_close_to_their_bound(degree, micro_batches, share
     assert list_schedule(problem).makespan_s <= 1.07 * lower_bound_s(problem)
 
 
+def test_lags_lie_between_the_stages_of_a_chain_and_nowhere_else():
+    problem = replace(line(3, 1), forward_lag_s=(0.5, 0.25, 64.0), backward_lag_s=(32.0, 8.0, 16.0))
+    assert list_schedule(problem).makespan_s == 9 + 0.5 + 0.25 + 16 + 8 == lower_bound_s(problem)
+
+
 @derandomised
 @given(problems())
 def test_every_pass_runs_once_and_in_order_within_the_caps(problem):

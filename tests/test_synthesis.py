@@ -138,6 +138,10 @@ def test_whole_durations_are_solved_and_proven(seed):
         assert evaluate(problem, synthesis.ordering.rows).makespan_s == best
         assert fits(problem, synthesis.ordering.rows)
         assert synthesis.method == PROGRAMME or (certificate and synthesis.method == CERTIFICATE)
+        for row in synthesis.ordering.rows:
+            for lane in {action[:2] for action in row}:
+                numbers = [action.micro_batch for action in row if action[:2] == lane]
+                assert numbers == sorted(numbers)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -198,6 +202,14 @@ def test_bytes_that_differ_by_stage_are_counted():
     assert synthesis.ordering.makespan_s == BruteForce(problem).run()
 
 
+def test_micro_batches_in_flight_are_limited():
+    problem = replace(wave_problem(3, 4), in_flight=(2,) * 6)
+    synthesis = synthesize(problem, certificate=False)
+    assert synthesis.proven
+    assert synthesis.ordering.makespan_s == 42 > synthesize(wave_problem(3, 4)).ordering.makespan_s
+    assert fits(problem, synthesis.ordering.rows)
+
+
 def test_no_room_for_one_micro_batch_is_one_clear_line():
     with pytest.raises(
         InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 0 \(stages 0, 3\), which may hold 1$"
@@ -210,6 +222,14 @@ def test_what_no_time_is_given_for_is_not_called_proven():
     synthesis = synthesize(problem, 0.0)
     assert (synthesis.bound_s, synthesis.ordering.makespan_s) == (60, 61)
     assert (synthesis.proven, synthesis.method) == (False, LIST)
+
+
+def test_a_solver_that_ran_out_of_time_has_refuted_nothing():
+    """HiGHS takes seconds for this, and PuLP calls what it has at the limit optimal."""
+    synthesis = synthesize(wave_problem(8, 8, 2), 0.3)
+    assert (synthesis.bound_s, synthesis.ordering.makespan_s) == (124, 126)
+    assert (synthesis.proven, synthesis.method) == (False, LIST)
+    assert synthesize(wave_problem(8, 8), 0.3, certificate=False).method == CERTIFICATE
 
 
 def test_a_programme_too_large_to_write_is_left_alone():
@@ -364,16 +384,16 @@ def test_torch_gets_its_csv_on_stdout_and_nothing_else(sim):
 
 
 def test_layout_durations_and_lag_are_as_given(sim):
-    _, out, _ = sim(
-        "--pipeline-degree 2 --micro-batches 2 --stages 3 --positions 0,1,1 --forward 1,2,3 --backward 4 --lag 0.5"
-        " --json"
+    arguments = (
+        "--pipeline-degree 2 --stages 3 --positions 0,1,1 --forward 1,2,3 --backward 4 --lag 0.5 --json"
     )
-    result = json.loads(out)
+    one, two = (json.loads(sim(f"{arguments} --micro-batches {count}")[1]) for count in (1, 2))
+    assert one["makespan"] == 1 + 0.5 + 2 + 3 + 4 + 4 + 0.5 + 4
     problem = Problem(
         (1.0, 2.0, 3.0), (4.0,) * 3, (0, 1, 1), (Chain((0, 1, 2), (0, 1)),), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0)
     )
-    assert result["proven"]
-    assert result["makespan"] == BruteForce(problem).run()
+    assert two["proven"]
+    assert two["makespan"] == BruteForce(problem).run()
 
 
 @pytest.mark.parametrize(
