@@ -193,7 +193,7 @@ def _groups(points: Iterable[Point]) -> list[list[Point]]:
     """Return the points to be bounded, by what they share; groups of the longest orders first."""
     groups: dict[tuple[int, int], list[Point]] = {}
     for point in points:
-        shape = tuple(point.parameters.get(key, 1) for key in ("pipeline_degree", "micro_batches"))
+        shape = getattr(point.strategy, "pipeline_degree", 1), getattr(point.strategy, "micro_batches", 1)
         if shape[1] > MAX_MICRO_BATCHES:
             point.reason = (
                 f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"

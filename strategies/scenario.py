@@ -144,12 +144,24 @@ class Scenario:
     def _question(self) -> TrainingWorkload:
         return replace(self.workload, extra_forward=False)
 
+    @cached_property
+    def _kept(self) -> dict[Hashable, Any]:
+        """What is kept for this workload."""
+        kept: dict[Hashable, Any] = self._memo.setdefault(self._question, {})
+        return kept
+
+    @cached_property
+    def _iterations(self) -> "dict[bool, Scenario]":
+        """The scenarios of the iterations that run, and do not run, the extra forward pass."""
+        workloads = {extra: replace(self.workload, extra_forward=extra) for extra in (False, True)}
+        return {extra: replace(self, workload=workload) for extra, workload in workloads.items()}
+
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what ``make`` makes, made once for each key and workload; the extra forward makes no difference."""
-        key = (self._question, key)
-        if key not in self._memo:
-            self._memo[key] = make()
-        value: T = self._memo[key]
+        kept = self._kept
+        if key not in kept:
+            kept[key] = make()
+        value: T = kept[key]
         return value
 
     def only(self, backbone: int, num_gpus: int) -> "Scenario":
@@ -164,4 +176,4 @@ class Scenario:
 
     def with_extra_forward(self, extra_forward: bool) -> "Scenario":
         """Return the scenario of the iterations that run, or do not run, the extra forward pass."""
-        return replace(self, workload=replace(self.workload, extra_forward=extra_forward))
+        return self._iterations[extra_forward]
