@@ -100,6 +100,13 @@ class Prediction:
         """Simulated over published, less one; None where the published number is 0."""
         return self.simulated / self.row.value - 1 if self.row.value else None
 
+    @property
+    def error(self) -> str:
+        """The relative error in words; where the published number is a bound, whether it holds."""
+        if self.row.metric.endswith("_below"):
+            return "holds" if self.simulated < self.row.value else "does not hold"
+        return "-" if self.relative_error is None else f"{self.relative_error:+.1%}".replace("-0.0%", "+0.0%")
+
 
 @dataclass(frozen=True, slots=True)
 class Section:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from profiles.clusters import Cluster, load_cluster
-from profiles.components import Component
+from profiles.components import Component, Layer
 from profiles.costs import ComponentCosts, FloatArray
 from profiles.models import MeasuredTime, Model, load_model
 from sim.experiment import TrainingResult
@@ -18,11 +18,23 @@ TWO_BATCHES: Final = (1, 2)
 LARGE_BATCH: Final = 64
 """The local batch at which the longest layers of DiffusionPipe's Fig. 5 are given."""
 
+HEAD_CHANNELS: Final = 32
+"""Of the widened U-Nets: self-attention takes 4 FLOP per score and channel."""
+SCORE_PASSES: Final = 4
+"""Unfused attention writes its scores, reads and writes them for the softmax, and reads them again: an estimate."""
 
-def scenario(model: str | Model, cluster: str, num_gpus: int, batch_size: int, **options: Any) -> Scenario:  # noqa: ANN401
-    """Return what is trained where, by names or with a model at hand."""
+
+def scenario(
+    model: str | Model,
+    cluster: str | Cluster,
+    num_gpus: int,
+    batch_size: int,
+    **options: Any,  # noqa: ANN401
+) -> Scenario:
+    """Return what is trained where, by names or with model and cluster at hand."""
     of = _model(model) if isinstance(model, str) else model
-    return Scenario.of(of, _cluster(cluster), TrainingWorkload(num_gpus, batch_size, **options))
+    where = _cluster(cluster) if isinstance(cluster, str) else cluster
+    return Scenario.of(of, where, TrainingWorkload(num_gpus, batch_size, **options))
 
 
 @cache
@@ -33,6 +45,12 @@ def _model(name: str) -> Model:
 @cache
 def _cluster(name: str) -> Cluster:
     return load_cluster(name)
+
+
+@cache
+def with_collectives_of(name: str, other: str) -> Cluster:
+    """Return a cluster whose collectives reach the shares of its bandwidths that another's reach."""
+    return replace(_cluster(name), collectives=_cluster(other).collectives)
 
 
 def best(point: Scenario, strategy: str, **fixed: Any) -> TrainingResult | None:  # noqa: ANN401
@@ -102,3 +120,50 @@ def _times(
 
 def _changed(model: Model, change: Callable[[Component], Component]) -> Model:
     return replace(model, components=tuple(change(component) for component in model.components))
+
+
+def in_half_precision(name: str) -> Model:
+    """Return a model counted in single precision with all its bytes halved; its FLOP stay."""
+    model = _model(name)
+    assert model.dtype == "float32"
+
+    def halve(layer: Layer) -> Layer:
+        return replace(
+            layer,
+            moved_bytes=layer.moved_bytes / 2,
+            output_bytes=layer.output_bytes / 2,
+            saved_bytes=layer.saved_bytes / 2,
+        )
+
+    def halve_all(component: Component) -> Component:
+        halved = _with_layers(component, halve)
+        return replace(halved, carried_bytes=component.carried_bytes / 2)
+
+    return replace(_changed(model, halve_all), dtype="float16")
+
+
+def with_unfused_attention(model: Model) -> Model:
+    """Return a model whose self-attention writes and reads its score matrices.
+
+    ``SCORE_PASSES`` times over, in the model's type; saved bytes stay, as if they were computed again.
+    """
+    size = {"float32": 4, "float16": 2}[model.dtype]
+
+    def unfuse(layer: Layer) -> Layer:
+        scores = layer.attention_flop / (4 * HEAD_CHANNELS)
+        return replace(layer, moved_bytes=layer.moved_bytes + SCORE_PASSES * size * scores)
+
+    return _changed(model, lambda component: _with_layers(component, unfuse))
+
+
+def with_more_traffic(model: Model, factor: float) -> Model:
+    """Return a model whose memory traffic takes that much longer."""
+
+    def slow(layer: Layer) -> Layer:
+        return replace(layer, moved_bytes=layer.moved_bytes * factor)
+
+    return _changed(model, lambda component: _with_layers(component, slow))
+
+
+def _with_layers(component: Component, change: Callable[[Layer], Layer]) -> Component:
+    return replace(component, layers=tuple(change(layer) for layer in component.layers))

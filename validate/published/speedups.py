@@ -12,15 +12,14 @@ from typing import Final
 
 from profiles.models import Model
 from sim.experiment import TrainingResult
-from strategies.registry import all_strategies
 from strategies.scenario import Scenario
 from validate.published.ratios import CONTROLNETS
 from validate.published.rows import Prediction, Section, percent, published, the_published
 from validate.published.scenes import best, fastest, scenario, with_all_gradients, with_long_layers
 
-DRAWS: Final = ((0.0, "iteration"), (0.5, "iteration"), (0.5, "rank"))
+DRAWS: Final = ((0.5, "iteration"), (0.0, "iteration"), (0.5, "rank"))
 """Probability of the extra forward pass, and who draws it."""
-OVERLAPS: Final = ("buckets", "none")
+OVERLAPS: Final = ("none", "buckets")
 FILLS: Final = ("partial", "full", "none")
 LONG_LAYERS: Final = (1, 2)
 """The first two ResNets of a VAE encoder, at full resolution."""
@@ -77,18 +76,18 @@ def speed_ups(
             fastest(point, "diffusionpipe", fill="partial"),
             fastest(point, "gpipe", pipeline_degree=2, micro_batches=4),
             {overlap: fastest(point, "ddp", overlap=overlap) for overlap in OVERLAPS},
-            best(point, "zero3", overlap="none") if "zero3" in all_strategies() else None,
+            best(point, "zero3", overlap="none"),
         )
 
 
 def one_node() -> Section:
     """Return section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
     cases = [*speed_ups("sd21", "sd21", 8, 256)]
-    cases += [case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[1:2])]
+    cases += [case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[:1])]
     predictions = [p for case in cases if case.model == "sd21" for p in _ratios(case, "sd21")]
     for case in cases:
         row = the_published("Fig. 14", model=case.model.removesuffix("-hint-vae"))
-        setting = f"{case.model}; self-conditioning {case.drawn}; the published number is a bound"
+        setting = f"{case.model}; self-conditioning {case.drawn}"
         predictions.append(Prediction(row, case.pipe.bubble_ratio, setting))
     return Section(
         "DiffusionPipe, section 6.1 and Fig. 14: 8 GPUs, batch 256, the best (P, M, D) of each",
@@ -106,13 +105,15 @@ def eight_nodes() -> Section:
     every = with_all_gradients("controlnet-hint-vae", "p4de")
     cases = [
         *speed_ups("controlnet-hint-vae", "controlnet-hint-vae", 64, 2048),
-        *speed_ups("controlnet-hint-vae, all gradients", every, 64, 2048, DRAWS[1:2]),
-        *speed_ups("controlnet", "controlnet", 64, 2048, DRAWS[1:2]),
+        *speed_ups("controlnet-hint-vae, all gradients", every, 64, 2048, DRAWS[:1]),
+        *speed_ups("controlnet", "controlnet", 64, 2048, DRAWS[:1]),
     ]
     return Section(
         "DiffusionPipe, section 6.1: 64 GPUs, batch 2048, the best (P, M, D) of each",
         HEADER,
         [_published_row("controlnet"), *map(_speed_up_row, cases)],
+        "With the gradients of the locked U-Net reduced too, as Table 2 asks for, both gains come close to what is"
+        " printed: a pipeline reduces half of them per device, and hides the reduction under frozen work.",
         predictions=[p for case in cases for p in _ratios(case, "controlnet")],
     )
 
@@ -123,8 +124,8 @@ HEADER: Final = (
     "DiffusionPipe, samples/s",
     "bubble",
     "over GPipe",
-    "over DDP, in buckets",
     "over DDP, after the backward",
+    "over DDP, in buckets",
     "over ZeRO-3, after the backward",
 )
 
@@ -169,34 +170,36 @@ def _ratios(case: SpeedUp, model: str) -> Iterator[Prediction]:
 
 def ablation() -> Section:
     """Return Fig. 15: what filling, and partial batches, are worth on 8 GPUs."""
-    long_layers = with_long_layers("controlnet", "p4de", LONG_LAYERS, LONG_S)
-    models: dict[str, str | Model] = {
-        "controlnet": "controlnet",
-        "controlnet-hint-vae": "controlnet-hint-vae",
-        "controlnet, two long VAE layers": long_layers,
-        "sd21": "sd21",
-    }
     rows: list[list[str]] = []
     predictions: list[Prediction] = []
-    for name, model in models.items():
+    for name, model in _ablated_models():
         for batch in (256, 384):
             filled = _filled(scenario(model, "p4de", 8, batch))
             rows.append([name, f"{batch}", *_losses(filled)])
-            if name != "sd21":
-                predictions += _ablated(filled, batch, name)
+            predictions += _ablated(filled, batch, name)
+    rows.append(["sd21", "256", *_losses(_filled(scenario("sd21", "p4de", 8, 256)))])
     return Section(
         "DiffusionPipe, Fig. 15: 8 GPUs, the best (P, M, D) of each, self-conditioning in half of all iterations",
-        [
+        (
             "model",
             "batch",
             "partial batches, samples/s",
             "whole layers only",
             "nothing filled",
             "whole layers gain",
-        ],
+        ),
         rows,
-        predictions=predictions,
+        "Published for ControlNet: -10.9 % and -17.6 % at batch 256, and at 384 no gain of whole layers. Here their"
+        " gain shrinks to a few percent once the time of the VAE encoder is concentrated in two layers as in Fig. 5,"
+        " more than 400 ms each on a stack 2.5 times slower; it does not vanish, for layers beside them still fit.",
+        predictions,
     )
+
+
+def _ablated_models() -> Iterator[tuple[str, str | Model]]:
+    for name in CONTROLNETS:
+        yield name, name
+        yield f"{name}, two long VAE layers", with_long_layers(name, "p4de", LONG_LAYERS, LONG_S)
 
 
 def _filled(point: Scenario) -> dict[str, TrainingResult]:

@@ -1,0 +1,207 @@
+"""PULSE's published numbers beside the simulator's, as far as they are promised to agree."""
+
+from dataclasses import replace
+
+import pytest
+
+from profiles.models import load_model
+from validate.published.costs import COSTS, SLOWER, costs_of
+from validate.published.hybrids import degrees, largest_by_equation, messages
+from validate.published.imbalance import gains, longest_stages, partition_speed_ups
+from validate.published.rows import published, the_published
+from validate.published.scenes import HEAD_CHANNELS, SCORE_PASSES, in_half_precision
+from validate.published.settings import Setting, Task, base_of, changed, largest, over, run
+from validate.published.solving import solution_times, wave_s
+from validate.published.throughput import larger_models, two_nodes
+from validate.published.volumes import (
+    EXACT,
+    REASONS,
+    nearest,
+    pipeline_volumes,
+    readings,
+    reduced,
+    volume,
+)
+
+
+def predicted(section, **wanted):
+    """The predictions whose published rows have the wanted values."""
+    return [p for p in section.predictions if all(getattr(p.row, k) == v for k, v in wanted.items())]
+
+
+def test_five_cells_of_table_3_are_on_the_wire_to_the_last_printed_digit():
+    section = pipeline_volumes()
+    exact = {
+        (p.row.method, p.row.model, p.row.cluster)
+        for p in section.predictions
+        if abs(p.relative_error) < EXACT
+    }
+    assert exact == {
+        ("pulse", "uvit-2.7b", "v100-2node"),
+        ("pulse", "uvit-2.7b", "ascend910a-8node"),
+        ("pulse", "hunyuan-3b", "v100-2node"),
+        ("pulse", "hunyuan-3b", "ascend910a-8node"),
+        ("1f1b", "uvit-2.7b", "v100-2node"),
+    }
+
+
+def test_every_missed_cell_has_a_reason():
+    section = pipeline_volumes()
+    missed = {(p.row.method, p.row.model) for p in section.predictions if abs(p.relative_error) >= EXACT}
+    assert missed == set(REASONS)
+
+
+def test_hidden_states_are_counted_as_the_paper_counts_them():
+    task = Task("uvit-2.7b", "v100-2node", 16)
+    hidden = 258 * 2048 * 4 / 2**20
+    assert volume(task, "pulse", 4) == pytest.approx({"forwards": 6 * hidden, "both ways": 12 * hidden})
+    assert volume(task, "pulse", 8)["forwards"] == pytest.approx(14 * hidden)
+    assert volume(task, "1f1b", 4)["forwards"] == pytest.approx(51 * hidden)
+    assert volume(task, "wave", 4)["both ways"] == pytest.approx(156 * hidden)
+
+
+def test_what_is_carried_travels_forwards_only():
+    task = Task("hunyuan-1.5b", "v100-2node", 8)
+    model = load_model("hunyuan-1.5b").components[0]
+    found = volume(task, "pulse", 2)
+    assert 2 * found["forwards"] - found["both ways"] == pytest.approx(2 * model.carried_bytes / 2**20)
+
+
+def test_the_volume_of_hunyuan_grows_exactly_sevenfold_from_two_to_eight_devices():
+    two, eight = (p.simulated for p in predicted(messages(), model="hunyuan-1.5b"))
+    assert eight == pytest.approx(7 * two)
+    assert [f"{two:.1f}", f"{eight:.1f}"] == ["13.6", "95.3"]
+
+
+def test_the_nearest_reading_is_named():
+    (row,) = published("Table III", model="uvit-2.7b", cluster="v100-2node", method="pulse")
+    assert str(nearest(row, readings(row))) == "P = 4, both ways"
+
+
+def test_zero_2_reduces_every_gradient_once_less_its_own_share():
+    parameters = load_model("uvit-2.7b").components[0].parameters
+    for task in (Task("uvit-2.7b", "v100-2node", 16), Task("uvit-2.7b", "ascend910a-8node", 64)):
+        share = (task.num_gpus - 1) / task.num_gpus
+        assert reduced(task, 16) == pytest.approx(share * parameters * 2 / 16 / 2**20)
+
+
+def test_the_volumes_of_zero_2_give_the_micro_batches_away():
+    found = {
+        model: base_of(Task(model, "v100-2node", 16)) for model in ("uvit-2.7b", "sdv2-4.6b", "hunyuan-3b")
+    }
+    assert [setting.micro_batch for setting in found.values()] == [16, 32, 2]
+    assert [setting.degree for setting in found.values()] == [4, 4, 8]
+
+
+def test_the_largest_micro_batches_are_the_printed_ones_and_twice_that_in_half_precision():
+    section = degrees()
+    assert [p.relative_error for p in predicted(section, metric="micro_batch")] == [0.0, 0.0]
+    task = Task("sdv2-1.7b", "v100-2node", 8)
+    for degree, printed in ((2, 16), (4, 32)):
+        half = Setting(degree, 1, costs="activations in half precision")
+        assert largest(task, half).micro_batch == 2 * printed
+        assert largest_by_equation(task, Setting(degree, 1)).micro_batch == printed
+
+
+def test_a_deeper_pipeline_of_uvit_is_slower_as_printed():
+    two, eight = (p.simulated for p in predicted(degrees(), model="uvit-1b"))
+    assert eight / two == pytest.approx(114.7 / 134.7, rel=0.1)
+
+
+def test_a_larger_uvit_gains_what_is_printed_over_the_better_pipeline():
+    base, *_ = larger_models().predictions
+    assert base.setting.startswith("P = 4")
+    assert base.simulated == pytest.approx(1.571, rel=0.05)
+
+
+def test_the_first_prediction_of_the_two_nodes_is_the_base_setting():
+    section = two_nodes()
+    first = predicted(section, method="pulse")[0]
+    assert first.setting == "P = 4, micro-batch 32; base"
+    assert first.simulated == pytest.approx(274.6, rel=0.25)
+    assert all(p.simulated > 1 for p in predicted(section, method="pulse/1f1b"))
+
+
+def test_settings_change_one_thing_of_the_base():
+    base = Setting(4, 16)
+    names = ("degree", "micro_batch", "placement", "p2p", "costs", "recipe", "collectives")
+    for words, setting in changed(base):
+        different = [name for name in names if getattr(setting, name) != getattr(base, name)]
+        assert len(different) == (words != "base")
+
+
+def test_what_zero_2_loses_follows_the_efficiency_of_its_collectives():
+    task = Task("hunyuan-3b", "ascend910a-8node", 64)
+    base = base_of(task)
+    line_rate, measured = over(task, base, "zero2"), over(task, replace(base, collectives="p4de"), "zero2")
+    assert line_rate < 1.4
+    assert measured == pytest.approx(the_published("VII-A", method="pulse/zero2", num_gpus=64).value, rel=0.1)
+
+
+def test_a_setting_that_cannot_exist_gives_no_result():
+    assert run(Task("uvit-2.7b", "v100-2node", 16), Setting(16, 1), "1f1b") is not None
+    assert run(Task("sdv2-4.6b", "v100-2node", 16), Setting(16, 1), "wave") is None
+    assert over(Task("sdv2-4.6b", "v100-2node", 16), Setting(16, 1), "wave") is None
+
+
+def test_an_imbalance_of_three_comes_with_half_the_longest_stage():
+    section = longest_stages()
+    base, *_ = predicted(section, item="IV-B")
+    assert base.setting == f"{COSTS[0]}; P = 4"
+    assert base.simulated == pytest.approx(0.35, abs=0.03)
+    slow = {p.row.item: p.simulated for p in section.predictions if p.setting == f"{COSTS[-1]}; P = 4"}
+    assert slow["IV-A"] == pytest.approx(3, rel=0.05)
+    assert slow["IV-B"] == pytest.approx(0.512, rel=0.1)
+
+
+def test_equation_15_gives_the_printed_gain_where_the_replay_gives_less():
+    section = partition_speed_ups()
+    by_setting = {p.setting: p.simulated for p in section.predictions}
+    at = "attention unfused; P = 8; "
+    assert by_setting[at + "by Eq. 15"] == pytest.approx(1.855, rel=0.06)
+    assert 1 < by_setting[at + "blocking"] < 1.5
+
+
+def test_a_uniform_transformer_gains_next_to_nothing_from_its_partition():
+    (gain,) = (g for g in gains(load_model("uvit-1b"), 8, "overlapped") if g.degree == 4)
+    assert gain.faster == pytest.approx(1, abs=0.05)
+
+
+def test_half_precision_halves_bytes_and_nothing_else():
+    single, half = load_model("uvit-1b").components[0], in_half_precision("uvit-1b").components[0]
+    for before, after in zip(single.layers, half.layers, strict=True):
+        assert 2 * after.output_bytes == before.output_bytes
+        assert 2 * after.saved_bytes == before.saved_bytes
+        assert (
+            replace(
+                after,
+                output_bytes=before.output_bytes,
+                saved_bytes=before.saved_bytes,
+                moved_bytes=before.moved_bytes,
+            )
+            == before
+        )
+
+
+def test_unfused_attention_moves_its_scores_and_slower_memory_moves_more():
+    models = costs_of("sdv2-1.7b")
+    single, unfused, slower = (models[name].components[0].layers for name in (COSTS[0], COSTS[3], COSTS[4]))
+    for one, other, slow in zip(single, unfused, slower, strict=True):
+        scores = one.attention_flop / (4 * HEAD_CHANNELS)
+        assert other.moved_bytes - one.moved_bytes == pytest.approx(4 * SCORE_PASSES * scores)
+        assert slow.moved_bytes == SLOWER * other.moved_bytes
+    assert all(layer.moved_bytes == 0 for layer in models[COSTS[2]].components[0].layers)
+
+
+@pytest.mark.parametrize("certificate", [True, False])
+def test_the_wave_of_four_devices_is_synthesised_with_proof(certificate):
+    _, makespan = wave_s(certificate=certificate)
+    assert makespan == 10 * 4 - 4
+
+
+def test_solution_times_stand_beside_the_published_ones_of_models_with_frozen_parts():
+    section = solution_times()
+    filled = {p.row.model for p in section.predictions if p.row.method == "filling"}
+    assert filled == {"sd21", "controlnet"}
+    partitioned = {p.row.model for p in section.predictions if p.row.method == "partition"}
+    assert partitioned == {"sd21", "controlnet", "cdm-lsun", "cdm-imagenet"}

@@ -1,0 +1,106 @@
+"""Solution times that the papers print, beside those of the same problems here, on one core.
+
+They depend on the machine; no test asserts them.
+
+Source: Tian et al., DiffusionPipe, appendix C, Table 5; PULSE, section V-B.
+"""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from profiles.models import load_model
+from sim.engine import simulate
+from sim.experiment import bound
+from sim.sweep import find_points
+from strategies.network import network_of
+from strategies.ordering import wave_problem
+from strategies.registry import make_strategy
+from strategies.strategy import Refining, Strategy
+from strategies.synthesis import synthesize
+from validate.published.rows import Prediction, Section, published, the_published
+from validate.published.scenes import scenario
+
+GPUS: Final = 64
+BATCH_SIZE: Final = 2048
+"""The largest batch of the paper's single backbones on 64 GPUs; for cascades it is not printed."""
+SHAPE: Final = {"pipeline_degree": 4, "micro_batches": 4}
+"""A pipeline whose bubbles are filled: 4 stages, 4 micro-batches, as in the paper's Fig. 6."""
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def partition_s(model: str) -> tuple[float, int]:
+    """Return the seconds to partition a model's backbones for every point of DiffusionPipe, and the points.
+
+    The bound of each point is computed with it.
+    """
+    point = scenario(model, "p4de", GPUS, BATCH_SIZE)
+    points = find_points(point, ["diffusionpipe"], {"fill": "partial"})
+    strategies = [p.strategy for p in points if p.strategy is not None]
+
+    def solve() -> None:
+        for strategy in strategies:
+            bound(strategy, point)
+
+    return _seconds(solve), len(strategies)
+
+
+def filling_s(model: str) -> float:
+    """Return the seconds to fill all bubbles of one plan."""
+    point = scenario(model, "p4de", GPUS, BATCH_SIZE)
+    strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
+    plan = strategy.plan(point)
+    trace = simulate(plan, network_of(point, plan.placement))
+    assert isinstance(strategy, Refining)
+    refine = strategy.refine
+    return _seconds(lambda: refine(point, trace))
+
+
+def wave_s(*, certificate: bool) -> tuple[float, float]:
+    """Return the seconds to synthesise the wave of 4 devices and 4 micro-batches with proof, and its makespan.
+
+    Args:
+        certificate: the lower bound may be the proof; else the integer programme has to find it.
+    """
+    problem = wave_problem(SHAPE["pipeline_degree"], SHAPE["micro_batches"], 1)
+    start = perf_counter()
+    found = synthesize(problem, certificate=certificate)
+    assert found.proven
+    return perf_counter() - start, found.ordering.makespan_s
+
+
+def solution_times() -> Section:
+    """Return Table 5 of DiffusionPipe and the time of PULSE's integer programme."""
+    rows: list[list[str]] = []
+    predictions: list[Prediction] = []
+    for row in published("Table 5"):
+        if row.method == "filling" and not load_model(row.model).frozen:
+            continue
+        if row.method == "partition":
+            seconds, points = partition_s(row.model)
+            setting = f"one core, {points} points, bounds included"
+        else:
+            seconds, setting = filling_s(row.model), "one core, one plan"
+        predictions.append(Prediction(row, seconds, setting))
+        rows.append([f"{row.model}, {row.method}", f"{row.value:g} s", f"{seconds:.2g} s", setting])
+    row = the_published("V-B", method="ILP")
+    for certificate, how in (
+        (False, "the integer programme"),
+        (True, "list scheduling meets its lower bound"),
+    ):
+        seconds, makespan = wave_s(certificate=certificate)
+        setting = f"{how}, proven; {makespan:g} forwards long"
+        predictions.append(Prediction(row, seconds, setting))
+        rows.append(["wave, 4 devices, 4 micro-batches", row.note, f"{seconds:.2g} s", setting])
+    return Section(
+        "Solution times: DiffusionPipe, Table 5, 64 GPUs, and PULSE, section V-B",
+        ("problem", "published", "here", "how"),
+        rows,
+        "Measured when this is printed. Published partitions used 64 cores.",
+        predictions,
+    )
