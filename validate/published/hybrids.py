@@ -64,9 +64,9 @@ def degrees() -> Section:
         ("model", "samples/s, published", "micro-batch", "samples/s, simulated", "micro-batch", "by Eq. 14"),
         rows,
         "The printed micro-batches come out exactly, by replay and by Eq. 14, with activations in single precision; in"
-        " half precision they would be twice as large. Absolute rates are 1.2 to 1.6 times too high, as the device file"
-        " warns. The U-Net's printed gain from P = 2 to 4 is that of a larger micro-batch on kernels; rates that do not"
-        " depend on the batch cannot show it.",
+        " half precision they would be twice as large. Absolute rates are 1.2 to 1.6 times too high; the device file"
+        " warns of 1.1 to 1.5. The U-Net's printed gain from P = 2 to 4 is that of a larger micro-batch on kernels;"
+        " rates that do not depend on the batch cannot show it.",
         predictions,
     )
 
