@@ -211,6 +211,7 @@ def replay_variants(strategy: Strategy, scenario: Scenario) -> Replayed:
     return [(variant, replay(variant.strategy, variant.scenario)) for variant in variants(strategy, scenario)]
 
 
+@no_collection()
 def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
     """Return the result of one strategy on one scenario.
 
@@ -220,6 +221,7 @@ def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
     return summarize(strategy, scenario, replay_variants(strategy, scenario))
 
 
+@no_collection()
 def run_training_within(strategy: Strategy, scenario: Scenario, limit_s: float) -> TrainingResult | float:
     """Return the result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
 
@@ -229,12 +231,14 @@ def run_training_within(strategy: Strategy, scenario: Scenario, limit_s: float) 
     occurring = variants(strategy, scenario)
     expected_s = [variant.probability * variant.strategy.bound(variant.scenario) for variant in occurring]
     replayed: Replayed = []
-    for number, variant in enumerate(occurring):
-        if (known_s := _iteration_s(occurring, expected_s)) >= limit_s:
-            return known_s
-        replayed.append((variant, replay(variant.strategy, variant.scenario)))
-        expected_s[number] = variant.probability * replayed[-1][1].end_s
-    return summarize(strategy, scenario, replayed)
+    while (known_s := _iteration_s(occurring, expected_s)) < limit_s:
+        if len(replayed) == len(occurring):
+            return summarize(strategy, scenario, replayed)
+        variant = occurring[len(replayed)]
+        trace = replay(variant.strategy, variant.scenario)
+        expected_s[len(replayed)] = variant.probability * trace.end_s
+        replayed.append((variant, trace))
+    return known_s
 
 
 def summarize(strategy: Strategy, scenario: Scenario, replayed: Replayed) -> TrainingResult:
