@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Self
 
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
-from strategies.critical import MAX_PASSES, most_in_flight, order_bound
+from strategies.critical import most_in_flight, order_bound
 from strategies.linear import Rows, shapes
 from strategies.ordering import (
     evaluate,
@@ -32,6 +32,8 @@ Made for a backward of one forward, up to two rounds of micro-batches fill the p
 from more than two rounds on the last of them is as short as any. Found by trying all priorities, both ratios and up
 to 4 waves, 8 positions and 4 rounds.
 """
+STEADY: Final = 4
+"""Rounds of micro-batches after which a wave holds as much as it ever will, or nearly."""
 
 
 @lru_cache(maxsize=256)
@@ -53,6 +55,15 @@ def wave_order(degree: int, micro_batches: int, waves: int) -> Rows:
         return evaluate(problem, rows).makespan_s, max(peak_held_bytes(problem, rows))
 
     return min(orders, key=merit)
+
+
+@lru_cache(maxsize=256)
+def wave_in_flight(degree: int, micro_batches: int, waves: int) -> tuple[int, ...]:
+    """Return for each stage the micro-batches it holds at least when its position holds most.
+
+    A long order holds no less than the one of its first micro-batches: both begin alike.
+    """
+    return tuple(most_in_flight(wave_order(degree, min(micro_batches, STEADY * degree), waves)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +108,8 @@ class Wave:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Return bytes that the fullest device cannot do without."""
-        layout = self._layout(scenario)
-        quick = 2 * len(layout.stages) * self.micro_batches <= MAX_PASSES
-        in_flight = most_in_flight(self.order()) if quick else [1] * len(layout.stages)
-        return staged_least_memory(scenario, layout, in_flight)
+        in_flight = wave_in_flight(self.pipeline_degree, self.micro_batches, self.waves)
+        return staged_least_memory(scenario, self._layout(scenario), in_flight)
 
     def _layout(self, scenario: Scenario) -> Layout:
         shape = Shape(self.pipeline_degree, self.micro_batches, self.group_size or self.pipeline_degree)

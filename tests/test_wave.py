@@ -6,9 +6,10 @@ from profiles.errors import InfeasibleError, InputError
 from sim.engine import simulate
 from sim.memory import peak_memory_bytes, resident_bytes
 from strategies.actions import format_order
+from strategies.critical import most_in_flight
 from strategies.ordering import lower_bound_s, wave_problem
 from strategies.registry import make_strategy
-from strategies.wave import wave_order
+from strategies.wave import wave_in_flight, wave_order
 
 
 def symmetric(blocks):
@@ -181,3 +182,15 @@ def test_waves_that_the_blocks_do_not_suffice_for_are_refused(make):
 def test_there_is_no_wave_without_a_wave():
     with pytest.raises(InputError, match="--waves is 0, must be at least 1"):
         wave(2, 2, waves=0)
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3])
+@pytest.mark.parametrize("degree", [2, 3, 4])
+@pytest.mark.parametrize("extra", [1, 4, 12])
+def test_a_long_order_begins_like_a_shorter_one_and_holds_no_less(degree, waves, extra):
+    short, long = (wave_order(degree, count, waves) for count in (4 * degree, 4 * degree + extra))
+    held = most_in_flight(short)
+    assert wave_in_flight(degree, 4 * degree + extra, waves) == tuple(held)
+    assert all(least <= most for least, most in zip(held, most_in_flight(long), strict=True))
+    for before, after in zip(short, long, strict=True):
+        assert before[: len(before) // 3] == after[: len(before) // 3]
