@@ -318,7 +318,7 @@ STRATEGIES = ", ".join(all_strategies())
 REFUSED = [
     # commands and flags
     ("", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, strategies, run, sweep, schedule"),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, strategies, run, sweep, tune, schedule, synthesize"),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
     ("models --loud", "unknown flag --loud; choose from --json"),
