@@ -44,6 +44,10 @@ class Pulse:
         "local", "how skips travel: not at all, or with the hidden state", choices=("local", "relay")
     )
     waves: int = parameter(1, "times that the stages go down and up again over the positions")
+    in_flight: int = parameter(
+        2,
+        "most micro-batches between a stage's forward and its backward, in multiples of the pipeline degree",
+    )
 
     def plan(self, scenario: Scenario) -> Plan:
         """Return the plan of one iteration."""
@@ -62,7 +66,8 @@ class Pulse:
         together at the same time, list scheduling of messages that nobody waits for does not.
         """
         layout = self.layout(scenario)
-        problem = problem_of(scenario, layout, in_flight=(self.pipeline_degree,) * len(layout.stages))
+        ahead = self.in_flight * self.pipeline_degree
+        problem = problem_of(scenario, layout, in_flight=(ahead,) * len(layout.stages))
         if self.micro_batches > self.pipeline_degree:
             return list_schedule(problem)
         wave = evaluate(problem, wave_order(self.pipeline_degree, self.micro_batches, self.waves))
@@ -140,8 +145,10 @@ class Pulse:
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Yield every degree, group size and number of micro-batches that divides."""
-        return (cls(s.degree, s.micro_batches, s.group_size) for s in shapes(scenario, 2))
+        """Yield every degree, group size and number of micro-batches that divides; long orders also held short."""
+        for shape in shapes(scenario, 2):
+            for in_flight in (2, 1) if shape.micro_batches > shape.degree else (2,):
+                yield cls(shape.degree, shape.micro_batches, shape.group_size, in_flight=in_flight)
 
     def bound(self, scenario: Scenario) -> float:
         """Return seconds that no iteration can undercut."""

@@ -146,3 +146,13 @@ def test_results_give_the_point_again():
     result = run_training(Pulse(4, 4, 4), scenario)
     again = make_strategy("pulse", result.parameters)
     assert run_training(again, scenario).expected == result.expected
+
+
+def test_fewer_micro_batches_in_flight_trade_time_for_memory():
+    scenario = shipped("uvit-h", "p4de", 4, 64)
+    (fast, full), (slow, lean) = (
+        (result.expected.iteration_s, result.expected.peak_memory_bytes)
+        for result in (run_training(Pulse(4, 16, in_flight=ahead), scenario) for ahead in (2, 1))
+    )
+    assert fast < slow
+    assert lean < full
