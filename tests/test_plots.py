@@ -11,16 +11,23 @@ from sim.experiment import replay
 from sim.memory import peak_memory_bytes
 from sim.plots import (
     BubbleRatioInfo,
+    ScalingInfo,
     SweepInfo,
     SweepPoint,
+    Winner,
+    WinnersInfo,
     plot_bubble_ratios,
     plot_bubble_ratios_info,
     plot_memory,
     plot_memory_info,
+    plot_scaling,
+    plot_scaling_info,
     plot_sweep,
     plot_sweep_info,
     plot_timeline,
     plot_timeline_info,
+    plot_winners,
+    plot_winners_info,
     save_figure,
 )
 from sim.timelines import Bar
@@ -253,6 +260,91 @@ def test_a_sweep_in_which_nothing_fits_is_still_drawn():
 def test_a_sweep_without_a_simulated_row_is_refused():
     with pytest.raises(InputError, match="nothing to plot"):
         plot_sweep([BOUNDED, INFEASIBLE])
+
+
+def best(strategy, num_gpus, samples_per_s, batch_size=64, model="made", status="simulated"):
+    row = {
+        "status": status, "model": model, "cluster": "made", "num_gpus": num_gpus, "batch_size": batch_size,
+        "strategy": strategy,
+    }  # fmt: skip
+    return row | ({"samples_per_s": samples_per_s} if status == "simulated" else {"reason": "no"})
+
+
+def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
+    rows = [
+        best("ddp", 16, 10.0),
+        best("spp", 16, 12.5),
+        best("spp", 16, 11.0),
+        best("ddp", 8, 6.0),
+        best("spp", 8, 5.0),
+        best("spp", 8, 3.0, batch_size=32),
+        best("ddp", 16, 0.0, batch_size=32, status="infeasible"),
+    ]
+    assert plot_winners_info(rows, "num_gpus", "batch_size") == WinnersInfo(
+        down=[32, 64],
+        across=[8, 16],
+        winners=[
+            [Winner("spp", 3.0, None), None],
+            [Winner("ddp", 6.0, 0.0), Winner("spp", 12.5, 0.25)],
+        ],
+    )
+    assert plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
+
+
+def test_a_map_of_winners_says_who_by_how_much_and_where_nothing_fits():
+    rows = [best("ddp", 8, 6.0), best("spp", 16, 12.5), best("ddp", 16, 10.0), best("spp", 32, 20.0)]
+    rows.append(best("spp", 64, 0.0, status="infeasible"))
+    figure = plot_winners(rows, "num_gpus", "model", "Toy")
+    assert texts(figure) == [
+        "ddp\n6/s", "spp\n12.5/s\n+25.0 % over ddp", "spp\n20/s\nno ddp", "nothing fits"
+    ]  # fmt: skip
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16", "32", "64"]
+    assert (axes.get_xlabel(), axes.get_ylabel(), title(figure)) == ("GPUs", "model", "Toy")
+    assert axes.yaxis_inverted()
+    figure.draw_without_rendering()
+
+
+def test_words_along_an_axis_keep_their_order_and_numbers_ascend():
+    rows = [best("ddp", gpus, 1.0, model=model) for model in ("wide", "deep") for gpus in (64, 8)]
+    info = plot_winners_info(rows, "num_gpus", "model")
+    assert (info.down, info.across) == (["wide", "deep"], [8, 64])
+
+
+def test_two_scenarios_in_one_cell_are_refused():
+    rows = [best("ddp", 8, 1.0), best("ddp", 8, 1.0, batch_size=128)]
+    with pytest.raises(
+        InputError, match=r"^two scenarios have model made and num_gpus 8: .*64\) and .*128\)$"
+    ):
+        plot_winners_info(rows, "num_gpus", "model")
+    with pytest.raises(InputError, match="nothing to plot"):
+        plot_winners_info([], "num_gpus", "model")
+
+
+def test_scaling_is_the_throughput_per_gpu_of_the_best_of_each_strategy():
+    rows = [
+        best("spp", 8, 80.0),
+        best("spp", 8, 88.0),
+        best("spp", 16, 0.0, status="infeasible"),
+        best("ddp", 16, 240.0),
+        best("ddp", 8, 160.0),
+        best("gpipe", 8, 0.0, status="infeasible"),
+    ]
+    assert plot_scaling_info(rows, "num_gpus") == ScalingInfo(
+        [8, 16], {"ddp": [20.0, 15.0], "spp": [11.0, None]}
+    )
+    figure = plot_scaling(rows, "num_gpus", "Toy")
+    assert legend(figure) == ["ddp", "spp"]
+    assert [line.get_xdata().tolist() for line in figure.axes[0].lines] == [[0, 1], [0]]
+    assert title(figure) == "Toy"
+    with pytest.raises(InputError, match="nothing to plot"):
+        plot_scaling([rows[-1]], "num_gpus")
+
+
+def test_a_strategy_looks_the_same_in_every_figure():
+    lone = plot_sweep([result("spp", 1, 2.0)]).legends[0].get_lines()[0]
+    line = plot_scaling([best("ddp", 8, 1.0), best("spp", 8, 1.0)], "num_gpus").axes[0].lines[1]
+    assert (lone.get_color(), lone.get_marker()) == (line.get_color(), line.get_marker())
 
 
 @pytest.mark.parametrize(("ending", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
