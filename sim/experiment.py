@@ -129,8 +129,11 @@ class TrainingResult:
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
     """Return by how much memory does not suffice, in words."""
     needed, there = needed_bytes / GIB, there_bytes / GIB
-    words = "needs at least" if at_least else "needs"
-    return f"{words} {needed:.1f} GiB, the device has {there:.1f} GiB: {needed - there:.1f} GiB too much"
+    words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
+    return (
+        f"{words} {needed:.{digits}f} GiB, the device has {there:.{digits}f} GiB:"
+        f" {needed - there:.{digits}f} GiB too much"
+    )
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
