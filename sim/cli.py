@@ -5,37 +5,29 @@ on Ctrl-C; a traceback is a bug.
 """
 
 import argparse
-import json
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from profiles.clusters import cluster_names, load_cluster
 from profiles.errors import DiffusimError, InputError
-from profiles.models import load_model, model_names
 from profiles.recipes import RECIPES
+from sim import commands
 from sim.synthesizing import add_flags, run_synthesize
-from strategies.registry import all_strategies, make_strategy, strategy_class
+from strategies.registry import all_strategies, strategy_class
 from strategies.scenario import (
     CHECKPOINTINGS,
-    DEFAULT_BATCH_PER_GPU,
     DRAWS,
     PLACEMENTS,
-    Scenario,
-    TrainingWorkload,
 )
 
 MAX_INTEGER: Final = 10**12
 MAX_PARAMETER: Final = 2**16
 """Orders of more positions or micro-batches than this would take hours."""
-FIGURES: Final = (".png", ".svg", ".pdf")
 
 WORDINGS: Final = (
     (r"argument (.+): expected one argument", r"\1 needs a value"),
@@ -94,20 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Treat a request to terminate like Ctrl-C, so that what was computed so far is saved."""
-
-    def interrupt(_number: int, _frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _main(arguments: Sequence[str]) -> int:
     options, unknown = _parser(arguments).parse_known_args(arguments)
     if unknown:
@@ -137,25 +115,27 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         prog="sim", description="Explore how to parallelise diffusion models, without a cluster."
     )
     parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, summary in (
-        ("models", _models, "list the models"),
-        ("clusters", _clusters, "list the clusters"),
-        ("strategies", _strategies, "list the strategies and their parameters"),
+        ("models", commands.models_command, "list the models"),
+        ("clusters", commands.clusters_command, "list the clusters"),
+        ("strategies", commands.strategies_command, "list the strategies and their parameters"),
     ):
-        sub = commands.add_parser(name, help=summary, description=summary)
+        sub = subparsers.add_parser(name, help=summary, description=summary)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.set_defaults(command=command, flags=["--json"])
     named = _named_strategies(arguments)
-    run = commands.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
+    run = subparsers.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
     _add_scenario(run, required_strategy=True)
     _add_files(run)
-    run.set_defaults(command=_run)
-    sweep = commands.add_parser("sweep", help="find the best strategy", description="Find the best strategy.")
+    run.set_defaults(command=commands.run_command)
+    sweep = subparsers.add_parser(
+        "sweep", help="find the best strategy", description="Find the best strategy."
+    )
     _add_scenario(sweep, required_strategy=False)
     _add_sweep(sweep)
-    sweep.set_defaults(command=_sweep)
-    tune = commands.add_parser(
+    sweep.set_defaults(command=commands.sweep_command)
+    tune = subparsers.add_parser(
         "tune",
         help="tune PULSE's degrees and micro-batch",
         description="Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
@@ -163,14 +143,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_scenario(tune, required_strategy=False)
     tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
     tune.add_argument("--json", action="store_true", help="print JSON")
-    tune.set_defaults(command=_tune, memory_recipe="pulse")
-    schedule = commands.add_parser(
+    tune.set_defaults(command=commands.tune_command, memory_recipe="pulse")
+    schedule = subparsers.add_parser(
         "schedule", help="print a strategy's order", description="Print a strategy's order."
     )
     _add_scenario(schedule, required_strategy=True, optional_model=True)
     schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
-    schedule.set_defaults(command=_schedule)
-    synthesize = commands.add_parser(
+    schedule.set_defaults(command=commands.schedule_command)
+    synthesize = subparsers.add_parser(
         "synthesize", help="find the shortest order", description="Find the shortest order of a pipeline."
     )
     add_flags(synthesize, _small_integer)
@@ -291,195 +271,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"is '{text}', must be a number") from None
-
-
-def _parameters(options: argparse.Namespace) -> dict[str, Any]:
-    prefix = "parameter_"
-    given = {k.removeprefix(prefix): v for k, v in vars(options).items() if k.startswith(prefix)}
-    return {key: value for key, value in given.items() if value is not MISSING}
-
-
-def _scenario(options: argparse.Namespace) -> Scenario:
-    cluster = load_cluster(options.cluster)
-    num_gpus = options.gpus if options.gpus is not None else min(cluster.devices_per_node, 8)
-    batch_size = options.batch_size if options.batch_size is not None else DEFAULT_BATCH_PER_GPU * num_gpus
-    workload = TrainingWorkload(
-        num_gpus=num_gpus,
-        batch_size=batch_size,
-        self_conditioning=options.self_conditioning,
-        self_conditioning_draw=options.self_conditioning_draw,
-        checkpointing=options.checkpointing,
-        memory_recipe=options.memory_recipe,
-        placement=options.placement,
-    )
-    scenario = Scenario.of(load_model(options.model), cluster, workload)
-    return replace(scenario, asked_model=options.model, asked_cluster=options.cluster)
-
-
-def _models(options: argparse.Namespace) -> int:
-    from sim.tables import print_models
-
-    models = [load_model(name) for name in model_names()]
-    return _print(options, models, print_models)
-
-
-def _clusters(options: argparse.Namespace) -> int:
-    from sim.tables import print_clusters
-
-    return _print(options, [load_cluster(name) for name in cluster_names()], print_clusters)
-
-
-def _strategies(options: argparse.Namespace) -> int:
-    from sim.tables import print_strategies
-
-    return _print(options, list(all_strategies().values()), print_strategies)
-
-
-def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[Any], bool], None]) -> int:
-    show(items, options.json)
-    return 0
-
-
-def _run(options: argparse.Namespace) -> int:
-    from sim.experiment import bound, replay_variants, summarize
-    from sim.tables import print_result
-    from strategies.strategy import Remarking
-
-    _check_files(options)
-    scenario = _scenario(options)
-    strategy = make_strategy(options.strategy, _parameters(options))
-    bound(strategy, scenario)  # refuses what cannot exist before its order is written out
-    replayed = replay_variants(strategy, scenario)
-    result = summarize(strategy, scenario, replayed)
-    if result.missing_memory:
-        print(f"sim: warning: {options.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
-    if isinstance(strategy, Remarking):
-        for remark in strategy.remarks(scenario):
-            print(f"sim: note: {remark}", file=sys.stderr)
-    _write_files(options, replayed)
-    if options.json:
-        print(json.dumps(result.to_json(), allow_nan=False))
-    else:
-        print_result(result)
-    return 0
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    """Refuse files that could not be written at the end."""
-    from sim.frames import check_writable
-
-    for flag, path in (("--trace", options.trace), ("--gantt", options.gantt)):
-        if path is not None:
-            check_writable(flag, path)
-    if options.gantt is not None and options.gantt.suffix.lower() not in FIGURES:
-        raise InputError(f"--gantt is '{options.gantt}', must end in {', '.join(FIGURES)}")
-
-
-def _write_files(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
-    """Write the trace and the picture of each iteration that occurs; those with extra forwards beside."""
-    for variant, trace in replayed:
-        suffix = _suffix(variant, [other for other, _ in replayed])
-        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
-            if path is not None:
-                target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-                write(trace, target)
-                print(f"sim: wrote {target}", file=sys.stderr)
-
-
-def _suffix(variant: Any, occurring: list[Any]) -> str:  # noqa: ANN401
-    """Return what tells the files of an iteration from those of the others: its job's backbone, the extra forward."""
-    own = [other for other in occurring if other.job == variant.job]
-    words = []
-    if len(own) < len(occurring):
-        scenario = variant.scenario
-        words.append(scenario.model.components[scenario.backbone].name)
-    if variant is not own[0]:
-        words.append("extra-forward")
-    return "".join(f"-{word}" for word in words)
-
-
-def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401
-    from sim.exports import write_chrome_trace
-
-    write_chrome_trace(trace, path)
-
-
-def _write_gantt(trace: Any, path: Path) -> None:  # noqa: ANN401
-    from sim.plots import plot_timeline, save_figure
-
-    save_figure(plot_timeline(trace), path)
-
-
-def _sweep(options: argparse.Namespace) -> int:
-    from sim.experiment import replay_variants
-    from sim.frames import check_out, write_rows
-    from sim.sweep import Sweep, find_points, run_sweep
-    from sim.tables import print_rows_json, print_sweep, progress
-
-    scenario = _scenario(options)
-    name = re.sub(r"[^\w.-]+", "-", scenario.model.name)
-    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
-    out = options.out or Path(f"sweep-{name}-{gpus}gpus-batch{batch}.csv")
-    check_out(out)
-    _check_files(options)
-    names = options.strategy.split(",") if options.strategy is not None else None
-    sweep = Sweep(scenario, options.objective, find_points(scenario, names, _parameters(options)))
-    try:
-        with _termination_as_interrupt(), progress() as report:
-            run_sweep(sweep, report)
-    finally:
-        write_rows(sweep, out)
-        print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
-    best = next((p for p in sweep.ranked() if p.status == "simulated"), None)
-    if best is None:
-        print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
-    if best is not None and best.strategy is not None and (options.trace or options.gantt):
-        _write_files(options, replay_variants(best.strategy, scenario))
-    if options.json:
-        print_rows_json(sweep)
-    else:
-        print_sweep(sweep)
-    return 0
-
-
-def _tune(options: argparse.Namespace) -> int:
-    from sim.tables import print_choices
-    from sim.tuning import tune
-
-    if options.strategy not in (None, "pulse"):
-        raise InputError(f"--strategy is '{options.strategy}', but only pulse is tuned")
-    if options.batch_size is not None:
-        raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
-    return _print(options, tune(_scenario(options), p2p=options.p2p), print_choices)
-
-
-def _schedule(options: argparse.Namespace) -> int:
-    from sim.experiment import replay_variants
-    from strategies.actions import StageAction, format_order, format_torch
-    from strategies.strategy import Scheduled
-
-    strategy = make_strategy(options.strategy, _parameters(options))
-    if options.model is not None:
-        replayed = replay_variants(strategy, _scenario(options))
-        if len({variant.job for variant, _ in replayed}) < len(replayed):
-            print(
-                "sim: this is the iteration without the extra forward pass; see --self-conditioning",
-                file=sys.stderr,
-            )
-        first = {variant.job: trace for variant, trace in reversed(replayed)}
-        order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
-    elif isinstance(strategy, Scheduled):
-        order = strategy.order()
-    else:
-        raise InputError(f"the order of {options.strategy} depends on the model: give --model")
-    if options.format == "torch" and any(
-        not isinstance(a, StageAction) or a.kind == "O" for r in order for a in r
-    ):
-        print(
-            "sim: torch has no word for optimizer steps and frozen layers: they are left out", file=sys.stderr
-        )
-    sys.stdout.write(format_torch(order) if options.format == "torch" else format_order(order))
-    return 0
 
 
 if __name__ == "__main__":

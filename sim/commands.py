@@ -1,0 +1,233 @@
+"""Commands: what each subcommand of ``sim`` does with its parsed flags; ``sim.cli`` parses them.
+
+What takes long to import is imported where it is used.
+"""
+
+import argparse
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, replace
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from profiles.clusters import cluster_names, load_cluster
+from profiles.errors import InputError
+from profiles.models import load_model, model_names
+from strategies.registry import all_strategies, make_strategy
+from strategies.scenario import DEFAULT_BATCH_PER_GPU, Scenario, TrainingWorkload
+
+FIGURES: Final = (".png", ".svg", ".pdf")
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Treat a request to terminate like Ctrl-C, so that what was computed so far is saved."""
+
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _parameters(options: argparse.Namespace) -> dict[str, Any]:
+    prefix = "parameter_"
+    given = {k.removeprefix(prefix): v for k, v in vars(options).items() if k.startswith(prefix)}
+    return {key: value for key, value in given.items() if value is not MISSING}
+
+
+def _scenario(options: argparse.Namespace) -> Scenario:
+    cluster = load_cluster(options.cluster)
+    num_gpus = options.gpus if options.gpus is not None else min(cluster.devices_per_node, 8)
+    batch_size = options.batch_size if options.batch_size is not None else DEFAULT_BATCH_PER_GPU * num_gpus
+    workload = TrainingWorkload(
+        num_gpus=num_gpus,
+        batch_size=batch_size,
+        self_conditioning=options.self_conditioning,
+        self_conditioning_draw=options.self_conditioning_draw,
+        checkpointing=options.checkpointing,
+        memory_recipe=options.memory_recipe,
+        placement=options.placement,
+    )
+    scenario = Scenario.of(load_model(options.model), cluster, workload)
+    return replace(scenario, asked_model=options.model, asked_cluster=options.cluster)
+
+
+def models_command(options: argparse.Namespace) -> int:
+    """List the models."""
+    from sim.tables import print_models
+
+    models = [load_model(name) for name in model_names()]
+    return _print(options, models, print_models)
+
+
+def clusters_command(options: argparse.Namespace) -> int:
+    """List the clusters."""
+    from sim.tables import print_clusters
+
+    return _print(options, [load_cluster(name) for name in cluster_names()], print_clusters)
+
+
+def strategies_command(options: argparse.Namespace) -> int:
+    """List the strategies and their parameters."""
+    from sim.tables import print_strategies
+
+    return _print(options, list(all_strategies().values()), print_strategies)
+
+
+def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[Any], bool], None]) -> int:
+    show(items, options.json)
+    return 0
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Simulate one point and print its result."""
+    from sim.experiment import bound, replay_variants, summarize
+    from sim.tables import print_result
+    from strategies.strategy import Remarking
+
+    _check_files(options)
+    scenario = _scenario(options)
+    strategy = make_strategy(options.strategy, _parameters(options))
+    bound(strategy, scenario)  # refuses what cannot exist before its order is written out
+    replayed = replay_variants(strategy, scenario)
+    result = summarize(strategy, scenario, replayed)
+    if result.missing_memory:
+        print(f"sim: warning: {options.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
+    if isinstance(strategy, Remarking):
+        for remark in strategy.remarks(scenario):
+            print(f"sim: note: {remark}", file=sys.stderr)
+    _write_files(options, replayed)
+    if options.json:
+        print(json.dumps(result.to_json(), allow_nan=False))
+    else:
+        print_result(result)
+    return 0
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Refuse files that could not be written at the end."""
+    from sim.frames import check_writable
+
+    for flag, path in (("--trace", options.trace), ("--gantt", options.gantt)):
+        if path is not None:
+            check_writable(flag, path)
+    if options.gantt is not None and options.gantt.suffix.lower() not in FIGURES:
+        raise InputError(f"--gantt is '{options.gantt}', must end in {', '.join(FIGURES)}")
+
+
+def _write_files(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
+    """Write the trace and the picture of each iteration that occurs; those with extra forwards beside."""
+    for variant, trace in replayed:
+        suffix = _suffix(variant, [other for other, _ in replayed])
+        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
+            if path is not None:
+                target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
+                write(trace, target)
+                print(f"sim: wrote {target}", file=sys.stderr)
+
+
+def _suffix(variant: Any, occurring: list[Any]) -> str:  # noqa: ANN401
+    """Return what tells the files of an iteration from those of the others: its job's backbone, the extra forward."""
+    own = [other for other in occurring if other.job == variant.job]
+    words = []
+    if len(own) < len(occurring):
+        scenario = variant.scenario
+        words.append(scenario.model.components[scenario.backbone].name)
+    if variant is not own[0]:
+        words.append("extra-forward")
+    return "".join(f"-{word}" for word in words)
+
+
+def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401
+    from sim.exports import write_chrome_trace
+
+    write_chrome_trace(trace, path)
+
+
+def _write_gantt(trace: Any, path: Path) -> None:  # noqa: ANN401
+    from sim.plots import plot_timeline, save_figure
+
+    save_figure(plot_timeline(trace), path)
+
+
+def sweep_command(options: argparse.Namespace) -> int:
+    """Sweep over points and print the best."""
+    from sim.experiment import replay_variants
+    from sim.frames import check_out, write_rows
+    from sim.sweep import Sweep, find_points, run_sweep
+    from sim.tables import print_rows_json, print_sweep, progress
+
+    scenario = _scenario(options)
+    name = re.sub(r"[^\w.-]+", "-", scenario.model.name)
+    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
+    out = options.out or Path(f"sweep-{name}-{gpus}gpus-batch{batch}.csv")
+    check_out(out)
+    _check_files(options)
+    names = options.strategy.split(",") if options.strategy is not None else None
+    sweep = Sweep(scenario, options.objective, find_points(scenario, names, _parameters(options)))
+    try:
+        with _termination_as_interrupt(), progress() as report:
+            run_sweep(sweep, report)
+    finally:
+        write_rows(sweep, out)
+        print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
+    best = next((p for p in sweep.ranked() if p.status == "simulated"), None)
+    if best is None:
+        print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
+    if best is not None and best.strategy is not None and (options.trace or options.gantt):
+        _write_files(options, replay_variants(best.strategy, scenario))
+    if options.json:
+        print_rows_json(sweep)
+    else:
+        print_sweep(sweep)
+    return 0
+
+
+def tune_command(options: argparse.Namespace) -> int:
+    """Tune PULSE's degrees and micro-batch."""
+    from sim.tables import print_choices
+    from sim.tuning import tune
+
+    if options.strategy not in (None, "pulse"):
+        raise InputError(f"--strategy is '{options.strategy}', but only pulse is tuned")
+    if options.batch_size is not None:
+        raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
+    return _print(options, tune(_scenario(options), p2p=options.p2p), print_choices)
+
+
+def schedule_command(options: argparse.Namespace) -> int:
+    """Print a strategy's order."""
+    from sim.experiment import replay_variants
+    from strategies.actions import StageAction, format_order, format_torch
+    from strategies.strategy import Scheduled
+
+    strategy = make_strategy(options.strategy, _parameters(options))
+    if options.model is not None:
+        replayed = replay_variants(strategy, _scenario(options))
+        if len({variant.job for variant, _ in replayed}) < len(replayed):
+            print(
+                "sim: this is the iteration without the extra forward pass; see --self-conditioning",
+                file=sys.stderr,
+            )
+        first = {variant.job: trace for variant, trace in reversed(replayed)}
+        order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
+    elif isinstance(strategy, Scheduled):
+        order = strategy.order()
+    else:
+        raise InputError(f"the order of {options.strategy} depends on the model: give --model")
+    if options.format == "torch" and any(
+        not isinstance(a, StageAction) or a.kind == "O" for r in order for a in r
+    ):
+        print(
+            "sim: torch has no word for optimizer steps and frozen layers: they are left out", file=sys.stderr
+        )
+    sys.stdout.write(format_torch(order) if options.format == "torch" else format_order(order))
+    return 0
