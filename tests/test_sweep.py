@@ -7,9 +7,10 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
-from profiles.models import load_model
+from profiles.models import load_model, model_names
 from sim.experiment import bound, run_training
 from sim.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Point, Sweep, find_points, run_sweep
+from sim.tables import print_sweep
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -43,19 +44,22 @@ def sweep(scenario):
     return swept(scenario)
 
 
-@pytest.fixture(scope="module")
-def everything(scenario):
-    """Every point of every strategy, simulated without any bound."""
-    points = []
-    for point in find_points(scenario):
+def simulate_everything(scenario):
+    """Return every point of every strategy, simulated without any bound."""
+    points = [point for point in find_points(scenario) if point.strategy is not None]
+    for point in points:
         try:
             point.result = run_training(point.strategy, scenario)
         except InfeasibleError as error:
             point.reason = str(error)
         else:
             point.reason = point.result.missing_memory
-        points.append(point)
     return Sweep(scenario, "throughput", points)
+
+
+@pytest.fixture(scope="module")
+def everything(scenario):
+    return simulate_everything(scenario)
 
 
 def described(points):
@@ -85,6 +89,16 @@ def test_the_best_are_exact_for_every_objective(scenario, everything, objective)
     scores = [[point.score(objective) for point in points[:TOP]] for points in (found, expected)]
     assert scores[0] == scores[1]
     assert scores[0] == sorted(scores[0])
+
+
+@pytest.mark.parametrize(("model", "batch_size"), [("cdm-lsun", 64), ("uvit-h", 16), ("hunyuan-3b", 8)])
+def test_the_best_are_exact_on_other_models(model, batch_size):
+    scenario = Scenario.of(load_model(model), load_cluster("p4de"), TrainingWorkload(8, batch_size))
+    everything, sweep = simulate_everything(scenario), swept(scenario)
+    assert described(simulated(sweep)[:TOP]) == described(simulated(everything)[:TOP])
+    for name in {point.name for point in everything.points}:
+        best, expected = ([p for p in simulated(each) if p.name == name][:1] for each in (sweep, everything))
+        assert described(best) == described(expected)
 
 
 def test_points_that_do_not_exist_are_those_that_a_simulation_refuses(sweep, everything):
@@ -221,6 +235,25 @@ def test_more_micro_batches_than_a_sweep_looks_at_are_infeasible():
     assert most.reason == "micro_batches(4096) exceeds 1024, the most that a sweep looks at"
 
 
+# Every model
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys):
+    scenario = Scenario.of(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
+    sweep = swept(scenario)
+    assert {point.name for point in sweep.points} == set(TRAINING)
+    best = {point.name for point in simulated(sweep)}
+    assert best
+    for point in sweep.points:
+        assert point.name in best or point.reason, point
+        assert point.reason is None or (point.kind and "\n" not in point.reason)
+    print_sweep(sweep)
+    printed = capsys.readouterr().out
+    assert all(f" {name} " in printed for name in best)
+    assert all(f"x {kind} (such as " in printed for kind in sweep.infeasible_by_reason())
+
+
 # Nothing to find
 
 
@@ -267,13 +300,10 @@ def test_a_point_out_of_memory_is_infeasible_and_keeps_its_result():
         assert point.result is not None or point.least_memory_bytes > 80 * 2**30
 
 
-@pytest.mark.parametrize("name", ["ddp", "gpipe", "1f1b", "spp", "diffusionpipe"])
-def test_no_point_takes_less_memory_than_it_cannot_do_without(name):
-    scenario = sd21(8, 64)
-    for point in find_points(scenario, [name]):
-        result = run_training(point.strategy, scenario)
-        least = point.strategy.least_memory_bytes(scenario)
-        assert 0.5 * result.expected.peak_memory_bytes < least <= result.expected.peak_memory_bytes
+def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everything):
+    for point in simulated(everything):
+        least, peak = point.strategy.least_memory_bytes(scenario), point.result.expected.peak_memory_bytes
+        assert 0.5 * peak < least <= peak, point
 
 
 def test_a_batch_that_does_not_divide_is_infeasible_with_the_equation():
