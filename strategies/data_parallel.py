@@ -209,6 +209,8 @@ def reduced_s(strategy: DataParallel, scenario: Scenario, stage: Stage, operatio
     all_s = rounds * collective_s(scenario, operation, trained * size, len(pieces))
     if strategy.overlap == "none":
         return work_s + all_s
-    (ready_s, _), (_, last) = pieces[0], pieces[-1]
+    (ready_s, _), (last_s, last) = pieces[0], pieces[-1]
     after_s = (rounds - 1) * (stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
-    return max(work_s + collective_s(scenario, operation, last * size), work_s - after_s + all_s)
+    # The backward goes on after the last bucket where the first layers are locked.
+    ended_s = work_s - stage.backward_s + last_s + collective_s(scenario, operation, last * size)
+    return max(work_s, ended_s, work_s - after_s + all_s)

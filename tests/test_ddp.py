@@ -63,6 +63,17 @@ def test_reducing_after_the_backward_adds_the_whole_reduction(make, micro_batche
     assert point.bound(scenario) == pytest.approx(4 * 9.0 + 1.2)
 
 
+@pytest.mark.parametrize("name", ["ddp", "zero2"])
+def test_the_last_bucket_is_reduced_while_gradients_pass_through_locked_first_layers(make, name):
+    unet = make.component("unet", [5.0, 1.0], parameters=10**7, locked=(0,))
+    scenario = make.scenario(make.model(unet), make.cluster(make.link("nvswitch", 1e8)), 2, 2)
+    point = make_strategy(name, {})
+    # 2 s into a backward of 12 s, 40 MB of fp32 gradients are there: at 100 MB/s they are summed before its end.
+    gather_s = {"ddp": 0.0, "zero2": 0.1}[name]
+    assert replay(point, scenario).end_s == pytest.approx(6.0 + 12.0 + gather_s)
+    assert point.bound(scenario) == pytest.approx(6.0 + 12.0 + gather_s)
+
+
 def test_buckets_are_reduced_during_the_last_backward(make):
     unet = make.component("unet", [1.0, 2.0], parameters=10**7)
     scenario = make.scenario(
