@@ -172,7 +172,7 @@ def staged_bound(
     ]
     last_s = min(steps[seat.first] for seat in layout.seats)
     least_s = [
-        _least_s([lane for lane in lanes if lane[0] == p], min(step[p], default=0.0), last_s)
+        _least_s([lane for lane in lanes if lane[0] == p], min(step[p], default=0.0), last_s, split=split)
         for p in range(degree)
     ]
     summed_s = sums_end_s(scenario, layout.shape, layout.stages, [0.0] * degree, complete_s)
@@ -286,10 +286,16 @@ def _released_s(layout: Layout, hops_s: Hops) -> list[float]:
     return [_least_s([lane for lane in lanes if lane[0] == p], 0.0, 0.0) for p in range(layout.shape.degree)]
 
 
-def _least_s(lanes: Sequence[Lane], step_s: float, last_step_s: float) -> float:
-    """Return the longest waiting before, work between and waiting after over all pairs of limits."""
-    tails = {lane[3] for lane in lanes}
-    return max((_done_s(lanes, tail) + max(tail + last_step_s, step_s) for tail in tails), default=0.0)
+def _least_s(lanes: Sequence[Lane], step_s: float, last_step_s: float, *, split: bool = False) -> float:
+    """Return the longest waiting before, work between and waiting after over all pairs of limits.
+
+    After a part of a backward that may wait comes nothing but the optimizer step of its own device.
+    """
+
+    def after_s(tail: float) -> float:
+        return step_s if split and not tail else max(tail + last_step_s, step_s)
+
+    return max((_done_s(lanes, tail) + after_s(tail) for tail in {lane[3] for lane in lanes}), default=0.0)
 
 
 def _done_s(lanes: Sequence[Lane], tail_s: float) -> float:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from sim.engine import simulate
 from sim.memory import peak_memory_bytes, resident_bytes
 from strategies.actions import BACKWARD_WEIGHT, format_order
+from strategies.critical import MAX_PASSES
 from strategies.registry import make_strategy
 from strategies.zero_bubble import zero_bubble_order
 
@@ -77,6 +78,15 @@ def test_it_is_never_slower_than_1f1b_and_never_faster_than_one_micro_batch_and_
     through_s = degree * (forward_s + input_s) + weight_s
     last_s = (degree - 1) * forward_s + count * (forward_s + input_s + weight_s)
     assert trace.end_s >= max(through_s, last_s)
+
+
+def test_the_step_of_the_first_stage_does_not_wait_for_weight_parts_of_others(make):
+    unet = make.component("unet", [1.0, 1.0, 10.0], parameters=10**7)
+    count = MAX_PASSES // 6 + 1  # too many for their order to be followed
+    scenario = make.scenario(make.model(unet), make.cluster(memory_bytes_per_s=1e7), 2, count)
+    strategy = make_strategy("zero-bubble", {"micro_batches": count})
+    bound_s, truth_s = strategy.bound(scenario), simulate(strategy.plan(scenario)).end_s
+    assert 0.99 * truth_s < bound_s <= truth_s * (1 + 1e-12)
 
 
 def test_gradients_are_summed_after_the_last_weight_part(make):
