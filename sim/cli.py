@@ -211,9 +211,17 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     from sim.sweep import OBJECTIVES
 
     parser.add_argument("--task", choices=("train",), default="train", help="what is swept")
-    parser.add_argument("--objective", choices=OBJECTIVES, default="throughput", help="what is ranked by")
+    parser.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="throughput",
+        help="what is ranked by; pareto finds all that nothing beats in both throughput and memory",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
     parser.add_argument("--json", action="store_true", help="print all rows as JSON")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw throughput against memory (.png, .svg, .pdf)"
+    )
     _add_files_of_best(parser)
 
 

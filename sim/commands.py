@@ -116,11 +116,12 @@ def _check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end."""
     from sim.frames import check_writable
 
-    for flag, path in (("--trace", options.trace), ("--gantt", options.gantt)):
+    for flag in ("--trace", "--gantt", "--plot"):
+        path = getattr(options, flag[2:], None)
         if path is not None:
             check_writable(flag, path)
-    if options.gantt is not None and options.gantt.suffix.lower() not in FIGURES:
-        raise InputError(f"--gantt is '{options.gantt}', must end in {', '.join(FIGURES)}")
+            if flag != "--trace" and path.suffix.lower() not in FIGURES:
+                raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
 
 
 def _write_files(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
@@ -158,6 +159,16 @@ def _write_gantt(trace: Any, path: Path) -> None:  # noqa: ANN401
     save_figure(plot_timeline(trace), path)
 
 
+def _write_plot(sweep: Any, path: Path) -> None:  # noqa: ANN401
+    from sim.frames import rows
+    from sim.plots import plot_sweep, save_figure
+
+    workload = sweep.scenario.workload
+    title = f"{sweep.scenario.model.title} on {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}"
+    save_figure(plot_sweep(rows(sweep), f"{title}, batch {workload.batch_size}"), path)
+    print(f"sim: wrote {path}", file=sys.stderr)
+
+
 def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
     from sim.experiment import replay_variants
@@ -182,6 +193,8 @@ def sweep_command(options: argparse.Namespace) -> int:
     best = next((p for p in sweep.ranked() if p.status == "simulated"), None)
     if best is None:
         print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
+    elif options.plot is not None:
+        _write_plot(sweep, options.plot)
     if best is not None and best.strategy is not None and (options.trace or options.gantt):
         _write_files(options, replay_variants(best.strategy, scenario))
     if options.json:

@@ -19,6 +19,7 @@ from profiles.models import Model
 from profiles.units import GB, GIB
 from sim.experiment import TrainingResult
 from sim.frames import rows
+from sim.space import pareto_front
 from sim.sweep import Point, Sweep
 from sim.tuning import Choice
 from strategies.strategy import Strategy
@@ -253,10 +254,14 @@ def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:
     baselines = [point.result for point in simulated if point.name == "ddp" and point.result is not None]
     ddp = max(baselines, key=lambda result: result.samples_per_s, default=None)
     tried = _tried(sweep)
-    for rank, point in _shown(simulated):
+    front = _front(simulated) if sweep.objective == "pareto" else []
+    if front:
+        table.caption = "* no point beats it in both throughput and memory"
+    for rank, point in _shown(simulated, front or simulated[:BEST]):
         assert point.result is not None
         varied = {key for key, values in tried[point.name].items() if len(values) > 1}
-        table.add_row(str(rank), *_best_row(point.result, ddp, varied))
+        mark = " *" if any(point is other for other in front) else ""
+        table.add_row(f"{rank}{mark}", *_best_row(point.result, ddp, varied))
     return table
 
 
@@ -282,11 +287,17 @@ def _held_fixed(sweep: Sweep, result: TrainingResult) -> str:
     return ", ".join(words)
 
 
-def _shown(simulated: list[Point]) -> Iterator[tuple[int, Point]]:
-    """Yield the best points with their ranks, then the best of each strategy that is not among them."""
-    seen = set()
+def _front(simulated: list[Point]) -> list[Point]:
+    """Return the points that no other beats in both throughput and memory."""
+    results = [(point, point.result.to_json()) for point in simulated if point.result is not None]
+    return [item["point"] for item in pareto_front([{**result, "point": point} for point, result in results])]
+
+
+def _shown(simulated: list[Point], best: list[Point]) -> Iterator[tuple[int, Point]]:
+    """Yield the best points with their ranks, and the best of each strategy that is not among them."""
+    seen, chosen = set(), {id(point) for point in best}
     for rank, point in enumerate(simulated, 1):
-        if rank <= BEST or point.name not in seen:
+        if id(point) in chosen or point.name not in seen:
             seen.add(point.name)
             yield rank, point
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -287,6 +288,23 @@ def test_a_sweep_ranks_by_its_objective(ask, objective, key):
     assert values == sorted(values)
 
 
+def test_a_sweep_marks_and_draws_its_pareto_front(sim, elsewhere):
+    flags = ("--strategy", "1f1b,ddp", "--objective", "pareto", "--plot", "front.svg")
+    code, out, err = sim(*SWEEP, *flags)
+    assert code == 0
+    assert "* no point beats it in both throughput and memory" in out
+    assert re.search(r"^│ 1 \* +│ ddp ", out, re.MULTILINE)
+    assert "sim: wrote front.svg" in err
+    assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_a_sweep_that_finds_nothing_draws_nothing(sim, elsewhere):
+    code, _, err = sim("sweep", "--model", "sd21", "--gpus", 12, "--plot", "front.svg")
+    assert code == 0
+    assert err.endswith("sim: warning: no point of the sweep is feasible\n")
+    assert not (elsewhere / "front.svg").exists()
+
+
 def test_a_sweep_that_finds_nothing_says_why(sim):
     code, out, _ = sim("sweep", "--model", "sd21", "--gpus", 12)
     assert code == 0
@@ -339,7 +357,7 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --overlap all", "--overlap is 'all', must be one of buckets, none"),
     ("run --model sd21 --strategy ddp --checkpointing some", "--checkpointing is 'some', must be one of none, full"),
     ("run --model sd21 --strategy ddp --memory-recipe x", "--memory-recipe is 'x', must be one of mixed, "),
-    ("sweep --model sd21 --objective speed", "--objective is 'speed', must be one of throughput, latency, memory"),
+    ("sweep --model sd21 --objective speed", "--objective is 'speed', must be one of throughput, latency, memory, "),
     # another strategy's parameters
     (
         "run --model sd21 --strategy 1f1b --fill partial",
@@ -394,6 +412,8 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --gantt .", "--gantt is '.', must be a file in a folder that exists"),
     ("run --model sd21 --strategy ddp --gantt g.bmp", "--gantt is 'g.bmp', must end in .png, .svg, .pdf"),
     ("sweep --model sd21 --gantt g.bmp", "--gantt is 'g.bmp', must end in .png, .svg, .pdf"),
+    ("sweep --model sd21 --plot p.bmp", "--plot is 'p.bmp', must end in .png, .svg, .pdf"),
+    ("sweep --model sd21 --plot nope/p.svg", "--plot is 'nope/p.svg', must be a file in a folder that exists"),
     ("sweep --model sd21 --out nope/rows.csv", "--out is 'nope/rows.csv', must be a file in a folder that exists"),
     ("sweep --model sd21 --out rows.xlsx", "--out is 'rows.xlsx', must end in .csv or .parquet"),
 ]  # fmt: skip
