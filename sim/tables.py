@@ -275,15 +275,23 @@ def _tried(sweep: Sweep) -> dict[str, dict[str, set[Any]]]:
 
 
 def _held_fixed(sweep: Sweep, result: TrainingResult) -> str:
-    """Return in words what the sweep did not vary: the options, and parameters with one value per strategy."""
+    """Return in words what the sweep did not vary: the options, and parameters with one value per strategy.
+
+    Where other strategies vary a parameter, those that do not are named.
+    """
     held = {key: {value} for key, value in result.options.items()}
-    for parameters in _tried(sweep).values():
+    holders: dict[str, list[str]] = {}
+    tried = _tried(sweep)
+    for name, parameters in tried.items():
         for key, values in parameters.items():
             if len(values) == 1 and key not in SHAPE:
                 held[key] = held.get(key, set()) | values
-    words = (
-        f"{key.replace('_', ' ')} {' or '.join(sorted(map(str, values)))}" for key, values in held.items()
-    )
+                holders.setdefault(key, []).append(name)
+    varied = {key for parameters in tried.values() for key, values in parameters.items() if len(values) > 1}
+    words = []
+    for key, values in held.items():
+        names = f" ({', '.join(holders[key])})" if key in varied and key in holders else ""
+        words.append(f"{key.replace('_', ' ')} {' or '.join(sorted(map(str, values)))}{names}")
     return ", ".join(words)
 
 

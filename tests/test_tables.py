@@ -172,3 +172,14 @@ def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
     assert "p2p blocking" in held
     assert "partition optimal" in held
     assert "overlap " not in held  # ddp was tried with both
+
+
+def test_where_other_strategies_vary_what_one_holds_fixed_it_is_named(capsys):
+    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
+    sweep = Sweep(scenario, points=find_points(scenario, ["pulse", "wave"]))
+    run_sweep(sweep, workers=1)
+    print_sweep(sweep)
+    text = " ".join(capsys.readouterr().out.split())
+    held = text[text.index("held fixed:") : text.index("layer times")]
+    assert "waves 1 (pulse)" in held
+    assert "p2p overlapped" in held
