@@ -191,11 +191,11 @@ def lower_bound_s(problem: Problem) -> float:
     passes: list[list[tuple[float, float, float]]] = [[] for _ in range(problem.num_devices)]
     for lane, before, after in zip(lanes, heads_s, tails_s, strict=True):
         passes[lane.device] += [(h, lane.duration_s, q) for h, q in zip(before, after, strict=True)]
-    busy_s = max(_one_machine_s(of_device) for of_device in passes)
+    busy_s = max(one_machine_s(of_device) for of_device in passes)
     return max(busy_s, room_bound_s(problem, lanes, heads_s, tails_s))
 
 
-def _one_machine_s(passes: list[tuple[float, float, float]]) -> float:
+def one_machine_s(passes: list[tuple[float, float, float]]) -> float:
     """Return the largest head + work + tail of a device, given head, duration and tail of its passes.
 
     It is the time that the passes take if each may be interrupted and the longest tail always goes first. Source:

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from profiles.collectives import CollectiveTime, collective_time
 from strategies.footprint import trained_parameters
+from strategies.ordering import one_machine_s
 from strategies.plan import Stage
 from strategies.scenario import Scenario
 from strategies.stages import Shape
@@ -93,14 +94,13 @@ def _reductions(
 
 
 def _device_s(position: int, free_s: float, reductions: Sequence[_Reduction]) -> float:
-    """Return when a device has taken all its optimizer steps at the earliest; it sums in order of release."""
+    """Return when a device has taken all its optimizer steps at the earliest, in whatever order it sums.
+
+    What is released first at the earliest need not come first: the rows decide, and they may not be known.
+    """
     own = [reduction for reduction in reductions if position in reduction.positions]
-    end_s = free_s + sum(reduction.step_s for reduction in own)
-    reduced_s = 0.0
-    for reduction in own:
-        reduced_s = max(reduced_s + reduction.fixed_s, reduction.release_s) + reduction.wire_s
-        end_s = max(end_s, reduced_s + reduction.step_s)
-    return end_s
+    jobs = [(of.release_s - of.fixed_s, of.fixed_s + of.wire_s, of.step_s) for of in own]
+    return max(free_s + sum(of.step_s for of in own), one_machine_s(jobs))
 
 
 def _node_s(positions: Set[int], reductions: Sequence[_Reduction]) -> float:

@@ -170,6 +170,22 @@ def test_the_extra_forwards_of_both_directions_begin_at_once(make):
     assert begins[3] == begins[7] > 1.0
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_bound_holds_whichever_of_two_backbones_sums_first(make, first):
+    backbones = [
+        make.component(name, [forward_s], parameters=parameters)
+        for name, forward_s, parameters in (("early", 1.0, 10), ("large", 2.0, 20))
+    ]
+    cluster = make.cluster(make.link("nvswitch", 4 / 3), memory_bytes_per_s=30.0)
+    scenario = make.scenario(make.model(*backbones), cluster, 2, 2)
+    layout = Layout.of(scenario, Shape(1, 1, 1), [Cut(0, (0, 1)), Cut(1, (0, 1))], "relay")
+    row = [StageAction(stage, kind, 0) for stage in (first, 1 - first) for kind in (FORWARD, BACKWARD)]
+    truth_s = simulate(staged_plan(scenario, layout, [row], blocking=False)).end_s
+    # A sum takes 3 s per parameter, a step 1 s: that of the large backbone comes first, or last.
+    assert truth_s == pytest.approx([3.0 + 30.0 + 60.0 + 20.0, 6.0 + 60.0 + 30.0 + 10.0][first])
+    assert staged_bound(scenario, layout) <= truth_s * (1 + 1e-12)
+
+
 def test_the_bound_counts_the_sum_over_all_that_hold_a_stage(make):
     cluster = make.cluster(make.link("nvswitch", 40.0))
     (scenario, both), (_, one) = (
