@@ -62,11 +62,13 @@ class Network:
     def _find_route(self, source: int, target: int) -> Route:
         placement = self.placement
         pairs = list(zip(placement.ranks(source), placement.ranks(target), strict=True))
-        load = Counter(port for pair in pairs for port, _ in placement.path(*pair))
+        first, near = pairs[0], {placement.node(rank) for rank in pairs[0]}
+        sharing = [pair for pair in pairs if not near.isdisjoint(map(placement.node, pair))]
+        load = Counter(port for pair in sharing for port, _ in placement.path(*pair))
         ports = tuple(
-            (self._port(port), load[port] / bandwidth) for port, bandwidth in placement.path(*pairs[0])
+            (self._port(port), load[port] / bandwidth) for port, bandwidth in placement.path(*first)
         )
-        return Route(ports, max((hold for _, hold in ports), default=0.0), placement.delay_s(*pairs[0]))
+        return Route(ports, max((hold for _, hold in ports), default=0.0), placement.delay_s(*first))
 
     def _port(self, key: Hashable) -> int:
         return self._ports.setdefault(key, len(self._ports))

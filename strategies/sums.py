@@ -3,7 +3,7 @@
 A device sums the gradients of one stage after the other, and the devices of a node share its port.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -53,15 +53,16 @@ def sums_end_s(
         free_s: for each position when its last pass has ended.
         complete_s: for each stage when its last backward has ended.
     """
-    reductions = sorted(_reductions(scenario, shape, stages, complete_s), key=attrgetter("release_s"))
     placement = shape.placement(scenario)
-    nodes: dict[int, set[int]] = {}
-    for position in range(shape.degree):
-        nodes.setdefault(placement.node(placement.rank(0, position, 0)), set()).add(position)
-    return max(
-        *(_device_s(position, end_s, reductions) for position, end_s in enumerate(free_s)),
-        *(_node_s(positions, reductions) for positions in nodes.values()),
-    )
+    nodes = [placement.node(placement.rank(0, position, 0)) for position in range(shape.degree)]
+    of_device: list[list[_Reduction]] = [[] for _ in nodes]
+    of_node: dict[int, list[_Reduction]] = {}
+    for reduction in sorted(_reductions(scenario, shape, stages, complete_s), key=attrgetter("release_s")):
+        for position in reduction.positions:
+            of_device[position].append(reduction)
+        for node in {nodes[position] for position in reduction.positions}:
+            of_node.setdefault(node, []).append(reduction)
+    return max(*map(_device_s, free_s, of_device), *map(_node_s, of_node.values()))
 
 
 def _reductions(
@@ -93,25 +94,23 @@ def _reductions(
         )
 
 
-def _device_s(position: int, free_s: float, reductions: Sequence[_Reduction]) -> float:
+def _device_s(free_s: float, own: Sequence[_Reduction]) -> float:
     """Return when a device has taken all its optimizer steps at the earliest, in whatever order it sums.
 
     What is released first at the earliest need not come first: the rows decide, and they may not be known.
     """
-    own = [reduction for reduction in reductions if position in reduction.positions]
     jobs = [(of.release_s - of.fixed_s, of.fixed_s + of.wire_s, of.step_s) for of in own]
     return max(free_s + sum(of.step_s for of in own), one_machine_s(jobs))
 
 
-def _node_s(positions: Set[int], reductions: Sequence[_Reduction]) -> float:
+def _node_s(own: Sequence[_Reduction]) -> float:
     """Return when a node's port has carried all sums at the earliest, and an optimizer step has followed.
 
     What is released last goes last: whatever comes from some moment on has the port for itself at best.
     """
     carried_s, step_s, end_s = 0.0, inf, 0.0
-    for reduction in reversed(reductions):
-        if not positions.isdisjoint(reduction.positions):
-            carried_s += reduction.node_port_s
-            step_s = min(step_s, reduction.step_s)
-            end_s = max(end_s, reduction.release_s + carried_s + step_s)
+    for reduction in reversed(own):
+        carried_s += reduction.node_port_s
+        step_s = min(step_s, reduction.step_s)
+        end_s = max(end_s, reduction.release_s + carried_s + step_s)
     return end_s
