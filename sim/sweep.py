@@ -29,6 +29,7 @@ TOP: Final = 20
 WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 OUT_OF_MEMORY: Final = "out of memory"
+REFUSED: Final = "a value that others of the sweep know"
 MAX_MICRO_BATCHES: Final = 1024
 """More micro-batches than this gain nothing and take long to simulate."""
 
@@ -131,8 +132,10 @@ def find_points(
 ) -> list[Point]:
     """Return the points of all strategies, or those named, that keep to fixed parameters.
 
+    A value that some strategies know and others do not, such as a way to cut the backbone, leaves the others out.
+
     Raises:
-        InputError: a strategy is unknown, or no strategy has a fixed parameter.
+        InputError: a strategy is unknown, no strategy has a fixed parameter, or none takes its value.
     """
     classes = [strategy_class(name) for name in dict.fromkeys(all_strategies() if names is None else names)]
     fixed = fixed or {}
@@ -140,6 +143,7 @@ def find_points(
         if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
             raise InputError(f"no strategy of this sweep has the parameter --{key.replace('_', '-')}")
     points: list[Point] = []
+    refused: list[InputError] = []
     for cls in classes:
         if cls.task != "train":
             continue
@@ -148,7 +152,17 @@ def find_points(
             points += [Point(strategy, cls.name) for strategy in dict.fromkeys(found)]
         except InfeasibleError as error:
             points.append(Point(None, cls.name, reason=str(error), kind=error.kind))
+        except InputError as error:
+            refused.append(error)
+            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED))
+    if refused and not any(point.strategy is not None and _has(point.strategy, fixed) for point in points):
+        raise refused[0]
     return points
+
+
+def _has(strategy: Strategy, fixed: Mapping[str, Any]) -> bool:
+    """Whether a strategy has one of the fixed parameters."""
+    return any(hasattr(strategy, key) for key in fixed)
 
 
 def _keep(candidates: list[Strategy], fixed: Mapping[str, Any]) -> list[Strategy]:

@@ -332,3 +332,19 @@ def test_where_each_group_draws_the_sweep_finds_the_larger_groups_that_draw_less
 def test_a_fixed_group_size_keeps_every_degree_that_divides_it():
     points = find_points(sd21(8, 64), ["1f1b"], {"group_size": 8})
     assert {point.strategy.pipeline_degree for point in points} == {2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    ("value", "others"), [("optimal", "symmetric, blocks"), ("symmetric", "blocks, optimal")]
+)
+def test_a_value_that_not_all_strategies_know_leaves_the_others_out(scenario, value, others):
+    points = find_points(scenario, ["1f1b", "pulse", "ddp"], {"partition": value})
+    refused = [point for point in points if point.strategy is None]
+    assert [point.reason for point in refused] == [f"--partition is '{value}', must be one of {others}"]
+    kept = {point.strategy.partition for point in points if hasattr(point.strategy, "partition")}
+    assert kept == {value}
+
+
+def test_a_value_that_no_strategy_knows_is_refused_although_others_lack_the_parameter(scenario):
+    with pytest.raises(InputError, match="--partition is 'thirds', must be one of blocks, optimal"):
+        find_points(scenario, ["1f1b", "pulse", "ddp"], {"partition": "thirds"})
