@@ -62,7 +62,7 @@ def sums_end_s(
             of_device[position].append(reduction)
         for node in {nodes[position] for position in reduction.positions}:
             of_node.setdefault(node, []).append(reduction)
-    return max(*map(_device_s, free_s, of_device), *map(_node_s, of_node.values()))
+    return max([*map(_device_s, free_s, of_device), *map(_node_s, of_node.values())])
 
 
 def _reductions(

@@ -127,3 +127,10 @@ def test_what_cannot_exist_has_no_bound(make):
         InfeasibleError, match=r"micro_batches\(3\) / pipeline_degree\(2\) = 1.5 is not whole"
     ):
         make_strategy("interleaved", {"micro_batches": 3}).bound(scenario)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "pulse", "wave", "zero-bubble"])
+def test_one_position_with_nothing_to_sum_has_a_bound(make, name):
+    model = make.model(make.component("unet", [1.0] * 4))
+    strategy = make_strategy(name, {"pipeline_degree": 1, "micro_batches": 2})
+    assert strategy.bound(make.scenario(model, make.cluster(), 1, 2)) == 2 * 4 * 3.0
