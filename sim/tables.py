@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -237,11 +238,25 @@ def print_sweep(sweep: Sweep) -> None:
     for kind, count in sweep.infeasible_by_reason().items():
         example = next(p for p in ranked if p.kind == kind)
         console.print(f"infeasible: {count} x {kind} (such as {example.name}: {example.reason})")
+    for kind, names in _not_applicable(sweep.points).items():
+        console.print(f"not a point left of {', '.join(names)}: {kind}")
     counts = {
         status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")
     }
     counts["with the result of another"] = len(sweep.points) - len(ranked)
     console.print("points: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+
+
+def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
+    """Return the strategies none of whose points is feasible, by what most of these lack."""
+    kinds: dict[str, Counter[str | None]] = {}
+    for point in points:
+        kinds.setdefault(point.name, Counter())[point.kind] += 1
+    found: dict[str, list[str]] = {}
+    for name, counts in kinds.items():
+        if None not in counts:
+            found.setdefault(str(counts.most_common(1)[0][0]), []).append(name)
+    return found
 
 
 def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:

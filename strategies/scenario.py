@@ -120,7 +120,9 @@ class Scenario:
         backbones = self.model.backbones
         if len(backbones) != 1:
             names = ", ".join(self.model.components[i].name for i in backbones) or "none"
-            raise InfeasibleError(f"needs one backbone, the model has {len(backbones)} ({names})")
+            raise InfeasibleError(
+                f"needs one backbone, the model has {len(backbones)} ({names})", "needs one backbone"
+            )
         return backbones[0]
 
     @property
