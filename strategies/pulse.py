@@ -8,6 +8,7 @@ import numpy as np
 
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
+from strategies.critical import most_in_flight
 from strategies.linear import shapes
 from strategies.network import network_of
 from strategies.ordering import Ordering, evaluate, list_schedule, wave_positions
@@ -156,6 +157,10 @@ class Pulse:
         return scenario.remember(key, lambda: staged_bound(scenario, self.layout(scenario)))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Return bytes that the fullest device cannot do without."""
-        layout = self.layout(scenario)
-        return staged_least_memory(scenario, layout, [1] * len(layout.stages))
+        """Return bytes that the fullest device cannot do without; the order is made where only it can tell."""
+        layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
+        stages, most = len(layout.stages), min(self.micro_batches, self.in_flight * self.pipeline_degree)
+        least = staged_least_memory(scenario, layout, [1] * stages)
+        if there is None or least > there or staged_least_memory(scenario, layout, [most] * stages) <= there:
+            return least
+        return staged_least_memory(scenario, layout, most_in_flight(self.ordering(scenario).rows))
