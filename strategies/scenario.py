@@ -29,7 +29,7 @@ class TrainingWorkload:
     Attributes:
         num_gpus: GPUs in all.
         batch_size: samples of all GPUs together.
-        self_conditioning: probability of the extra forward pass; None takes each backbone's own.
+        self_conditioning: probability of the extra forward pass of all backbones; None takes their own.
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
             draws, and the slowest decides.
         checkpointing: ``none``, or ``full``: keep each stage's input, run its forward again before its backward.
@@ -97,6 +97,16 @@ class Scenario:
                 f"--gpus is {workload.num_gpus}, but cluster {cluster.name} has at most"
                 f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
                 f" = {cluster.max_devices}"
+            )
+        own = {model.components[i].self_conditioning for i in model.backbones}
+        if workload.self_conditioning is None and len(own) > 1:
+            values = ", ".join(
+                f"{model.components[i].name}: {model.components[i].self_conditioning:g}"
+                for i in model.backbones
+            )
+            raise InputError(
+                f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
+                " --self-conditioning"
             )
         return cls(model, cluster, workload, ModelCosts(model, cluster.device))
 

@@ -122,6 +122,12 @@ def twins(make, **rest):
     return make.model(*alike)
 
 
+def locked_first(make, **rest):
+    """A backbone whose first layers only pass gradients through: the last gradients are complete before the end."""
+    locked = {"parameters": 10**7, "locked": (0, 1, 2)}
+    return make.model(make.component("unet", UNEVEN_S, output_bytes=3e6, saved_bytes=5e6, **locked, **rest))
+
+
 # Clusters.
 
 
@@ -182,6 +188,7 @@ SCENARIOS = {
     "lopsided, odd batch": (lopsided, free, {"num_gpus": 2, "batch_size": 3}),
     "lopsided, odd shares": (lopsided, node, {"num_gpus": 4, "batch_size": 6}),
     "top-heavy, odd batch": (top_heavy, node, {"num_gpus": 2, "batch_size": 3}),
+    "locked first layers, one node": (locked_first, node, {"num_gpus": 4, "batch_size": 8}),
     "one gpu": (conditioned, free, {"num_gpus": 1, "batch_size": 4}),
     "two backbones alike, one node": (twins, node, {"num_gpus": 4, "batch_size": 16}),
     "two backbones alike, self-conditioning, small nodes": (
@@ -679,6 +686,25 @@ def test_no_iteration_undercuts_the_bound_of_its_strategy(points):
     for point in points:
         bound_s = point.strategy.bound(point.scenario)
         assert 0 < bound_s <= point.trace.end_s * (1 + ROUNDING), point
+
+
+@pytest.mark.parametrize(
+    "scenario_name",
+    ["skips, one node", "one frozen, self-conditioning, one node", "locked first layers, one node"],
+)
+def test_no_iteration_undercuts_the_bound_of_an_order_too_long_to_follow(
+    make, monkeypatch, strategy_name, scenario_name
+):
+    monkeypatch.setattr("strategies.critical.MAX_PASSES", 0)
+    scenario = build_scenario(make, scenario_name)
+    for strategy in Replays.offered(strategy_name, scenario):
+        try:
+            for variant in variants(strategy, scenario):
+                bound_s = variant.strategy.bound(variant.scenario)
+                trace = replay(variant.strategy, variant.scenario)
+                assert bound_s <= trace.end_s * (1 + ROUNDING), strategy
+        except InfeasibleError:
+            continue
 
 
 def test_no_expectation_undercuts_the_bound_of_the_experiment(replays_of, strategy_name, scenario_name):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, InputError
 from sim.experiment import bound, jobs, least_memory_bytes, replay, run_training, run_training_within
 from strategies.actions import format_order
 from strategies.registry import make_strategy
@@ -245,3 +245,10 @@ def test_candidates_show_why_backbones_cannot_lie_side_by_side(pair, gpus):
                 bound(point, scenario)
         else:
             assert bound(point, scenario) > 0
+
+
+def test_backbones_that_differ_in_self_conditioning_need_one_probability(make):
+    model = make.model(make.component("base", [1.0], self_conditioning=0.5), make.component("upper", [1.0]))
+    with pytest.raises(InputError, match=r"\(base: 0.5, upper: 0\).* give --self-conditioning"):
+        make.scenario(model, make.cluster(), 2, 4)
+    assert make.scenario(model, make.cluster(), 2, 4, self_conditioning=0.5).self_conditioning == 0.5
