@@ -187,9 +187,11 @@ def sweep_command(options: argparse.Namespace) -> int:
     try:
         with _termination_as_interrupt(), progress() as report:
             run_sweep(sweep, report)
-    finally:
-        write_rows(sweep, out)
-        print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
+    except KeyboardInterrupt:
+        _write_reached(sweep, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
+        raise
+    write_rows(sweep, out)
+    print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
     best = next((p for p in sweep.ranked() if p.status == "simulated"), None)
     if best is None:
         print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
@@ -202,6 +204,19 @@ def sweep_command(options: argparse.Namespace) -> int:
     else:
         print_sweep(sweep)
     return 0
+
+
+def _write_reached(sweep: Any, out: Path) -> None:  # noqa: ANN401
+    """Write what an interrupted sweep has come to know, beside the file of a complete one."""
+    from sim.frames import write_rows
+
+    there = len(sweep.points)
+    sweep.points = [point for point in sweep.points if point.reached]
+    write_rows(sweep, out)
+    print(
+        f"sim: wrote {len(sweep.ranked())} rows of {there} points to {out}; any that is bounded may still be the best",
+        file=sys.stderr,
+    )
 
 
 def tune_command(options: argparse.Namespace) -> int:
@@ -236,11 +251,12 @@ def schedule_command(options: argparse.Namespace) -> int:
         order = strategy.order()
     else:
         raise InputError(f"the order of {options.strategy} depends on the model: give --model")
+    text = format_torch(order) if options.format == "torch" else format_order(order)
     if options.format == "torch" and any(
         not isinstance(a, StageAction) or a.kind == "O" for r in order for a in r
     ):
         print(
             "sim: torch has no word for optimizer steps and frozen layers: they are left out", file=sys.stderr
         )
-    sys.stdout.write(format_torch(order) if options.format == "torch" else format_order(order))
+    sys.stdout.write(text)
     return 0

@@ -59,6 +59,11 @@ class Point:
     kind: str | None = None
 
     @property
+    def reached(self) -> bool:
+        """Whether anything is known of it; not so where a sweep was interrupted before it."""
+        return self.status != "bounded" or self.bound_s < inf
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The strategy's parameters; none where it does not apply at all."""
         return {} if self.strategy is None else asdict(self.strategy)  # type: ignore[call-overload]

@@ -162,18 +162,26 @@ def print_result(result: TrainingResult) -> None:
     for name, value in (
         ("iteration", _milliseconds(expected.iteration_s)),
         ("first iteration", _milliseconds(expected.first_iteration_s)),
-        ("throughput", f"{result.samples_per_s:,.1f} samples/s"),
+        ("throughput", f"{result.samples_per_s:,.1f} samples/s" + _per_backbone(result)),
         ("bubble ratio", f"{result.bubble_ratio:.1%}"),
         ("exposed communication", _milliseconds(expected.exposed_communication_s)),
         ("collectives", _milliseconds(expected.collective_s)),
-        ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB"),
-        ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB"),
+        ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB by all GPUs together"),
+        ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB by all GPUs together"),
         ("peak memory", _memory(result)),
         ("layer times", result.provenance),
     ):
         table.add_row(name, value)
     console.print(table)
     console.print(_stage_table(result))
+
+
+def _per_backbone(result: TrainingResult) -> str:
+    return (
+        ""
+        if result.num_backbones == 1
+        else f", each counted once for each of {result.num_backbones} backbones"
+    )
 
 
 def _stage_table(result: TrainingResult) -> Table:
@@ -237,7 +245,8 @@ def print_sweep(sweep: Sweep) -> None:
         _print_winner(console, sweep, simulated[0])
     for kind, count in sweep.infeasible_by_reason().items():
         example = next(p for p in ranked if p.kind == kind)
-        console.print(f"infeasible: {count} x {kind} (such as {example.name}: {example.reason})")
+        such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
+        console.print(f"infeasible: {count} x {kind} (such as {such})")
     for kind, names in _not_applicable(sweep.points).items():
         console.print(f"not a point left of {', '.join(names)}: {kind}")
     counts = {
@@ -268,6 +277,8 @@ def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:
     )  # fmt: skip
     baselines = [point.result for point in simulated if point.name == "ddp" and point.result is not None]
     ddp = max(baselines, key=lambda result: result.samples_per_s, default=None)
+    if sweep.objective == "memory":  # the fastest is not among them for sure
+        ddp = None
     tried = _tried(sweep)
     front = _front(simulated) if sweep.objective == "pareto" else []
     if front:
@@ -326,7 +337,11 @@ def _shown(simulated: list[Point], best: list[Point]) -> Iterator[tuple[int, Poi
 
 
 def _best_row(result: TrainingResult, ddp: TrainingResult | None, varied: set[str]) -> list[str]:
-    more = [str(value) for key, value in result.parameters.items() if key in varied and key not in SHAPE]
+    more = [
+        value if isinstance(value, str) else f"{key.replace('_', '-')} {value}"
+        for key, value in result.parameters.items()
+        if key in varied and key not in SHAPE
+    ]
     return [
         result.strategy,
         *(str(result.parameters.get(key, "-")) for key in SHAPE),

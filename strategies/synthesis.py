@@ -327,7 +327,9 @@ def _load_pulp() -> Any:  # noqa: ANN401
     try:
         import pulp  # noqa: PLC0415
     except ImportError as error:
-        raise InputError(f"schedule synthesis needs PuLP and HiGHS: {error}") from None
+        raise InputError(
+            f"schedule synthesis needs PuLP and HiGHS ({error}): pip install 'pulp<4' highspy"
+        ) from None
     if not hasattr(pulp, "HiGHS") or not pulp.HiGHS(msg=False).available():
-        raise InputError("schedule synthesis needs PuLP and HiGHS: PuLP finds no HiGHS (highspy)")
+        raise InputError("schedule synthesis needs PuLP and HiGHS (PuLP finds no HiGHS): pip install highspy")
     return pulp

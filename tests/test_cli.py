@@ -473,17 +473,21 @@ def interrupted_after(seconds):
 
 
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
+    reached = elsewhere / "rows-incomplete.csv"
     for seconds in (3, 6, 12):  # a slow machine needs longer to finish its first rows
         code, out, err = interrupted_after(seconds)
-        if "simulated," in (elsewhere / "rows.csv").read_text():
+        if "simulated," in reached.read_text():
             break
     assert (code, out) == (130, "")
     wrote, interrupted = err.splitlines()
     assert wrote.startswith("sim: wrote ")
+    assert "points to rows-incomplete.csv; any that is bounded may still be the best" in wrote
+    assert not (elsewhere / "rows.csv").exists()
     assert interrupted == "sim: interrupted"
 
-    with (elsewhere / "rows.csv").open(newline="") as file:
+    with reached.open(newline="") as file:
         lines = list(csv.DictReader(file))
+    assert all(line["bound_s"] != "inf" for line in lines)
     finished = [line for line in lines if line["status"] == "simulated"]
     assert finished
     assert len(finished) < len(lines)
