@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
+from profiles.errors import InfeasibleError
 from profiles.units import GIB
 from sim.engine import no_collection, simulate
 from sim.memory import peak_memory_bytes
@@ -11,8 +12,11 @@ from sim.metrics import collective_s, exposed_communication_s, idle_s
 from strategies.network import network_of
 from strategies.plan import Stage
 from strategies.scenario import Scenario
-from strategies.strategy import Divided, Job, MemoryBounded, Refining, Strategy
+from strategies.strategy import Divided, Holding, Job, MemoryBounded, Refining, Strategy
 from strategies.traces import Trace
+
+OUT_OF_MEMORY: Final = "out of memory"
+"""The reason of points that do not fit, without its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +285,20 @@ def least_memory_bytes(strategy: Strategy, scenario: Scenario) -> float:
         if isinstance(job.strategy, MemoryBounded):
             least = max(least, job.strategy.least_memory_bytes(job.scenario))
     return least
+
+
+def check_held_memory(strategy: Strategy, scenario: Scenario) -> None:
+    """Refuse a point whose order alone says that it lacks memory; it need not be replayed.
+
+    Raises:
+        InfeasibleError: it lacks memory, or does not exist for the scenario.
+    """
+    there = scenario.cluster.device.memory_bytes
+    for job in jobs(strategy, scenario):
+        if there is not None and isinstance(job.strategy, Holding):
+            held = job.strategy.held_bytes(job.scenario)
+            if held > there:
+                raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
 
 
 def _iteration_s(occurring: list[Variant], expected_s: list[float]) -> float:

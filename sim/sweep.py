@@ -16,7 +16,7 @@ from math import inf, prod
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from sim.experiment import TrainingResult, missing_memory
+from sim.experiment import OUT_OF_MEMORY, TrainingResult, missing_memory
 from sim.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
 from strategies.parameters import check_parameters
 from strategies.registry import all_strategies, strategy_class
@@ -28,7 +28,6 @@ TOP: Final = 20
 """So many of the best points are exact."""
 WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
-OUT_OF_MEMORY: Final = "out of memory"
 REFUSED: Final = "a value that others of the sweep know"
 MAX_MICRO_BATCHES: Final = 1024
 """More micro-batches than this gain nothing and take long to simulate."""

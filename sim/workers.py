@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.errors import InfeasibleError
-from sim.experiment import TrainingResult, bound, least_memory_bytes, run_training_within
+from sim.experiment import (
+    TrainingResult,
+    bound,
+    check_held_memory,
+    least_memory_bytes,
+    run_training_within,
+)
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
 
@@ -39,6 +45,7 @@ def bounds_of(strategy: Strategy, scenario: Scenario) -> Bounds | InfeasibleErro
 def outcome_of(strategy: Strategy, scenario: Scenario, limit_s: float) -> Outcome:
     """Return what comes out of a point; only seconds where these are at least the limit."""
     try:
+        check_held_memory(strategy, scenario)
         return run_training_within(strategy, scenario, limit_s)
     except InfeasibleError as error:
         return error

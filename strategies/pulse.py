@@ -70,7 +70,8 @@ class Pulse:
         ahead = self.in_flight * self.pipeline_degree
         problem = problem_of(scenario, layout, in_flight=(ahead,) * len(layout.stages))
         if self.micro_batches > self.pipeline_degree:
-            return list_schedule(problem)
+            # group sizes on links alike have one answer
+            return scenario.remember(("list schedule", problem), lambda: list_schedule(problem))
         wave = evaluate(problem, wave_order(self.pipeline_degree, self.micro_batches, self.waves))
         if self.p2p == "blocking":
             return wave
@@ -157,10 +158,14 @@ class Pulse:
         return scenario.remember(key, lambda: staged_bound(scenario, self.layout(scenario)))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Return bytes that the fullest device cannot do without; the order is made where only it can tell."""
+        """Return bytes that the fullest device cannot do without, whatever the order."""
+        layout = self.layout(scenario)
+        return staged_least_memory(scenario, layout, [1] * len(layout.stages))
+
+    def held_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that the fullest device holds at least; the order is made where only it can tell."""
         layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
         stages, most = len(layout.stages), min(self.micro_batches, self.in_flight * self.pipeline_degree)
-        least = staged_least_memory(scenario, layout, [1] * stages)
-        if there is None or least > there or staged_least_memory(scenario, layout, [most] * stages) <= there:
-            return least
+        if there is None or staged_least_memory(scenario, layout, [most] * stages) <= there:
+            return self.least_memory_bytes(scenario)
         return staged_least_memory(scenario, layout, most_in_flight(self.ordering(scenario).rows))

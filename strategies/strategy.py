@@ -88,6 +88,19 @@ class MemoryBounded(Protocol):
 
 
 @runtime_checkable
+class Holding(Protocol):
+    """A strategy whose order, once made, tells what a full device holds; a sweep asks only before it would replay."""
+
+    def held_bytes(self, scenario: Scenario) -> float:
+        """Return bytes that the fullest device holds at least, no less than it cannot do without.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """A strategy whose order depends on its own parameters alone."""
 
