@@ -173,8 +173,9 @@ def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
     from sim.experiment import replay_variants
     from sim.frames import check_out, write_rows
+    from sim.rankings import print_rows_json, print_sweep
     from sim.sweep import Sweep, find_points, run_sweep
-    from sim.tables import print_rows_json, print_sweep, progress
+    from sim.tables import progress
 
     scenario = _scenario(options)
     name = re.sub(r"[^\w.-]+", "-", scenario.model.name)

@@ -3,11 +3,9 @@
 import json
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from textwrap import shorten
 from time import monotonic
 from typing import Any, Final
 
@@ -19,21 +17,15 @@ from profiles.clusters import Cluster, Link
 from profiles.models import Model
 from profiles.units import GB, GIB
 from sim.experiment import TrainingResult
-from sim.frames import rows
-from sim.space import pareto_front
-from sim.sweep import Point, Sweep
 from sim.tuning import Choice
 from strategies.strategy import Strategy
 
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
-SHAPE: Final = ("pipeline_degree", "micro_batches", "group_size")
-"""Parameters with a column of their own: P, M and D."""
-BEST: Final = 10
-"""Rows of the table of the best."""
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Return where tables are printed; 140 characters wide where nobody looks."""
     width = None if sys.stdout.isatty() else 140
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
@@ -56,7 +48,7 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
                 str(len(component.skips)),
                 ", ".join(device for device, _ in component.times) or "estimated",
             )
-    _console().print(table)
+    console().print(table)
 
 
 def _model_json(model: Model) -> dict[str, Any]:
@@ -92,7 +84,7 @@ def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
             str(cluster.max_nodes),
             *(_link_words(link) for link in (cluster.intra_node, cluster.inter_node)),
         )
-    _console().print(table)
+    console().print(table)
 
 
 def _link_words(link: Link | None) -> str:
@@ -132,7 +124,7 @@ def print_strategies(strategies: Sequence[type[Strategy]], as_json: bool) -> Non
     for cls in strategies:
         flags = " ".join(f"--{f.name.replace('_', '-')}" for f in fields(cls))  # type: ignore[arg-type]
         table.add_row(cls.name, cls.task, cls.summary, flags)
-    _console().print(table)
+    console().print(table)
 
 
 def _strategy_json(cls: type[Strategy]) -> dict[str, Any]:
@@ -154,26 +146,26 @@ def _strategy_json(cls: type[Strategy]) -> dict[str, Any]:
 def print_result(result: TrainingResult) -> None:
     """Print one result."""
     expected = result.expected
-    console = _console()
+    screen = console()
     parameters = ", ".join(f"{k} {v}" for k, v in result.parameters.items())
-    console.print(f"{result.strategy} ({parameters})")
-    console.print(f"{result.model} on {result.num_gpus} GPUs of {result.cluster}, batch {result.batch_size}")
+    screen.print(f"{result.strategy} ({parameters})")
+    screen.print(f"{result.model} on {result.num_gpus} GPUs of {result.cluster}, batch {result.batch_size}")
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in (
-        ("iteration", _milliseconds(expected.iteration_s)),
-        ("first iteration", _milliseconds(expected.first_iteration_s)),
+        ("iteration", milliseconds(expected.iteration_s)),
+        ("first iteration", milliseconds(expected.first_iteration_s)),
         ("throughput", f"{result.samples_per_s:,.1f} samples/s" + _per_backbone(result)),
         ("bubble ratio", f"{result.bubble_ratio:.1%}"),
-        ("exposed communication", _milliseconds(expected.exposed_communication_s)),
-        ("collectives", _milliseconds(expected.collective_s)),
+        ("exposed communication", milliseconds(expected.exposed_communication_s)),
+        ("collectives", milliseconds(expected.collective_s)),
         ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB by all GPUs together"),
         ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB by all GPUs together"),
         ("peak memory", _memory(result)),
         ("layer times", result.provenance),
     ):
         table.add_row(name, value)
-    console.print(table)
-    console.print(_stage_table(result))
+    screen.print(table)
+    screen.print(_stage_table(result))
 
 
 def _per_backbone(result: TrainingResult) -> str:
@@ -191,8 +183,8 @@ def _stage_table(result: TrainingResult) -> Table:
             str(number),
             _span(stage["devices"]),
             f"{stage['first_layer']}-{stage['last_layer']}",
-            _milliseconds(stage["forward_s"]),
-            _milliseconds(stage["backward_s"]),
+            milliseconds(stage["forward_s"]),
+            milliseconds(stage["backward_s"]),
             f"{stage['parameters'] / 1e6:,.1f} M",
         )
     return table
@@ -218,166 +210,16 @@ def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
             str(choice.degree), str(choice.replicas), str(choice.micro_batch), str(choice.batch_size),
             f"{choice.equation_bytes / GIB:.1f} GiB",
             "-" if result is None else f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
-            _milliseconds(choice.estimate_s),
-            _milliseconds(choice.bound_s),
-            "-" if result is None else _milliseconds(result.expected.iteration_s),
+            milliseconds(choice.estimate_s),
+            milliseconds(choice.bound_s),
+            "-" if result is None else milliseconds(result.expected.iteration_s),
             "-" if result is None else f"{result.samples_per_s:,.1f}" if result.fits_memory else "does not fit",
         )  # fmt: skip
-    console = _console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     if best := next((choice for choice in choices if choice.samples_per_s), None):
         assert best.result is not None
-        console.print(f"again: {command_of(best.result)}", soft_wrap=True)
-
-
-def print_rows_json(sweep: Sweep) -> None:
-    """Print all rows of a sweep as one JSON list."""
-    print(json.dumps(rows(sweep), allow_nan=False))
-
-
-def print_sweep(sweep: Sweep) -> None:
-    """Print the best points, the best of each strategy among them, what is infeasible and why, and the winner."""
-    console = _console()
-    ranked = sweep.ranked()
-    simulated = [point for point in ranked if point.status == "simulated"]
-    if simulated:
-        console.print(_best_table(sweep, simulated))
-        _print_winner(console, sweep, simulated[0])
-    for kind, count in sweep.infeasible_by_reason().items():
-        example = next(p for p in ranked if p.kind == kind)
-        such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
-        console.print(f"infeasible: {count} x {kind} (such as {such})")
-    for kind, names in _not_applicable(sweep.points).items():
-        console.print(f"not a point left of {', '.join(names)}: {kind}")
-    counts = {
-        status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")
-    }
-    counts["with the result of another"] = len(sweep.points) - len(ranked)
-    console.print("points: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
-
-
-def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
-    """Return the strategies none of whose points is feasible, by what most of these lack."""
-    kinds: dict[str, Counter[str | None]] = {}
-    for point in points:
-        kinds.setdefault(point.name, Counter())[point.kind] += 1
-    found: dict[str, list[str]] = {}
-    for name, counts in kinds.items():
-        if None not in counts:
-            found.setdefault(str(counts.most_common(1)[0][0]), []).append(name)
-    return found
-
-
-def _best_table(sweep: Sweep, simulated: list[Point]) -> Table:
-    scenario, workload = sweep.scenario, sweep.scenario.workload
-    table = Table(
-        "#", "strategy", "P", "M", "D", "more", "iteration", "samples/s", "over ddp", "bubble", "peak memory",
-        title=f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}, batch"
-        f" {workload.batch_size}",
-    )  # fmt: skip
-    baselines = [point.result for point in simulated if point.name == "ddp" and point.result is not None]
-    ddp = max(baselines, key=lambda result: result.samples_per_s, default=None)
-    if sweep.objective == "memory":  # the fastest is not among them for sure
-        ddp = None
-    tried = _tried(sweep)
-    front = _front(simulated) if sweep.objective == "pareto" else []
-    if front:
-        table.caption = "* no point beats it in both throughput and memory"
-    for rank, point in _shown(simulated, front or simulated[:BEST]):
-        assert point.result is not None
-        varied = {key for key, values in tried[point.name].items() if len(values) > 1}
-        mark = " *" if any(point is other for other in front) else ""
-        table.add_row(f"{rank}{mark}", *_best_row(point.result, ddp, varied))
-    return table
-
-
-def _tried(sweep: Sweep) -> dict[str, dict[str, set[Any]]]:
-    """Return for each strategy and each of its parameters the values that the sweep looks at."""
-    tried: dict[str, dict[str, set[Any]]] = {}
-    for point in sweep.points:
-        for key, value in point.parameters.items():
-            tried.setdefault(point.name, {}).setdefault(key, set()).add(value)
-    return tried
-
-
-def _held_fixed(sweep: Sweep, result: TrainingResult) -> str:
-    """Return in words what the sweep did not vary: the options, and parameters with one value per strategy.
-
-    Where other strategies vary a parameter, those that do not are named.
-    """
-    held = {key: {value} for key, value in result.options.items()}
-    holders: dict[str, list[str]] = {}
-    tried = _tried(sweep)
-    for name, parameters in tried.items():
-        for key, values in parameters.items():
-            if len(values) == 1 and key not in SHAPE:
-                held[key] = held.get(key, set()) | values
-                holders.setdefault(key, []).append(name)
-    varied = {key for parameters in tried.values() for key, values in parameters.items() if len(values) > 1}
-    words = []
-    for key, values in held.items():
-        names = f" ({', '.join(holders[key])})" if key in varied and key in holders else ""
-        words.append(f"{key.replace('_', ' ')} {' or '.join(sorted(map(str, values)))}{names}")
-    return ", ".join(words)
-
-
-def _front(simulated: list[Point]) -> list[Point]:
-    """Return the points that no other beats in both throughput and memory."""
-    results = [(point, point.result.to_json()) for point in simulated if point.result is not None]
-    return [item["point"] for item in pareto_front([{**result, "point": point} for point, result in results])]
-
-
-def _shown(simulated: list[Point], best: list[Point]) -> Iterator[tuple[int, Point]]:
-    """Yield the best points with their ranks, and the best of each strategy that is not among them."""
-    seen, chosen = set(), {id(point) for point in best}
-    for rank, point in enumerate(simulated, 1):
-        if id(point) in chosen or point.name not in seen:
-            seen.add(point.name)
-            yield rank, point
-
-
-def _best_row(result: TrainingResult, ddp: TrainingResult | None, varied: set[str]) -> list[str]:
-    more = [
-        value if isinstance(value, str) else f"{key.replace('_', '-')} {value}"
-        for key, value in result.parameters.items()
-        if key in varied and key not in SHAPE
-    ]
-    return [
-        result.strategy,
-        *(str(result.parameters.get(key, "-")) for key in SHAPE),
-        " ".join(more),
-        _milliseconds(result.expected.iteration_s),
-        f"{result.samples_per_s:,.1f}",
-        "-" if ddp is None else f"{result.samples_per_s / ddp.samples_per_s:.2f}",
-        f"{result.bubble_ratio:.1%}",
-        f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
-    ]
-
-
-def _print_winner(console: Console, sweep: Sweep, best: Point) -> None:
-    """Say where the winner's time goes, what was held fixed, how far to trust it and how to have it again."""
-    assert best.result is not None
-    expected, result = best.result.expected, best.result
-    waiting = expected.exposed_communication_s
-    console.print(
-        f"best: {best.name}; of each iteration the devices compute {1 - result.bubble_ratio:.1%}, wait for data on"
-        f" the wire {waiting / expected.iteration_s:.1%}, idle otherwise"
-        f" {max(0.0, expected.idle_s - waiting) / expected.iteration_s:.1%}"
-    )
-    console.print(f"held fixed: {_held_fixed(sweep, result)}")
-    device = sweep.scenario.cluster.device
-    if result.provenance == "estimated":
-        source = shorten(device.source, 160, placeholder=" ...")
-        console.print(f"layer times are estimated with the rates of {device.name} ({source})", soft_wrap=True)
-    else:
-        console.print(f"layer times are measured on {device.name}")
-    console.print(f"again: {command(best)}", soft_wrap=True)
-
-
-def command(point: Point) -> str:
-    """Return the command line that gives a simulated point again."""
-    assert point.result is not None
-    return command_of(point.result)
+        screen.print(f"again: {command_of(best.result)}", soft_wrap=True)
 
 
 def command_of(result: TrainingResult) -> str:
@@ -390,7 +232,8 @@ def command_of(result: TrainingResult) -> str:
     return shlex.join(["sim", "run", *words])
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Return a time in words."""
     return f"{seconds * 1e3:,.1f} ms"
 
 
