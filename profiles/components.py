@@ -66,7 +66,8 @@ class Component:
 
     ``carried_bytes`` is the context that travels with the hidden state over every cut, per sample;
     ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device;
-    ``reads`` which layers read what of an input, where that is not the first layer the whole output.
+    ``reads`` which layers read what of an input, where that is not the first layer the whole output;
+    ``exchanges`` are in execution order; ``tasks`` are those that it exists for.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Component:
     exchanges: tuple[Exchange, ...] = ()
     times: tuple[tuple[str, tuple[MeasuredTime, ...]], ...] = ()
     reads: tuple[Read, ...] = ()
+    tasks: tuple[str, ...] = ("train", "sample")
 
     @cached_property
     def parameters(self) -> int:

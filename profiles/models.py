@@ -7,12 +7,24 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
+from profiles.component_files import (
+    BACKWARDS,
+    EXCHANGE_COLUMNS,
+    LAYER_COLUMNS,
+    TASKS,
+    TIME_COLUMNS,
+    read_component,
+)
 from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
-from profiles.units import GFLOP, MB, MILLISECOND
+from profiles.units import MB
 
 __all__ = [
+    "BACKWARDS",
+    "EXCHANGE_COLUMNS",
+    "LAYER_COLUMNS",
+    "TASKS",
     "Component",
     "Exchange",
     "Layer",
@@ -26,30 +38,15 @@ __all__ = [
 ]
 
 MODELS: Final = Path(__file__).parent / "models"
-BACKWARDS: Final = ("full", "input", "none")
-EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
-LAYER_COLUMNS: Final = (
-    "component",
-    "index",
-    "block",
-    "name",
-    "parameters",
-    "backward",
-    "conv_gflop",
-    "matmul_gflop",
-    "attention_gflop",
-    "moved_MB",
-    "kernels",
-    "output_MB",
-    "saved_MB",
-)
-EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
-TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
+GUIDANCES: Final = ("batch", "none")
 
 
 @dataclass(frozen=True)
 class Model:
-    """A diffusion model: frozen components and one or several backbones, in the order of its file."""
+    """A diffusion model: frozen components and one or several backbones, in the order of its file.
+
+    ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``).
+    """
 
     name: str
     title: str
@@ -58,6 +55,7 @@ class Model:
     height: int
     width: int
     components: tuple[Component, ...]
+    guidance: str = "batch"
 
     @cached_property
     def backbones(self) -> tuple[int, ...]:
@@ -97,11 +95,26 @@ class Model:
         for index in reversed(self.order):
             if index in needed:
                 needed |= set(self.inputs_of(index)).intersection(self.frozen)
-        kept = [self.components[index] for index in sorted(needed)]
-        names = {component.name for component in kept}
-        inputs = (tuple(name for name in component.inputs if name in names) for component in kept)
-        components = (replace(component, inputs=own) for component, own in zip(kept, inputs, strict=True))
-        return replace(self, components=tuple(components))
+        return replace(self, components=_closed([self.components[index] for index in sorted(needed)]))
+
+    def for_task(self, task: str) -> "Model":
+        """Return the model with only the components that a task needs; itself where it needs all of them."""
+        assert task in TASKS, task
+        kept = [component for component in self.components if task in component.tasks]
+        return self if len(kept) == len(self.components) else replace(self, components=_closed(kept))
+
+
+def _closed(kept: Iterable[Component]) -> tuple[Component, ...]:
+    """Return some components of a model, which forget their inputs among the others."""
+    names = {component.name for component in kept}
+    return tuple(
+        replace(
+            component,
+            inputs=tuple(name for name in component.inputs if name in names),
+            reads=tuple(read for read in component.reads if read.source in names),
+        )
+        for component in kept
+    )
 
 
 def model_names() -> list[str]:
@@ -153,11 +166,12 @@ def read_model(folder: Path) -> Model:
         height=reference.integer("height", minimum=1),
         width=reference.integer("width", minimum=1),
         components=tuple(
-            _read_component(
+            read_component(
                 head, rows[name], skips[name], reads[name], exchanges=exchanges[name], times=times[name]
             )
             for name, head in zip(names, heads, strict=True)
         ),
+        guidance=table.choice("guidance", GUIDANCES) if "guidance" in table else "batch",
     )
     reference.finish()
     table.finish()
@@ -176,98 +190,6 @@ def _component_names(heads: Iterable[Table]) -> list[str]:
             raise head.fail("name", name, "must not be the name of two components")
         names.append(name)
     return names
-
-
-def _read_component(
-    head: Table,
-    rows: list[Row],
-    skips: list[Skip],
-    reads: list[Read],
-    *,
-    exchanges: list[Row],
-    times: dict[str, list[Row]],
-) -> Component:
-    trainable = head.flag("trainable")
-    component = Component(
-        name=head.text("name"),
-        trainable=trainable,
-        inputs=head.texts("inputs", ()),
-        image_tokens=head.integer("image_tokens", 1),
-        text_tokens=head.integer("text_tokens", 0),
-        carried_bytes=head.number("carried_MB", 0.0) * MB,
-        self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
-        layers=_read_layers(head, rows, trainable),
-        skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
-        exchanges=tuple(_read_exchange(row, len(rows)) for row in exchanges),
-        times=tuple((device, _read_layer_times(of, len(rows))) for device, of in sorted(times.items())),
-        reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
-    )
-    head.finish()
-    return component
-
-
-def _read_layers(head: Table, rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
-    if not rows:
-        raise head.fail("name", head.text("name"), "has no row in layers.csv")
-    layers: list[Layer] = []
-    for row in rows:
-        index = row.integer("index")
-        if index != len(layers):
-            raise row.fail(
-                "index", f"must be {len(layers)}: each component counts its layers from 0 in order"
-            )
-        layers.append(_read_layer(row))
-        if index and layers[-1].block < layers[-2].block:
-            raise row.fail("block", "must not fall below the block of the layer before")
-        if (layers[-1].backward == "full") > trainable:
-            raise row.fail("backward", "must not be full in a frozen component")
-    if trainable and all(layer.backward != "full" for layer in layers):
-        raise rows[0].fail("backward", "must be full in at least one layer of a trainable component")
-    return tuple(layers)
-
-
-def _read_layer(row: Row) -> Layer:
-    return Layer(
-        block=row.integer("block"),
-        name=row.text("name"),
-        parameters=row.integer("parameters"),
-        backward=row.choice("backward", BACKWARDS),
-        conv_flop=row.number("conv_gflop") * GFLOP,
-        matmul_flop=row.number("matmul_gflop") * GFLOP,
-        attention_flop=row.number("attention_gflop") * GFLOP,
-        moved_bytes=row.number("moved_MB") * MB,
-        kernels=row.integer("kernels"),
-        output_bytes=row.number("output_MB") * MB,
-        saved_bytes=row.number("saved_MB") * MB,
-    )
-
-
-def _read_exchange(row: Row, num_layers: int) -> Exchange:
-    return Exchange(
-        layer=_layer_index(row, num_layers),
-        kind=row.choice("kind", EXCHANGES),
-        elements=row.integer("elements"),
-        heads=row.integer("heads"),
-    )
-
-
-def _read_layer_times(rows: list[Row], num_layers: int) -> tuple[MeasuredTime, ...]:
-    times: dict[tuple[int, int], MeasuredTime] = {}
-    for row in rows:
-        key = (_layer_index(row, num_layers), row.integer("batch_size", minimum=1))
-        if key in times:
-            raise row.fail("batch_size", f"stands twice for layer {key[0]} of {row.text('component')}")
-        times[key] = MeasuredTime(
-            *key, row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND
-        )
-    return tuple(times[key] for key in sorted(times))
-
-
-def _layer_index(row: Row, num_layers: int) -> int:
-    index = row.integer("index")
-    if index >= num_layers:
-        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
-    return index
 
 
 def _read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:

@@ -127,6 +127,53 @@ def test_optional_keys_and_files_may_be_left_out(tmp_path):
     assert (text.exchanges, text.times) == ((), ())
 
 
+TASKS = """\
+[[components]]
+name = "decoder"
+trainable = false
+inputs = ["unet"]
+tasks = ["sample"]
+"""
+SAMPLED = "decoder,0,0,all,10,none,0,1,0,2,3,0.5,0\n"
+
+
+def with_decoder(folder):
+    """Write the folder with a text encoder for training alone and a decoder for sampling alone; read it."""
+    model = MODEL.replace('name = "text"', 'name = "text"\ntasks = ["train"]') + TASKS
+    times = TIMES + "decoder,0,1,1,0\n"
+    files = {"model.toml": model, "layers.csv": LAYERS + SAMPLED, "times/ideal.csv": times}
+    return read_model(write(folder, **files))
+
+
+def test_a_model_for_a_task_lacks_the_components_of_the_other(tmp_path):
+    model = with_decoder(tmp_path)
+    assert [component.tasks for component in model.components] == [
+        ("train",),
+        ("train", "sample"),
+        ("sample",),
+    ]
+    for task, names in (("train", ["text", "unet"]), ("sample", ["unet", "decoder"])):
+        assert [component.name for component in model.for_task(task).components] == names
+    assert model.for_task("train").components == model.components[:2]
+
+
+def test_inputs_that_a_task_lacks_fall_away(tmp_path):
+    sampled = with_decoder(tmp_path).for_task("sample")
+    assert [component.inputs for component in sampled.components] == [(), ("unet",)]
+    assert (sampled.backbones, sampled.frozen, sampled.order) == ((0,), (1,), (0, 1))
+
+
+def test_a_model_that_keeps_everything_for_a_task_is_itself(tmp_path):
+    model = read_model(write(tmp_path))
+    assert model.for_task("train") is model.for_task("sample") is model
+
+
+def test_guidance_is_batched_unless_the_file_says_none(tmp_path):
+    assert read_model(write(tmp_path)).guidance == "batch"
+    distilled = MODEL.replace('dtype = "float16"', 'dtype = "float16"\nguidance = "none"')
+    assert read_model(write(tmp_path, **{"model.toml": distilled})).guidance == "none"
+
+
 def test_a_cut_carries_the_hidden_state_and_every_live_skip(tmp_path):
     unet = read_model(write(tmp_path)).components[1]
     assert [list(unet.live_skips(cut)) for cut in range(3)] == [
@@ -224,6 +271,10 @@ def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
         ("model.toml", "width = 32", "width = 32\ndepth = 1", "unknown key reference.depth; known here: "),
         ("model.toml", 'title = "Small"', 'title = "Small"\nauthor = "x"', "unknown key author"),
         ("model.toml", "trainable = false", "trainable = 0", "components[0].trainable is 0, must be true or"),
+        ("model.toml", 'name = "text"', 'name = "text"\ntasks = []', "components[0].tasks is [], must name some"),
+        ("model.toml", 'name = "text"', 'name = "text"\ntasks = ["run"]', "tasks is ['run'], must name some of"),
+        ("model.toml", 'name = "unet"', 'name = "unet"\ntasks = ["sample"]', "components[1].tasks is ['sample']"),
+        ("model.toml", 'title = "Small"', 'title = "Small"\nguidance = "x"', "guidance is 'x', must be one of"),
         ("model.toml", "trainable = false\n", "", "components[0].trainable is missing"),
         ("model.toml", 'name = "unet"', 'name = "text"', "components[1].name is 'text', must not be the name"),
         ("model.toml", 'name = "unet"', 'name = "vae"', "skips[0].component is 'unet', must be one of"),
@@ -262,6 +313,7 @@ def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
         # exchanges.csv
         ("exchanges.csv", "halo", "hello", "exchanges.csv:2: kind is 'hello', must be one of key_value, halo"),
         ("exchanges.csv", "unet,2", "unet,9", "exchanges.csv:3: index is '9', must be below 4, the layers of"),
+        ("exchanges.csv", "unet,0", "unet,3", "exchanges.csv:3: index is '2', must not fall below 3: a componen"),
         ("exchanges.csv", ",heads", ",hats", "exchanges.csv:1: column heads is missing"),
         # times/ideal.csv
         ("times/ideal.csv", "text,0,1,1,0", "text,0,1,-1,0", "ideal.csv:2: forward_ms is -1, must not be neg"),

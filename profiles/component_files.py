@@ -1,0 +1,150 @@
+"""Reads one component of a model folder: its layers, exchanges, measured times and tasks."""
+
+from typing import Final
+
+from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
+from profiles.files import Row, Table
+from profiles.units import GFLOP, MB, MILLISECOND
+
+BACKWARDS: Final = ("full", "input", "none")
+EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
+TASKS: Final = ("train", "sample")
+LAYER_COLUMNS: Final = (
+    "component",
+    "index",
+    "block",
+    "name",
+    "parameters",
+    "backward",
+    "conv_gflop",
+    "matmul_gflop",
+    "attention_gflop",
+    "moved_MB",
+    "kernels",
+    "output_MB",
+    "saved_MB",
+)
+EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
+TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
+
+
+def read_component(
+    head: Table,
+    rows: list[Row],
+    skips: list[Skip],
+    reads: list[Read],
+    *,
+    exchanges: list[Row],
+    times: dict[str, list[Row]],
+) -> Component:
+    """Return a component from its table of ``model.toml`` and its rows of the other files.
+
+    Args:
+        head: its table.
+        rows: of ``layers.csv``.
+        skips: its skips, in any order.
+        reads: which of its layers read what, in any order.
+        exchanges: rows of ``exchanges.csv``.
+        times: rows of measured times, by device.
+
+    Raises:
+        InputError: a key or a row breaks a rule.
+    """
+    trainable = head.flag("trainable")
+    component = Component(
+        name=head.text("name"),
+        trainable=trainable,
+        inputs=head.texts("inputs", ()),
+        image_tokens=head.integer("image_tokens", 1),
+        text_tokens=head.integer("text_tokens", 0),
+        carried_bytes=head.number("carried_MB", 0.0) * MB,
+        self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
+        layers=_read_layers(head, rows, trainable),
+        skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
+        exchanges=_read_exchanges(exchanges, len(rows)),
+        times=tuple((device, _read_layer_times(of, len(rows))) for device, of in sorted(times.items())),
+        reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
+        tasks=_read_tasks(head, trainable),
+    )
+    head.finish()
+    return component
+
+
+def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:
+    tasks = head.texts("tasks", TASKS)
+    if not tasks or len(set(tasks)) < len(tasks) or not set(tasks) <= set(TASKS):
+        raise head.fail("tasks", list(tasks), f"must name some of {', '.join(TASKS)}, each once")
+    if trainable and set(tasks) != set(TASKS):
+        raise head.fail("tasks", list(tasks), "must be left out: a trainable component exists for every task")
+    return tuple(task for task in TASKS if task in tasks)
+
+
+def _read_layers(head: Table, rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
+    if not rows:
+        raise head.fail("name", head.text("name"), "has no row in layers.csv")
+    layers: list[Layer] = []
+    for row in rows:
+        index = row.integer("index")
+        if index != len(layers):
+            raise row.fail(
+                "index", f"must be {len(layers)}: each component counts its layers from 0 in order"
+            )
+        layers.append(_read_layer(row))
+        if index and layers[-1].block < layers[-2].block:
+            raise row.fail("block", "must not fall below the block of the layer before")
+        if (layers[-1].backward == "full") > trainable:
+            raise row.fail("backward", "must not be full in a frozen component")
+    if trainable and all(layer.backward != "full" for layer in layers):
+        raise rows[0].fail("backward", "must be full in at least one layer of a trainable component")
+    return tuple(layers)
+
+
+def _read_layer(row: Row) -> Layer:
+    return Layer(
+        block=row.integer("block"),
+        name=row.text("name"),
+        parameters=row.integer("parameters"),
+        backward=row.choice("backward", BACKWARDS),
+        conv_flop=row.number("conv_gflop") * GFLOP,
+        matmul_flop=row.number("matmul_gflop") * GFLOP,
+        attention_flop=row.number("attention_gflop") * GFLOP,
+        moved_bytes=row.number("moved_MB") * MB,
+        kernels=row.integer("kernels"),
+        output_bytes=row.number("output_MB") * MB,
+        saved_bytes=row.number("saved_MB") * MB,
+    )
+
+
+def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
+    exchanges: list[Exchange] = []
+    for row in rows:
+        exchange = Exchange(
+            layer=_layer_index(row, num_layers),
+            kind=row.choice("kind", EXCHANGES),
+            elements=row.integer("elements"),
+            heads=row.integer("heads"),
+        )
+        if exchanges and exchange.layer < exchanges[-1].layer:
+            rule = f"must not fall below {exchanges[-1].layer}: a component's rows are in execution order"
+            raise row.fail("index", rule)
+        exchanges.append(exchange)
+    return tuple(exchanges)
+
+
+def _read_layer_times(rows: list[Row], num_layers: int) -> tuple[MeasuredTime, ...]:
+    times: dict[tuple[int, int], MeasuredTime] = {}
+    for row in rows:
+        key = (_layer_index(row, num_layers), row.integer("batch_size", minimum=1))
+        if key in times:
+            raise row.fail("batch_size", f"stands twice for layer {key[0]} of {row.text('component')}")
+        times[key] = MeasuredTime(
+            *key, row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND
+        )
+    return tuple(times[key] for key in sorted(times))
+
+
+def _layer_index(row: Row, num_layers: int) -> int:
+    index = row.integer("index")
+    if index >= num_layers:
+        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    return index
