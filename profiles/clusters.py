@@ -12,7 +12,8 @@ from profiles.files import Table, path_kind
 from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parent / "clusters"
-OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+"""The last is one round of a ring: each member sends to the next, as nccl-tests' sendrecv does."""
 
 Curve = tuple[tuple[float, float], ...]
 

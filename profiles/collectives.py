@@ -36,6 +36,8 @@ def bus_volume(operation: str, group_size: int) -> float:
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
+    if operation == "send_recv":
+        return 1.0
     share = (group_size - 1) / group_size
     return 2 * share if operation == "all_reduce" else share
 
@@ -45,28 +47,47 @@ def sent_bytes(operation: str, size_bytes: float, group_size: int) -> float:
     return bus_volume(operation, group_size) * size_bytes
 
 
-def collective_time(cluster: Cluster, operation: str, size_bytes: float, group: Group) -> CollectiveTime:
+def collective_time(
+    cluster: Cluster, operation: str, size_bytes: float, group: Group, calls: int = 1
+) -> CollectiveTime:
     """Return what one collective costs.
 
     Args:
         cluster: its links and efficiencies.
-        operation: one of ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``.
-        size_bytes: bytes of the whole operation: the reduced, gathered or scattered buffer.
+        operation: one of ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``send_recv``.
+        size_bytes: bytes of the whole operation: the reduced, gathered or scattered buffer; what one member holds
+            and divides, of ``all_to_all``; what one member sends, of ``send_recv``.
         group: the members.
+        calls: calls that carry these bytes, one after the other.
 
     A group over several nodes takes the hierarchical latency: steps inside the node and steps between nodes.
     """
     if group.size == 1:
         return CollectiveTime(0.0, 0.0, 0.0)
-    collectives = cluster.collectives
-    volume = sent_bytes(operation, size_bytes, group.size)
-    volume /= collectives.efficiency_of(operation, group.size, group.num_nodes)
+    collectives, inner, outer = cluster.collectives, cluster.intra_node, cluster.inter_node
+    efficiency = collectives.efficiency_of(operation, group.size, group.num_nodes)
     members = group.size // group.num_nodes
-    rounds = 2 if operation == "all_reduce" else 1
-    fixed_s = collectives.call_s + rounds * (members - 1) * cluster.intra_node.latency_s
-    device_port_s = volume / cluster.intra_node.bandwidth_bytes_per_s if members > 1 else 0.0
-    node_port_s = 0.0
-    if group.num_nodes > 1 and cluster.inter_node is not None:
-        node_port_s = volume / cluster.inter_node.bandwidth_bytes_per_s
-        fixed_s += rounds * (group.num_nodes - 1) * cluster.inter_node.latency_s
-    return CollectiveTime(device_port_s, node_port_s, fixed_s)
+    fixed_s = collectives.call_s + _hops(operation, members) * inner.latency_s
+    device_port_s = node_port_s = 0.0
+    if members > 1:
+        volume = sent_bytes(operation, size_bytes, group.size)
+        device_port_s = volume / efficiency / inner.bandwidth_bytes_per_s
+    if group.num_nodes > 1 and outer is not None:
+        volume = _crossing_bytes(operation, size_bytes, group)
+        node_port_s = volume / efficiency / outer.bandwidth_bytes_per_s
+        fixed_s += _hops(operation, group.num_nodes) * outer.latency_s
+    return CollectiveTime(device_port_s, node_port_s, calls * fixed_s)
+
+
+def _hops(operation: str, members: int) -> int:
+    """Return how many messages follow one another along a ring; one where each member sends to its neighbour."""
+    if operation == "send_recv":
+        return min(1, members - 1)
+    return (2 if operation == "all_reduce" else 1) * (members - 1)
+
+
+def _crossing_bytes(operation: str, size_bytes: float, group: Group) -> float:
+    """Return what each node sends to others: a ring's bytes once, all that is for other nodes of ``all_to_all``."""
+    if operation == "all_to_all":
+        return group.size // group.num_nodes * size_bytes * (1 - 1 / group.num_nodes)
+    return sent_bytes(operation, size_bytes, group.size)

@@ -15,6 +15,7 @@ from profiles.component_files import (
     TIME_COLUMNS,
     read_component,
 )
+from profiles.anchors import Anchor, read_anchors
 from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
@@ -45,7 +46,8 @@ GUIDANCES: Final = ("batch", "none")
 class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
 
-    ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``).
+    ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``), ``anchors``
+    how long that took one GPU.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Model:
     width: int
     components: tuple[Component, ...]
     guidance: str = "batch"
+    anchors: tuple[Anchor, ...] = ()
 
     @cached_property
     def backbones(self) -> tuple[int, ...]:
@@ -172,6 +175,7 @@ def read_model(folder: Path) -> Model:
             for name, head in zip(names, heads, strict=True)
         ),
         guidance=table.choice("guidance", GUIDANCES) if "guidance" in table else "batch",
+        anchors=read_anchors(folder / "anchors.csv"),
     )
     reference.finish()
     table.finish()

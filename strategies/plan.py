@@ -50,12 +50,14 @@ class Collective:
     """A collective of several devices; each device runs its collectives in the order of the plan.
 
     Args:
-        operation: ``all_reduce``, ``all_gather``, ``reduce_scatter`` or ``all_to_all``.
+        operation: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``send_recv`` (one round of a
+            ring).
         devices: the simulated devices that take part; the replicas that were folded away are in the group.
         size_bytes: bytes of the whole operation.
         group: the positions whose replicas form the group, or None: the simulated devices themselves.
         reads: tensors that must be there before it starts.
         writes: tensors that are there, on all its devices, when it ends.
+        calls: calls that it stands for, one after the other, where nothing else happens between them.
     """
 
     operation: str
@@ -64,6 +66,7 @@ class Collective:
     group: tuple[int, ...] | None
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ class Scenario:
                 f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
                 f" = {cluster.max_devices}"
             )
+        model = model.for_task("train")
         own = {model.components[i].self_conditioning for i in model.backbones}
         if workload.self_conditioning is None and len(own) > 1:
             values = ", ".join(
