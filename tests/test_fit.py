@@ -12,7 +12,7 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.collectives import Group, collective_time
 from profiles.costs import ModelCosts
-from profiles.devices import RATE_KEYS, load_device, read_device
+from profiles.devices import DEVICES, RATE_KEYS, load_device, read_device
 from profiles.errors import InputError
 from profiles.models import load_model
 from validate.__main__ import main
@@ -25,12 +25,13 @@ from validate.fit import (
     fit,
     leave_one_out,
     read_observations,
-    read_target,
     read_work,
 )
 from validate.rates import Report, device_text, fit_device
+from validate.targets import read_target
 
 NAME = "a100-80gb-sxm"
+FITTED = sorted(path.stem for path in OBSERVATIONS.glob("*.toml"))
 POINT = 0.01
 
 
@@ -119,6 +120,11 @@ def test_ratios_alone_leave_the_scale_open():
     ratios = [row for row in report().fitted if row.observation.quantity == RATIO]
     with pytest.raises(InputError, match="no row has quantity latency_s and role fit"):
         fit(ratios, report().target)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_every_committed_device_is_written_by_its_fit(name):
+    assert device_text(fit_device(name)) == (DEVICES / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def test_two_fits_write_the_same_file():
@@ -217,7 +223,7 @@ def test_the_command_prints_every_row_and_writes_a_device_file(tmp_path, capsys)
 def test_an_unknown_device_is_refused(capsys):
     assert main(["fit", "--device", "b300"]) == 2
     assert capsys.readouterr().err == (
-        f"validate: error: no observations of device 'b300'; choose from {NAME}\n"
+        f"validate: error: no observations of device 'b300'; choose from {', '.join(FITTED)}\n"
     )
 
 

@@ -16,8 +16,9 @@ from scipy.optimize import lsq_linear
 from profiles.costs import BACKWARD_WORK, FloatArray
 from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
-from profiles.files import Table, read_rows
+from profiles.files import read_rows
 from profiles.models import BACKWARDS
+from validate.targets import Target
 
 OBSERVATIONS: Final = Path(__file__).parent / "observations"
 LATENCY: Final = "latency_s"
@@ -102,23 +103,6 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The device to fit, its peaks in the device file's units, where they come from, and a caveat."""
-
-    name: str
-    source: str
-    remark: str
-    memory_GiB: float  # noqa: N815  the unit's own spelling
-    matrix_peak: float
-    memory_peak: float
-
-    @property
-    def least(self) -> FloatArray:
-        """The least seconds per unit of work; a launch may cost nothing."""
-        return np.array([1 / self.matrix_peak] * 3 + [1 / self.memory_peak, 0.0])
-
-
-@dataclass(frozen=True, slots=True)
 class Equation:
     """An observation as amounts of work: the numerator's and, for a ratio, the denominator's."""
 
@@ -145,7 +129,7 @@ class Fit:
     """A solution: seconds per unit of work, whether each rests on its bound, and how well-posed it was.
 
     A class of work that costs nothing has an infinite rate. ``condition`` is the condition number of the
-    equations in units of the bounds (a launch: 1 us).
+    equations in units of the bounds (a launch: 1 us); 0 where nothing was fitted.
     """
 
     seconds: FloatArray
@@ -158,27 +142,6 @@ class Fit:
         with np.errstate(divide="ignore"):
             values = [*(1 / self.seconds[:4]), self.seconds[4]]
         return {key: float(value) for key, value in zip(RATE_KEYS, values, strict=True)}
-
-
-def read_target(path: Path) -> Target:
-    """Read which device is to be fitted.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
-    table = Table.read(path)
-    peaks = table.table("peaks")
-    target = Target(
-        name=table.text("name"),
-        source=table.text("source"),
-        remark=table.text("remark"),
-        memory_GiB=table.positive("memory_GiB"),
-        matrix_peak=peaks.positive("matrix_TFLOP_per_s"),
-        memory_peak=peaks.positive("memory_GB_per_s"),
-    )
-    peaks.finish()
-    table.finish()
-    return target
 
 
 def read_observations(path: Path) -> list[Observation]:
@@ -265,6 +228,8 @@ def fit(rows: Sequence[Equation], target: Target) -> Fit:
     Raises:
         InputError: no latency is to be fitted; ratios alone leave the scale open.
     """
+    if not target.basis.size:
+        return Fit(target.base, (False,) * len(target.modes), 0.0)
     latencies = [row for row in rows if row.denominator is None]
     if not latencies:
         raise InputError(f"{target.name}: no row has quantity {LATENCY} and role fit, must have one")
@@ -286,15 +251,17 @@ def fit_without_peaks(rows: Sequence[Equation], target: Target) -> Fit:
 
 
 def leave_one_out(rows: Sequence[Equation], target: Target) -> list[Fit]:
-    """Return for each row the fit to all others."""
+    """Return for each row the fit to all others; nothing where they would not determine the unknowns."""
+    if len(rows) <= target.basis.shape[1]:
+        return []
     return [fit([*rows[:number], *rows[number + 1 :]], target) for number in range(len(rows))]
 
 
 def _solve(rows: Sequence[Equation], target: Target, near: FloatArray) -> Fit:
-    scale = np.where(target.least > 0, target.least, 1.0)
     pairs = [row.row(near) for row in rows]
-    matrix = np.array([left for left, _ in pairs]) * scale
-    bounds = (target.least / scale, np.full(len(scale), np.inf))
-    found = lsq_linear(matrix, np.array([right for _, right in pairs]), bounds, method="bvls", tol=1e-14)
-    at_bound = tuple(bool(mask) for mask in found.active_mask)
-    return Fit(found.x * scale, at_bound, float(np.linalg.cond(matrix)))
+    work = np.array([left for left, _ in pairs])
+    wanted = np.array([right for _, right in pairs]) - work @ target.base
+    matrix, bounds = work @ target.basis, (target.lower, np.full(len(target.lower), np.inf))
+    found = lsq_linear(matrix, wanted, bounds, method="bvls", tol=1e-14)
+    seconds = target.base + target.basis @ found.x
+    return Fit(seconds, target.per_class(found.active_mask != 0), float(np.linalg.cond(matrix)))

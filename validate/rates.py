@@ -18,19 +18,20 @@ from validate.fit import (
     Equation,
     Fit,
     Observation,
-    Target,
     equations,
     fit,
     fit_without_peaks,
     leave_one_out,
     read_observations,
-    read_target,
     read_work,
 )
+from validate.targets import ASSUMED, TOGETHER, Target, read_target
 
 DIGITS: Final = 5
 FREE: Final = 1e6
 """A rate beyond this, in the units of a device file, is no rate: the work costs nothing."""
+FULL: Final = 0.9995
+"""A fraction of the peak beyond this is a bound that a fit rests on."""
 COLUMNS: Final = (
     "source",
     "model",
@@ -50,7 +51,7 @@ class Report:
 
     Attributes:
         rows: all equations, those that were fitted first.
-        without: for each fitted equation the fit to all others.
+        without: for each fitted equation the fit to all others; nothing where they are too few.
         without_peaks: the fit to the same equations that knows no peaks.
     """
 
@@ -63,7 +64,7 @@ class Report:
     @property
     def fitted(self) -> tuple[Equation, ...]:
         """The equations that were fitted."""
-        return self.rows[: len(self.without)]
+        return tuple(row for row in self.rows if row.observation.role == "fit")
 
     def errors(self, quantity: str, role: str) -> list[float]:
         """Return the relative errors of the predictions of one quantity."""
@@ -150,18 +151,43 @@ def summary(report: Report) -> Iterator[str]:
 
 def rate_source(report: Report, key: str) -> str:
     """Return where a rate comes from, and how far the observations determine it."""
-    number = RATE_KEYS.index(key)
-    others = [other.rates[key] for other in report.without]
-    spread = f"{min(others):.4g} to {max(others):.4g} when any one observation is left out"
+    number, target = RATE_KEYS.index(key), report.target
+    mode = target.modes[number]
+    if mode == ASSUMED:
+        return f"estimate: {_fraction(target, key)}"
+    spread = _spread(report, key)
+    if mode == TOGETHER:
+        keys = [
+            other.split("_")[0] for other, its in zip(RATE_KEYS, target.modes, strict=True) if its == mode
+        ]
+        factor = target.assumed[number] / report.fit.seconds[number]
+        what = f"one factor of {' and '.join(keys)}, {factor:.3f}, on {_fraction(target, key)}"
+        return f"fitted: {what}; {spread}"
     if not report.fit.bound[number]:
         return f"fitted; {spread}"
-    if all(other.bound[number] for other in report.without):
+    if report.without and all(other.bound[number] for other in report.without):
         spread = "also when any one observation is left out"
     if key == "kernel_us":
         return f"fitted; zero, its bound ({spread})"
     free = report.without_peaks.rates[key]
     alone = "make this work free" if free > FREE else f"give {free:.4g}"
     return f"its bound, the peak ({spread}): not determined; without any peak the observations {alone}"
+
+
+def _spread(report: Report, key: str) -> str:
+    others = [other.rates[key] for other in report.without]
+    if not others:
+        return "by as many observations as unknowns"
+    return f"{min(others):.4g} to {max(others):.4g} when any one observation is left out"
+
+
+def _fraction(target: Target, key: str) -> str:
+    """Return what is assumed of a rate, in words."""
+    fraction = target.fractions[RATE_KEYS.index(key)]
+    if key == "kernel_us":
+        return f"as {target.like}, taken for the host's"
+    full = ", where the fit does not determine it" if fraction > FULL else ""
+    return f"{fraction:.3f} of the peak, as {target.like}{full}"
 
 
 def device_text(report: Report) -> str:
@@ -182,13 +208,17 @@ def device_text(report: Report) -> str:
 
 
 def _source(report: Report) -> str:
+    target, errors = report.target, [100 * abs(error) for error in report.errors("latency_s", "fit")]
+    peaks = f"{target.remark}; memory and peaks: {target.source}"
+    if not errors:
+        how = f"fractions of the peaks that {target.like} reaches of its own, fitted to nothing"
+        return f"rates: python -m validate fit --device {target.name}, {how}; {peaks}"
     where = "; ".join(dict.fromkeys(row.observation.source for row in report.fitted))
-    errors = [100 * abs(error) for error in report.errors("latency_s", "fit")]
+    numbers = f"{len(report.fitted)} published numbers" if len(report.fitted) > 1 else "one published number"
+    worst = f"within {median(errors):.1f} % (median) and {max(errors):.1f} % (worst)"
     return (
-        f"rates: python -m validate fit --device {report.target.name}, non-negative least squares on relative errors"
-        f" of {len(report.fitted)} published numbers ({where}), reproducing the latencies within"
-        f" {median(errors):.1f} % (median) and {max(errors):.1f} % (worst); {report.target.remark}; memory and"
-        f" peaks: {report.target.source}"
+        f"rates: python -m validate fit --device {target.name}, non-negative least squares on relative errors"
+        f" of {numbers} ({where}), reproducing the latencies {worst}; {peaks}"
     )
 
 
