@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.errors import InputError
 from validate.attention import OpaqueAttention
+from validate.exchanges import ExchangeCount, Exchanges
 from validate.layering import LayerSpec
 from validate.specs import Architecture, ComponentSpec
 from validate.tally import Tally, Work, tensor_bytes
@@ -36,6 +37,7 @@ class ComponentCount:
     work: tuple[Work, ...]
     skips: tuple[tuple[int, int], ...]
     reads: tuple[tuple[str, int, int], ...]
+    exchanges: tuple[ExchangeCount, ...]
     carried_bytes: int
 
     @property
@@ -88,15 +90,18 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
     carried = _watch_carried(module, spec.carried, sample)
     inputs = {name: tree_leaves(sample[argument]) for argument, name in spec.reads.items()}
     tally = Tally(module, layers, inputs)
-    flop = _run(module, sample, tally, spec.trainable)
+    image_tokens = height * width // spec.token_pixels if spec.token_pixels else 0
+    exchanges = Exchanges(module, spec.sums, image_tokens, spec.text_tokens, tally)
+    flop = _run(module, sample, tally, exchanges, spec.trainable)
 
     counted = ComponentCount(
         spec=spec,
-        image_tokens=height * width // spec.token_pixels if spec.token_pixels else 0,
+        image_tokens=image_tokens,
         layers=tuple(layers),
         work=tuple(tally.work),
         skips=tuple(sorted(tally.skips)),
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
+        exchanges=tuple(exchanges.found),
         carried_bytes=sum(carried.values()),
     )
     tally.check_complete()
@@ -130,14 +135,17 @@ def _cast(sample: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return cast
 
 
-def _run(module: nn.Module, sample: dict[str, Any], tally: Tally, trainable: bool) -> int:
-    """Run one forward pass under the tally; return the FLOP that torch's own counter sees."""
+def _run(
+    module: nn.Module, sample: dict[str, Any], tally: Tally, exchanges: Exchanges, trainable: bool
+) -> int:
+    """Run one forward pass under both watches; return the FLOP that torch's own counter sees."""
     counter = FlopCounterMode(display=False)
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(trainable))
         stack.enter_context(saved_tensors_hooks(tally.save, lambda tensor: tensor))
         stack.enter_context(OpaqueAttention())
         stack.enter_context(counter)
+        stack.enter_context(exchanges)
         stack.enter_context(tally)
         module(**sample)
     return int(counter.get_total_flops())

@@ -107,6 +107,7 @@ def hunyuan(num_blocks: int, billions: str, remark: str) -> Architecture:
         token_pixels=PATCH_PIXELS,
         trainable=True,
         carried=("encoder_hidden_states", "text_embedder", "time_extra_emb"),
+        sums=r"blocks\.\d+\.(attn1|attn2|ff)",
     )
     return Architecture(
         title=f"Hunyuan-DiT {billions} B",
@@ -137,6 +138,7 @@ PIXART: Final = Architecture(
             trainable=True,
             inputs=("text_encoder", "vae_encoder"),
             carried=("caption_projection", "adaln_single"),
+            sums=r"transformer_blocks\.\d+\.(attn1|attn2|ff)",
         ),
     ),
     height=1024,
@@ -162,6 +164,7 @@ SD3: Final = Architecture(
             trainable=True,
             inputs=("text_encoder", "text_encoder_2", "text_encoder_3", "vae_encoder"),
             carried=("time_text_embed",),
+            sums=r"transformer_blocks\.\d+\.(attn|ff)",
         ),
     ),
     height=1024,
@@ -188,6 +191,7 @@ FLUX: Final = Architecture(
             trainable=True,
             inputs=("text_encoder", "text_encoder_2", "vae_encoder"),
             carried=("time_text_embed",),
+            sums=r"transformer_blocks\.\d+\.(attn|ff)|single_transformer_blocks\.\d+",
         ),
     ),
     height=1024,

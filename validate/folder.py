@@ -1,4 +1,4 @@
-"""Writes what was counted as a model folder: ``model.toml`` and ``layers.csv``."""
+"""Writes what was counted as a model folder: ``model.toml``, ``layers.csv`` and, for sampling, ``exchanges.csv``."""
 
 import csv
 import json
@@ -8,12 +8,12 @@ from io import StringIO
 from pathlib import Path
 
 from profiles.errors import InputError
-from profiles.models import LAYER_COLUMNS
+from profiles.models import EXCHANGE_COLUMNS, LAYER_COLUMNS, TASKS
 from validate.count import ComponentCount, ModelCount
 
 
 def write_folder(folder: Path, name: str, model: ModelCount) -> None:
-    """Write a model's two files, each number exact to the FLOP and the byte.
+    """Write a model's files, each number exact to the FLOP and the byte.
 
     Raises:
         InputError: the folder cannot be written.
@@ -22,6 +22,8 @@ def write_folder(folder: Path, name: str, model: ModelCount) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "model.toml").write_text(model_text(name, model), encoding="utf-8")
         (folder / "layers.csv").write_text(layers_text(model), encoding="utf-8")
+        if any(component.exchanges for component in model.components):
+            (folder / "exchanges.csv").write_text(exchanges_text(model), encoding="utf-8")
     except OSError as error:
         raise InputError(f"--output {folder}: {error.strerror}") from error
 
@@ -36,6 +38,17 @@ def layers_text(model: ModelCount) -> str:
     return text.getvalue()
 
 
+def exchanges_text(model: ModelCount) -> str:
+    """Return the contents of ``exchanges.csv``."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(EXCHANGE_COLUMNS)
+    for component in model.components:
+        name = component.spec.name
+        writer.writerows((name, e.layer, e.kind, e.elements, e.heads) for e in component.exchanges)
+    return text.getvalue()
+
+
 def model_text(name: str, model: ModelCount) -> str:
     """Return the contents of ``model.toml``."""
     lines = [
@@ -43,6 +56,7 @@ def model_text(name: str, model: ModelCount) -> str:
         f"title = {_quoted(model.architecture.title)}",
         f"source = {_quoted(_source(model))}",
         f"dtype = {_quoted(model.architecture.dtype)}",
+        *_guidance(model),
         "",
         "[reference]",
         f"height = {model.height}",
@@ -52,6 +66,11 @@ def model_text(name: str, model: ModelCount) -> str:
     lines += [line for component in model.components for line in _skips(component)]
     lines += [line for component in model.components for line in _reads(component)]
     return "\n".join(lines) + "\n"
+
+
+def _guidance(model: ModelCount) -> Iterator[str]:
+    if model.architecture.guidance != "batch":
+        yield f"guidance = {_quoted(model.architecture.guidance)}"
 
 
 def _rows(count: ComponentCount) -> Iterator[list[str | int]]:
@@ -80,6 +99,8 @@ def _component(count: ComponentCount) -> Iterator[str]:
     yield f"name = {_quoted(spec.name)}"
     yield f"trainable = {_quoted(spec.trainable)}"
     yield f"inputs = {_quoted(list(spec.inputs))}"
+    if spec.tasks != TASKS:
+        yield f"tasks = {_quoted(list(spec.tasks))}"
     yield f"image_tokens = {count.image_tokens}"
     yield f"text_tokens = {spec.text_tokens}"
     if spec.carried:

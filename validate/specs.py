@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from profiles.models import TASKS
 from validate.layering import LayerSpec
 
 LATENT_SCALE: Final = 8  # pixels per latent pixel, in each direction
@@ -35,6 +36,9 @@ class ComponentSpec:
         self_conditioning: probability of the extra forward pass.
         locked: submodules of a backbone whose weights are not trained.
         reads: arguments that hold the output of an input, where it matters which layers read it.
+        sums: regular expression of the submodules whose output tensor parallelism sums up; empty where nobody
+            counted what patches and shards exchange.
+        tasks: those that it exists for.
     """
 
     name: str
@@ -49,6 +53,8 @@ class ComponentSpec:
     self_conditioning: float = 0.0
     locked: tuple[str, ...] = ()
     reads: Mapping[str, str] = field(default_factory=dict)
+    sums: str = ""
+    tasks: tuple[str, ...] = TASKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class Architecture:
         remark: what else the model file's source should say.
         dtype: of activations; weights count by the memory recipe of a run.
         largest: pixels of a side beyond which it has no positions.
+        guidance: whether it samples with classifier-free guidance (``batch``) or without (``none``).
     """
 
     title: str
@@ -76,6 +83,7 @@ class Architecture:
     remark: str = ""
     dtype: str = "float16"
     largest: int | None = None
+    guidance: str = "batch"
 
 
 def tensor(*shape: int, dtype: torch.dtype | None = None) -> Tensor:

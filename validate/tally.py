@@ -121,12 +121,13 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert not self._unread, f"{sum(self._unread.values())} parameters were never read"
 
     @property
-    def _index(self) -> int:
+    def index(self) -> int:
+        """Index of the layer under way."""
         return min(self._ended, len(self.work) - 1)
 
     @property
     def _layer(self) -> Work:
-        return self.work[self._index]
+        return self.work[self.index]
 
     def _end(self, index: int, module: nn.Module, args: object, output: object) -> None:
         assert index == self._ended, f"layer {index} ended when layer {self._ended} should"
@@ -147,7 +148,7 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._layer.trained += parameters if _storage(tensor) in self._trained else 0
 
     def _follow_skips(self, inputs: Iterable[Tensor]) -> None:
-        target = self._index
+        target = self.index
         for tensor in inputs:
             source = self._outputs.get(_storage(tensor), target)
             if source + 1 < target and (source, target) not in self.skips:
@@ -155,10 +156,10 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _follow_reads(self, inputs: Iterable[Tensor]) -> None:
         for storage in {_storage(tensor) for tensor in inputs} & self._inputs.keys():
-            if (storage, self._index) not in self._read:
-                self._read.add((storage, self._index))
+            if (storage, self.index) not in self._read:
+                self._read.add((storage, self.index))
                 name, tensor = self._inputs[storage]
-                self.reads[name, self._index] += tensor_bytes([tensor])
+                self.reads[name, self.index] += tensor_bytes([tensor])
 
 
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
@@ -208,13 +209,13 @@ def _add_work(
     flop = int(flop_registry[operator](*args, **kwargs, out_val=result))
     if operator is aten.convolution:
         layer.conv_flop += flop
-    elif operator is torch.ops.diffusim.attention and _attends_to_itself(*args[:2]):
+    elif operator is torch.ops.diffusim.attention and attends_to_itself(*args[:2]):
         layer.attention_flop += flop
     else:
         layer.matmul_flop += flop
 
 
-def _attends_to_itself(query: Tensor, key: Tensor) -> bool:
+def attends_to_itself(query: Tensor, key: Tensor) -> bool:
     """Tell self-attention, which grows with the square of the tokens, by as many keys as queries.
 
     Cross-attention of as many image tokens as text tokens would pass for it; that few hardly count.

@@ -12,6 +12,7 @@ from validate.layering import unet_layers
 from validate.specs import CONFIGS, LATENT_SCALE, Architecture, ComponentSpec, latent, step, tensor
 
 CARRIED: Final = ("encoder_hidden_states", "time_embedding")
+SUMS: Final = r"conv_in|conv_out|.+\.((resnets|downsamplers|upsamplers)\.\d+|attn1|attn2|ff)"
 SELF_CONDITIONING: Final = (
     "self_conditioning: DiffusionPipe (MLSys 2024), Table 5, trains this model with it; "
     "probability 0.5 as in Chen et al., Analog Bits (2022)"
@@ -94,6 +95,7 @@ def widened(width: int, billions: str) -> Architecture:
         token_pixels=LATENT_SCALE**2,
         trainable=True,
         carried=CARRIED,
+        sums=SUMS,
     )
     return Architecture(
         title=f"Stable Diffusion 2 widened to {billions} B",
@@ -126,6 +128,7 @@ SD21: Final = Architecture(
             trainable=True,
             inputs=("text_encoder", "vae_encoder"),
             carried=CARRIED,
+            sums=SUMS,
             self_conditioning=0.5,
         ),
     ),
@@ -151,6 +154,7 @@ SDXL: Final = Architecture(
             trainable=True,
             inputs=("text_encoder", "text_encoder_2", "vae_encoder"),
             carried=CARRIED,
+            sums=SUMS,
         ),
     ),
     height=1024,

@@ -89,6 +89,7 @@ def uvit(width: int, depth: int, channels: int, *, title: str, configs: str, rem
         uvit_layers,
         token_pixels=(PATCH * LATENT_SCALE) ** 2,
         text_tokens=EXTRA_TOKENS,
+        sums=r"blocks\.\d+\.(projection|second)",
         trainable=True,
     )
     return Architecture(
