@@ -184,7 +184,7 @@ def test_a_target_with_an_unknown_key_is_refused(tmp_path):
 
 def test_the_committed_work_is_that_of_the_committed_layers():
     work = read_work(OBSERVATIONS / "work.csv")
-    for name in ("sd21", "sdxl", "pixart"):
+    for name in ("sd21", "sdxl", "pixart", "sd3-medium", "flux-dev"):
         model = load_model(name)
         components = {component.name: component for component in model.components}
         for part in work[name, model.height, model.width]:
@@ -200,7 +200,10 @@ def test_the_committed_work_is_that_of_the_committed_layers():
             assert {layer.backward for layer in layers} == {part.backward}
 
 
-@pytest.mark.parametrize(("model", "height", "width"), [("pixart", 8192, 8192), ("sd21", 512, 512)])
+@pytest.mark.parametrize(
+    ("model", "height", "width"),
+    [("pixart", 8192, 8192), ("sd21", 512, 512), ("hunyuan-1.5b", 1024, 1024), ("flux-dev", 4096, 4096)],
+)
 def test_the_committed_work_is_what_is_counted(model, height, width):
     from validate.work import work_rows  # noqa: PLC0415  importing torch takes seconds
 

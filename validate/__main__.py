@@ -40,6 +40,14 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--device", required=True, help="device to fit")
     fit.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
     fit.set_defaults(run=_fit)
+    anchors = commands.add_parser("anchors", help="read the one-GPU latencies that sampling starts from")
+    anchors.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write anchors.csv into the model folders of this folder (profiles/models)",
+    )
+    anchors.set_defaults(run=_anchors)
     published = commands.add_parser("published", help="print published numbers beside simulated ones")
     published.set_defaults(run=_published)
     return parser
@@ -61,6 +69,12 @@ def _fit(options: argparse.Namespace) -> None:
     from validate.rates import report_fit  # noqa: PLC0415  importing scipy takes a while
 
     report_fit(options.device, options.output)
+
+
+def _anchors(options: argparse.Namespace) -> None:
+    from validate.factors import report_anchors  # noqa: PLC0415  as above
+
+    report_anchors(options.output)
 
 
 def _published(_options: argparse.Namespace) -> None:

@@ -74,9 +74,9 @@ def published_anchors(path: Path = INFERENCE) -> tuple[list[Found], list[tuple[C
         except Unfit as reason:
             left.append((row, str(reason)))
     kept: list[Found] = []
-    for row, (model, anchor) in _longest(found, left):
+    for cells, (model, anchor) in _longest(found, left):
         if any(_same(anchor, other) for name, other in kept if name == model):
-            left.append((row, "the same number again"))
+            left.append((cells, "the same number again"))
         else:
             kept.append((model, anchor))
     return kept, left

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from profiles.costs import FloatArray
-from profiles.devices import RATE_KEYS, Rates, load_device
+from profiles.devices import RATE_KEYS, Rates, device_names, load_device
 from profiles.files import Table
 from profiles.units import GB, MICROSECOND, TFLOP
 
@@ -75,7 +75,7 @@ class Target:
         """The least that each unknown may be: no class of work passes its peak."""
         least = np.broadcast_to(self.least[:, None], self.basis.shape)
         ratios = np.divide(least, self.basis, out=np.zeros(self.basis.shape), where=self.basis > 0)
-        return ratios.max(axis=0)
+        return np.asarray(ratios.max(axis=0))
 
     def per_class(self, flags: FloatArray) -> tuple[bool, ...]:
         """Return for each class of work whether one of its unknowns is flagged."""
@@ -100,7 +100,8 @@ def read_target(path: Path) -> Target:
     )
     peaks.finish()
     if "like" in table:
-        target = _like(target, table.text("like"), _read_modes(table.table("classes")), path.parent)
+        like = table.choice("like", [name for name in device_names() if name != target.name])
+        target = _like(target, like, _read_modes(table.table("classes")), path.parent)
     table.finish()
     return target
 

@@ -1,0 +1,182 @@
+"""Anchors are the published one-GPU latencies, and the rates alone come near most of them."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from profiles.devices import device_names, load_device
+from profiles.errors import InputError
+from profiles.models import MODELS, load_model, model_names
+from profiles.sampling_costs import SamplingCosts
+from validate.__main__ import main
+from validate.anchors import INFERENCE, anchor_text, published_anchors, write_anchors
+from validate.factors import NEAR, factor
+from validate.fit import LATENCY, OBSERVATIONS, read_observations
+
+FOUND, LEFT = published_anchors()
+SAID = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))
+
+
+def row(**cells):
+    """A published row of one GPU that is an anchor, but for some cells."""
+    good = {
+        "source": "a paper", "table_or_figure": "Table 1", "model": "SDXL", "resolution_px": "1024", "steps": "50",
+        "cfg": "yes", "batch": "1", "hardware": "A100", "interconnect": "NVLink", "num_gpus": "1",
+        "method": "original", "latency_s": "5", "note": "[text] a note",
+    }  # fmt: skip
+    return dict.fromkeys(SAID[0], "") | good | cells
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return the anchors, and the reasons why other rows are none, of some rows."""
+
+    def read(*rows):
+        path = tmp_path / "inference.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, SAID[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        found, left = published_anchors(path)
+        return found, [reason for _, reason in left]
+
+    return read
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_committed_anchors_are_those_of_the_published_table(name):
+    path = MODELS / name / "anchors.csv"
+    anchors = [anchor for model, anchor in FOUND if model == name]
+    assert (path.read_text(encoding="utf-8") if path.exists() else "") == (
+        anchor_text(anchors) if anchors else ""
+    )
+    assert sorted(load_model(name).anchors, key=repr) == sorted(anchors, key=repr)
+
+
+def test_every_anchor_is_of_a_shipped_device_and_one_gpu():
+    one_gpu = {float(said["latency_s"]) for said in SAID if said["num_gpus"] == "1" and said["latency_s"]}
+    assert {anchor.device for _, anchor in FOUND} <= set(device_names())
+    assert {anchor.latency_s for _, anchor in FOUND} <= one_gpu
+
+
+def test_every_row_of_one_gpu_is_an_anchor_or_has_a_reason():
+    assert len(FOUND) + len(LEFT) == sum(said["num_gpus"] == "1" for said in SAID)
+
+
+@pytest.mark.parametrize("path", sorted(OBSERVATIONS.glob("*-*.csv")), ids=lambda path: path.stem)
+def test_what_devices_are_fitted_to_is_published_of_one_gpu(path):
+    one_gpu = {float(said["latency_s"]) for said in SAID if said["num_gpus"] == "1" and said["latency_s"]}
+    assert {seen.value for seen in read_observations(path) if seen.quantity == LATENCY} <= one_gpu
+
+
+def test_rows_of_several_gpus_never_enter(read):
+    assert read(row(num_gpus="2"), row(num_gpus="8", latency_s="1")) == ([], [])
+
+
+def test_a_row_says_device_size_passes_and_where_it_stands(read):
+    [(model, anchor)], left = read(row(resolution_px="1280x1920"))
+    assert (model, left) == ("sdxl", [])
+    assert (anchor.device, anchor.height, anchor.width) == ("a100-80gb-sxm", 1280, 1920)
+    assert (anchor.batch, anchor.steps, anchor.latency_s) == (2, 50, 5.0)
+    assert anchor.source == "a paper, Table 1 [text]"
+
+
+def test_no_guidance_is_one_sample_in_a_pass(read):
+    [(_, anchor)], _ = read(row(cfg="no (guidance-distilled)"))
+    assert anchor.batch == 1
+
+
+def test_the_link_says_which_of_two_cards_it_was(read):
+    [(_, anchor)], _ = read(row(interconnect="PCIe, P2P 23 GB/s", hardware="A100-80GB"))
+    assert anchor.device == "a100-80gb-pcie"
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "Mochi-1 10B"}, "the model is not counted"),
+        ({"latency_s": ""}, "no latency"),
+        ({"method_config": " torch.compile"}, "not the plain eager pass"),
+        ({"method": "teacache"}, "not the plain eager pass"),
+        ({"steps": "?"}, "steps are not said"),
+        ({"resolution_px": ""}, "the resolution is not said"),
+        ({"resolution_px": "720x480x49f"}, "the resolution is not said, or not one that is counted"),
+        ({"cfg": "yes?"}, "whether guidance is on"),
+        ({"batch": "4"}, "the batch, is not clear"),
+        ({"interconnect": "?"}, "which device it was is not clear"),
+        ({"hardware": "A5000"}, "not shipped"),
+    ],
+)
+def test_a_row_that_is_no_anchor_says_why(read, cells, reason):
+    found, [why] = read(row(**cells))
+    assert found == []
+    assert reason in why
+
+
+def test_a_number_that_stands_twice_counts_once(read):
+    found, left = read(row(), row(table_or_figure="Table 2"), row(latency_s="6"))
+    assert [anchor.latency_s for _, anchor in found] == [5, 6]
+    assert left == ["the same number again"]
+
+
+def test_schnell_stands_in_only_where_dev_was_not_measured(read):
+    dev = {"model": "FLUX.1-dev 12B", "steps": "28", "cfg": "no"}
+    schnell = {"model": "FLUX.1-schnell", "steps": "4", "cfg": "no"}
+    found, [why] = read(row(**schnell), row(**dev), row(**schnell, resolution_px="4096"))
+    assert [(anchor.height, anchor.steps) for _, anchor in found] == [(1024, 28), (4096, 4)]
+    assert "28 steps of the same transformer" in why
+
+
+def near(device, model):
+    return [factor(name, anchor).value for name, anchor in FOUND if (anchor.device, name) == (device, model)]
+
+
+@pytest.mark.parametrize(
+    ("device", "worst"),
+    [
+        ("a100-80gb-pcie", 0.04),
+        ("a100-80gb-sxm", 0.09),
+        ("l20-48gb", 0.05),
+        ("l40-48gb", 0.17),
+        ("t4-16gb", 0.03),
+    ],
+)
+def test_the_rates_alone_are_near_pixart_from_small_to_large_pictures(device, worst):
+    factors = near(device, "pixart")
+    assert len(factors) >= 3
+    assert max(abs(value - 1) for value in factors) <= worst
+
+
+def test_most_factors_are_within_their_goal():
+    factors = [factor(name, anchor).value for name, anchor in FOUND if name in model_names()]
+    assert sum(abs(value - 1) <= NEAR for value in factors) > 0.65 * len(factors)
+
+
+def test_a_predicted_one_gpu_latency_is_the_published_one():
+    model, device = load_model("pixart"), load_device("l20-48gb")
+    for anchor in (anchor for anchor in model.anchors if anchor.device == device.name):
+        costs = SamplingCosts(model, device, anchor.height, anchor.width)
+        seconds = sum(costs.forward_s(index, anchor.batch).sum() for index in model.backbones)
+        assert anchor.steps * seconds == pytest.approx(anchor.latency_s, rel=1e-9)
+
+
+def test_a_factor_does_not_look_at_the_anchors():
+    name, anchor = FOUND[0]
+    doubled = replace(anchor, latency_s=2 * anchor.latency_s)
+    assert factor(name, doubled).value == pytest.approx(2 * factor(name, anchor).value)
+
+
+def test_the_command_prints_factors_and_writes_the_committed_files(tmp_path, capsys):
+    names = sorted({name for name, _ in FOUND})
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert main(["anchors", "--output", str(tmp_path)]) == 0
+    assert "factors within 0.15 of 1" in capsys.readouterr().out
+    for name in names:
+        assert (tmp_path / name / "anchors.csv").read_bytes() == (MODELS / name / "anchors.csv").read_bytes()
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"--output .*anchors\.csv: No such file or directory"):
+        write_anchors(FOUND, tmp_path / "nowhere")
