@@ -118,12 +118,17 @@ def make_grid(
             f"{factors} = {product} {rule} gpus({gpus})", "the degrees do not give the number of GPUs"
         )
     grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor)
-    _check_workload(scenario, grid)
-    _check_heads(scenario, grid)
+    check_workload(scenario, grid)
+    _check_backbone(scenario, grid)
     return grid
 
 
-def _check_workload(scenario: SamplingScenario, grid: Grid) -> None:
+def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
+    """Refuse images or predictions that the groups cannot share.
+
+    Raises:
+        InfeasibleError: they cannot.
+    """
     workload = scenario.workload
     if workload.batch_size % grid.data:
         raise InfeasibleError(
@@ -144,11 +149,10 @@ def _check_workload(scenario: SamplingScenario, grid: Grid) -> None:
         )
 
 
-def _check_heads(scenario: SamplingScenario, grid: Grid) -> None:
+def _check_backbone(scenario: SamplingScenario, grid: Grid) -> None:
     """Refuse degrees that the attention cannot be divided by."""
     backbone = scenario.backbone
     heads = {exchange.heads for exchange in backbone.exchanges if exchange.kind == "key_value"}
-    kinds = {exchange.kind for exchange in backbone.exchanges}
     for name, degree in (("ulysses_degree", grid.ulysses), ("tensor_degree", grid.tensor)):
         for count in sorted(heads):
             if degree > 1 and count % degree:
@@ -156,15 +160,27 @@ def _check_heads(scenario: SamplingScenario, grid: Grid) -> None:
                     f"heads({count}) of {backbone.name} is no multiple of {name}({degree})",
                     "the degree does not divide the heads",
                 )
-    if grid.sequence > 1 and "halo" in kinds:
-        raise InfeasibleError(
-            f"sequence parallelism needs a transformer, {backbone.name} has convolutions that see neighbouring rows",
-            "needs a transformer",
-        )
-    needed = [(grid.sequence > 1, "key_value"), (grid.tensor > 1, "reduce")]
-    for wanted, kind in needed:
-        if wanted and kind not in kinds:
+    halos = sum(exchange.kind == "halo" for exchange in backbone.exchanges)
+    for name, degree in (("sequence parallelism", grid.sequence), ("a pipeline of patches", grid.pipeline)):
+        if degree > 1 and halos:
             raise InfeasibleError(
-                f"{scenario.model.name} has no exchanges.csv with rows of kind {kind} for {backbone.name}",
-                "the model has no exchanges.csv",
+                f"{name} needs a transformer, {backbone.name} has {halos} convolutions that see neighbouring rows",
+                "needs a transformer",
             )
+    if grid.sequence > 1 or grid.pipeline > 1:
+        check_exchanges(scenario, "key_value")
+    if grid.tensor > 1:
+        check_exchanges(scenario, "reduce")
+
+
+def check_exchanges(scenario: SamplingScenario, kind: str) -> None:
+    """Refuse a model that does not say what its patches need of one another.
+
+    Raises:
+        InfeasibleError: there is no such row for its backbone.
+    """
+    if all(exchange.kind != kind for exchange in scenario.backbone.exchanges):
+        raise InfeasibleError(
+            f"{scenario.model.name} has no exchanges.csv with rows of kind {kind} for {scenario.backbone.name}",
+            "the model has no exchanges.csv",
+        )

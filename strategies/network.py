@@ -80,7 +80,9 @@ class Network:
         """
         placement = self.placement
         group = self._group(collective)
-        time = collective_time(placement.cluster, collective.operation, collective.size_bytes, group, collective.calls)
+        time = collective_time(
+            placement.cluster, collective.operation, collective.size_bytes, group, collective.calls
+        )
         ports: dict[int, float] = {}
         for device in collective.devices:
             rank = placement.rank(0, device, 0)

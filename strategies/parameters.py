@@ -63,6 +63,27 @@ def skip_route() -> Any:
     )
 
 
+def warmup_steps() -> Any:
+    """Return the field for the synchronous steps that a run of a sampler begins with."""
+    return parameter(2, "synchronous steps before stale activations are used", minimum=0)
+
+
+def patches() -> Any:
+    """Return the field for the patches of a pipeline of patches."""
+    return parameter(None, "patches that the image is cut into (default: the pipeline degree)")
+
+
+def degree(what: str, default: int | None = 1) -> Any:
+    """Return the field for one degree of parallelism of a sampler."""
+    return parameter(default, f"GPUs {what}")
+
+
+def integers(help: str) -> Any:
+    """Return the field for a list of integers."""
+    metadata = {"help": help, "minimum": 0, "choices": (), "same_as": None, "list": True}
+    return field(default=None, metadata=metadata)
+
+
 def check_parameters(strategy: S) -> S:
     """Return a strategy with its dependent defaults filled in.
 
@@ -82,5 +103,8 @@ def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     flag = "--" + name.replace("_", "-")
     if rules.get("choices") and value not in rules["choices"]:
         raise InputError(f"{flag} is '{value}', must be one of {', '.join(rules['choices'])}")
+    if isinstance(value, tuple):
+        for item in value:
+            _check(name, item, rules)
     if isinstance(value, int) and value < rules.get("minimum", value):
         raise InputError(f"{flag} is {value}, must be at least {rules['minimum']}")

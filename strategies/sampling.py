@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import sqrt
 from typing import Any, Final, TypeVar
 
 from profiles.clusters import Cluster
@@ -103,7 +104,9 @@ class SamplingScenario:
         for name in workload.include:
             if name not in frozen:
                 known = ", ".join(frozen) or "none"
-                raise InputError(f"--include names '{name}', the frozen components of {model.name} are {known}")
+                raise InputError(
+                    f"--include names '{name}', the frozen components of {model.name} are {known}"
+                )
         costs = SamplingCosts(model, cluster.device, workload.height, workload.width)
         return cls(model, cluster, workload, costs)
 
@@ -146,6 +149,19 @@ class SamplingScenario:
     def output_bytes(self) -> float:
         """Bytes of one noise prediction."""
         return self.backbone.layers[-1].output_bytes * self.extent.pixels * self.extent.bytes
+
+    @property
+    def guidance_groups(self) -> int:
+        """Groups of GPUs that each do one of the two noise predictions; 1 where none is divided."""
+        return 2 if self.workload.guidance == "parallel" else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the backbone's image tokens; of a video, those of one frame at most."""
+        workload = self.workload
+        return max(
+            1, round(sqrt(self.backbone.image_tokens * self.extent.pixels * workload.height / workload.width))
+        )
 
     def hidden_bytes(self, layer: int) -> float:
         """Return the bytes of the hidden state after a layer, of one sample: image and text."""

@@ -1,0 +1,94 @@
+"""Hybrid: guidance, sequence, pipeline and tensor parallelism in any product."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import ClassVar, Self
+
+from profiles.errors import InfeasibleError
+from strategies import parameters as fields
+from strategies.grid import make_grid
+from strategies.patch_pipeline import Pipeline
+from strategies.plan import Plan
+from strategies.sampler import Phase, alike_phases, check_warmup
+from strategies.sampling import SamplingScenario
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid:
+    """Source: Fang et al., xDiT, 2024. GPUs left over draw other images of the batch.
+
+    With sequence parallelism inside a pipeline each patch is divided once more; the ring then passes all keys and
+    values around, fresh and stale.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    task: ClassVar[str] = "sample"
+    summary: ClassVar[str] = "products of guidance, sequence, pipeline and tensor parallelism"
+
+    guidance_degree: int | None = fields.degree(
+        "groups, one per noise prediction (default: by --guidance)", None
+    )
+    ulysses_degree: int = fields.degree("that exchange tokens for heads around attention")
+    ring_degree: int = fields.degree("around which keys and values pass")
+    pipeline_degree: int = fields.degree("in line, each with its stage")
+    tensor_degree: int = fields.degree("that hold parts of the same matrices")
+    patches: int | None = fields.patches()
+    warmup_steps: int = fields.warmup_steps()
+
+    def plan(self, scenario: SamplingScenario) -> Plan:
+        """Return the plan of a run."""
+        return self._steps(scenario, range(scenario.workload.steps))
+
+    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """Return the phases of a run: one where patches overlap the steps, else alike steps."""
+        check_warmup(scenario, self.warmup_steps)
+        if self.pipeline_degree == 1:
+            return alike_phases(scenario, self._steps)
+        return (Phase("run", self.plan(scenario), 1, scenario.workload.steps),)
+
+    def _steps(self, scenario: SamplingScenario, steps: Sequence[int]) -> Plan:
+        return self._pipeline(scenario).plan(steps, self._warmup())
+
+    def _warmup(self) -> int | None:
+        """Return the synchronous steps; without a pipeline all are."""
+        return None if self.pipeline_degree == 1 else self.warmup_steps
+
+    def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
+        check_warmup(scenario, self.warmup_steps)
+        grid = make_grid(
+            scenario,
+            guidance=self.guidance_degree or scenario.guidance_groups,
+            pipeline=self.pipeline_degree,
+            ring=self.ring_degree,
+            ulysses=self.ulysses_degree,
+            tensor=self.tensor_degree,
+            data=None,
+        )
+        patches = self.patches or self.pipeline_degree
+        if self.pipeline_degree == 1 and patches > 1:
+            raise InfeasibleError(
+                f"patches({patches}) need pipeline_degree above 1", "patches without a pipeline"
+            )
+        return Pipeline.of(scenario, grid, patches=patches)
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """Yield all products of at least two degrees, with patches from the pipeline degree on."""
+        workload = scenario.workload
+        gpus, warmup = workload.num_gpus, min(2, workload.steps)
+        groups = {"none": (1,), "batch": (1, 2), "parallel": (2,)}[workload.guidance]
+        divisors = [d for d in range(1, gpus + 1) if gpus % d == 0]
+        for guidance, ulysses, ring, pipeline, tensor in product(groups, *[divisors] * 4):
+            degrees = (guidance, ulysses, ring, pipeline, tensor)
+            data = gpus // prod(degrees) if gpus % prod(degrees) == 0 else 0
+            if not data or workload.batch_size % data or sum(d > 1 for d in (*degrees, data)) < 2:
+                continue
+            for patches in sorted({pipeline, 2 * pipeline, 4 * pipeline}) if pipeline > 1 else [1]:
+                if patches * ulysses * ring <= scenario.rows:
+                    yield cls(*degrees, patches, warmup)
+
+    def bound(self, scenario: SamplingScenario) -> float:
+        """Return seconds that no run can undercut."""
+        return self._pipeline(scenario).bound(self._warmup())

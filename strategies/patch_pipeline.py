@@ -1,0 +1,316 @@
+"""The patch pipeline: stages of layers, through which the image passes whole or patch by patch.
+
+PipeFusion (Fang et al., 2024): in synchronous steps the whole image goes through one stage after another; then each
+stage computes one patch after another, on keys and values that other patches left there in this step or the one
+before. The last stage turns the prediction into latents and sends them to the first. Each stage is a team of
+devices under sequence and tensor parallelism; with one stage this is those alone.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from math import ceil
+from typing import Final
+
+from profiles.errors import InfeasibleError
+from strategies.actions import PatchAction
+from strategies.grid import Grid, Team
+from strategies.layer_runs import Run, run_layers, run_seconds
+from strategies.plan import Buffer, Plan, Stage
+from strategies.sampling import SamplingScenario
+from strategies.sampling_builder import SamplingBuilder
+from strategies.sampling_footprint import keys_and_values_bytes, parameters, weights, working
+
+RECEIVES: Final = ("before", "after")
+"""When a device posts the receive of its next patch: before it computes the one it has, or after."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Stages on the teams of a grid.
+
+    Attributes:
+        scenario: model, cluster and workload.
+        grid: the devices.
+        boundaries: first layers of all stages, and the number of layers.
+        patches: share of the image's rows in each patch.
+        receive: one of ``RECEIVES``.
+    """
+
+    scenario: SamplingScenario
+    grid: Grid
+    boundaries: tuple[int, ...]
+    patches: tuple[float, ...] = (1.0,)
+    receive: str = "before"
+
+    @classmethod
+    def of(
+        cls,
+        scenario: SamplingScenario,
+        grid: Grid,
+        *,
+        layers: Sequence[int] | None = None,
+        patches: int = 1,
+        receive: str = "before",
+    ) -> "Pipeline":
+        """Return a pipeline.
+
+        Args:
+            scenario: model, cluster and workload.
+            grid: the devices.
+            layers: layers of each stage; by default as many as ``stage_layers`` gives them.
+            patches: patches of the image in displaced steps.
+            receive: one of ``RECEIVES``.
+
+        Raises:
+            InfeasibleError: the layers, or the rows, cannot be divided so.
+        """
+        total = len(scenario.backbone.layers)
+        given = stage_layers(total, grid.pipeline) if layers is None else tuple(layers)
+        if len(given) != grid.pipeline or sum(given) != total:
+            raise InfeasibleError(
+                f"layers({','.join(map(str, given))}) are {len(given)} stages of {sum(given)} layers, not"
+                f" pipeline_degree({grid.pipeline}) of {total}",
+                "the layers do not fit the stages",
+            )
+        return cls(
+            scenario, grid, tuple(accumulate(given, initial=0)), patch_rows(scenario, grid, patches), receive
+        )
+
+    def plan(self, steps: Sequence[int], warmup_steps: int | None = None) -> Plan:
+        """Return the plan of successive steps; those from ``warmup_steps`` on are displaced, if it is given."""
+        writer = _Writer(self, last_step=self.scenario.workload.steps - 1)
+        for step in steps:
+            if warmup_steps is None or step < warmup_steps:
+                writer.synchronous_step(step)
+            else:
+                writer.displaced_step(step)
+        displaced = warmup_steps is not None and steps[-1] >= warmup_steps
+        return writer.builder.build(self._stages(), self._resident(displaced, steps[0], warmup_steps))
+
+    @cached_property
+    def batch(self) -> int:
+        """Samples of one pass."""
+        return self.grid.batch(self.scenario)
+
+    def run(self, stage: int, patch: int | None) -> Run:
+        """Return what a stage computes of one patch, or of the whole image."""
+        first, end = self.boundaries[stage], self.boundaries[stage + 1]
+        if patch is None:
+            return Run(first, end, self.batch)
+        share = self.scenario.extent.patch_share(self.patches[patch])
+        return Run(first, end, self.batch, share, share.linear, cached=True)
+
+    def seconds(self, stage: int, patch: int | None) -> float:
+        """Return the seconds a stage computes on one patch, or on the whole image."""
+        return run_seconds(self.scenario, self.grid.team(0, stage), self.run(stage, patch))[0]
+
+    def bound(self, warmup_steps: int | None = None) -> float:
+        """Return seconds below which no run can take: all compute of each stage, and every patch's way round."""
+        steps = self.scenario.workload.steps
+        whole = [self.seconds(stage, None) for stage in range(self.grid.pipeline)]
+        if warmup_steps is None or warmup_steps >= steps:
+            return steps * sum(whole)
+        rows = [
+            [self.seconds(stage, patch) for patch in range(len(self.patches))]
+            for stage in range(self.grid.pipeline)
+        ]
+        rounds = max(map(sum, zip(*rows, strict=True)))
+        left = steps - warmup_steps
+        least: float = left * rounds
+        for stage, row in enumerate(rows):
+            after = sum(later[-1] for later in rows[stage + 1 :])
+            before = -sum(whole[stage + 1 :]) if warmup_steps else sum(first[0] for first in rows[:stage])
+            least = max(least, before + left * sum(row) + after)
+        return warmup_steps * sum(whole) + least
+
+    def _stages(self) -> list[Stage]:
+        return [
+            Stage(
+                component=self.scenario.backbone_index,
+                first_layer=first,
+                last_layer=end - 1,
+                position=self.grid.team(0, stage).devices[0],
+                forward_s=sum(self.seconds(stage, patch) for patch in range(len(self.patches))),
+                backward_s=0.0,
+                parameters=parameters(self.scenario, first, end) // self.grid.tensor,
+            )
+            for stage, (first, end) in enumerate(pairwise(self.boundaries))
+        ]
+
+    def _resident(
+        self, displaced: bool, first_step: int, warmup_steps: int | None
+    ) -> list[tuple[Buffer, ...]]:
+        """Return what stays on each device; with displaced steps also the keys and values of its layers."""
+        scenario, grid = self.scenario, self.grid
+        whole_image = warmup_steps is None or first_step < warmup_steps
+        rows = 1.0 if whole_image else scenario.extent.patch_share(max(self.patches)).linear
+        resident: list[tuple[Buffer, ...]] = []
+        for _, stage, team in grid.teams():
+            first, end = self.boundaries[stage], self.boundaries[stage + 1]
+            batch = self.batch * rows / grid.sequence
+            buffers = [
+                *weights(scenario, parameters(scenario, first, end) / grid.tensor),
+                working(scenario, first, end, batch, grid.tensor),
+            ]
+            if displaced and len(self.patches) * grid.pipeline > 1:
+                size = (
+                    self.batch * keys_and_values_bytes(scenario, first, end) / (grid.sequence * grid.tensor)
+                )
+                buffers.append(Buffer("keys and values", size))
+            resident += [tuple(buffers)] * len(team.devices)
+        return resident
+
+
+class _Writer:
+    """Writes the steps of a pipeline.
+
+    Attributes:
+        mail: what was sent to a device for its pass of a patch; None: for the whole image, or whichever comes first.
+        ends: for each device the last op of each pass so far.
+    """
+
+    def __init__(self, pipeline: Pipeline, last_step: int) -> None:
+        self.pipeline, self.grid, self.scenario = pipeline, pipeline.grid, pipeline.scenario
+        self.builder = SamplingBuilder(self.grid.placement(self.scenario))
+        self.last_step = last_step
+        self.mail: dict[tuple[int, int | None], list[int]] = {}
+        self.ends: list[list[int]] = [[] for _ in range(self.grid.positions)]
+        self.skips = _skips_between(pipeline)
+
+    def synchronous_step(self, step: int) -> None:
+        """Append a step in which the whole image goes through one stage after another."""
+        self._pass(step, None)
+
+    def displaced_step(self, step: int) -> None:
+        """Append a step in which the stages work on different patches."""
+        for patch in range(len(self.pipeline.patches)):
+            self._pass(step, patch)
+
+    def _pass(self, step: int, patch: int | None) -> None:
+        """Append the way of one patch through all stages of all guidance groups, and what becomes of it."""
+        for guided, stage, team in self.grid.teams():
+            self._receive(team, patch)
+            self._compute(team, stage, patch, step)
+            self._send_hidden(guided, stage, patch)
+            self._send_skips(guided, stage, patch)
+        self._finish(step, patch)
+
+    def _receive(self, team: Team, patch: int | None) -> None:
+        """Let each device of a team wait for its mail; where receives are posted late it travels late."""
+        back = 1 if self.pipeline.receive == "after" else 2
+        for device in team.devices:
+            ends = self.ends[device]
+            for key in {(device, patch), (device, None)}:
+                for tensor in self.mail.pop(key, ()):
+                    self.builder.expect(device, tensor)
+                    if len(ends) >= back:
+                        self.builder.post_after(device, tensor, ends[-back])
+
+    def _compute(self, team: Team, stage: int, patch: int | None, step: int) -> None:
+        """Append a team's pass: layer by layer, or, in a pipeline, all layers of the stage together."""
+        run = self.pipeline.run(stage, patch)
+        action = PatchAction(stage, patch or 0, step)
+        together = self.grid.pipeline > 1 or len(team.devices) == 1
+        runs = [run] if together else [replace(run, first=i, end=i + 1) for i in range(run.first, run.end)]
+        for part in runs:
+            run_layers(self.builder, self.scenario, team, part, action)
+        for device in team.devices:
+            self.ends[device].append(self.builder.last(device))
+
+    def _send_hidden(self, guided: int, stage: int, patch: int | None) -> None:
+        """Send the hidden state to the next stage; the text's goes with the first patch."""
+        if stage == self.grid.pipeline - 1:
+            return
+        extent, boundary = self.scenario.extent, self.pipeline.boundaries[stage + 1]
+        share = 1.0
+        if patch is not None:
+            share = extent.image * self.pipeline.patches[patch] + (0.0 if patch else 1 - extent.image)
+        size = self.scenario.hidden_bytes(boundary - 1) * self.pipeline.batch * share / self.grid.sequence
+        self._send("hidden", guided, (stage, stage + 1), patch, size)
+
+    def _send_skips(self, guided: int, stage: int, patch: int | None) -> None:
+        """Send the skips that end in later stages straight there."""
+        share = 1.0 if patch is None else self.pipeline.patches[patch]
+        for target, size_bytes in self.skips.get(stage, {}).items():
+            size = size_bytes * self.pipeline.batch * share / self.grid.sequence
+            self._send("skip", guided, (stage, target), patch, size)
+
+    def _send(
+        self, role: str, guided: int, stages: tuple[int, int], patch: int | None, size_bytes: float
+    ) -> None:
+        """Send each member of a stage's team a tensor from its like in another's."""
+        source, target = (self.grid.team(guided, stage) for stage in stages)
+        for sender, receiver in zip(source.devices, target.devices, strict=True):
+            tensor = self.builder.tensor(role, stages[0], patch or 0, size_bytes)
+            self.builder.write(sender, tensor)
+            self.mail.setdefault((receiver, patch), []).append(tensor)
+
+    def _finish(self, step: int, patch: int | None) -> None:
+        """Gather the noise prediction, and send the latents that follow from it back to the first stage."""
+        share = 1.0 if patch is None else self.pipeline.patches[patch]
+        last = self.grid.pipeline - 1
+        predicted = self.scenario.output_bytes * self.pipeline.batch * share
+        teams = [self.grid.team(guided, last) for guided in range(self.grid.guidance)]
+        if self.grid.sequence > 1:
+            for team in teams:
+                for group in team.sequence_groups():
+                    self._gather(group, predicted, patch)
+        if self.grid.guidance > 1:
+            for group in zip(*(team.devices for team in teams), strict=True):
+                self._gather(group, predicted * self.grid.guidance, patch)
+        if last and step < self.last_step:
+            if self.grid.sequence * self.grid.guidance > 1:
+                for team in teams:
+                    self._schedule(team, last, patch, step)
+            images = self.scenario.workload.batch_size // self.grid.data
+            size = self.scenario.output_bytes * images * share / self.grid.sequence
+            for guided in range(self.grid.guidance):
+                self._send("latents", guided, (last, 0), patch, size)
+
+    def _gather(self, group: Sequence[int], size_bytes: float, patch: int | None) -> None:
+        self.builder.collective(
+            "all_gather", group, size_bytes, stage=self.grid.pipeline - 1, number=patch or 0
+        )
+
+    def _schedule(self, team: Team, stage: int, patch: int | None, step: int) -> None:
+        """Append the scheduler, which needs the gathered prediction; its own time is not counted."""
+        for device in team.devices:
+            self.builder.compute(device, PatchAction(stage, patch or 0, step), 0.0)
+
+
+def stage_layers(num_layers: int, degree: int) -> tuple[int, ...]:
+    """Return the layers of each stage: as many as fit evenly, rounded up; the last stages get the rest, or none."""
+    size = ceil(num_layers / degree)
+    return tuple(max(0, min(size, num_layers - stage * size)) for stage in range(degree))
+
+
+def patch_rows(scenario: SamplingScenario, grid: Grid, patches: int) -> tuple[float, ...]:
+    """Return the share of the rows in each patch, as even as whole rows allow.
+
+    Raises:
+        InfeasibleError: there are more patches, each divided over a team, than rows.
+    """
+    rows = scenario.rows
+    if patches * grid.sequence > rows:
+        factors = f"patches({patches})" + (f" * sequence({grid.sequence})" if grid.sequence > 1 else "")
+        raise InfeasibleError(
+            f"{factors} exceeds rows({rows}) of {scenario.backbone.name} at {scenario.workload.resolution}",
+            "more patches than rows",
+        )
+    return tuple((rows // patches + (patch < rows % patches)) / rows for patch in range(patches))
+
+
+def _skips_between(pipeline: Pipeline) -> dict[int, dict[int, float]]:
+    """Return for each stage the bytes of the skips that each later stage reads, of one sample's whole image."""
+    found: dict[int, dict[int, float]] = {}
+    for skip in pipeline.scenario.backbone.skips:
+        source, target = (
+            bisect_right(pipeline.boundaries, layer) - 1 for layer in (skip.source, skip.target)
+        )
+        if source != target:
+            to = found.setdefault(source, {})
+            to[target] = to.get(target, 0.0) + pipeline.scenario.hidden_bytes(skip.source)
+    return found

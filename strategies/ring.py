@@ -1,0 +1,45 @@
+"""Ring attention: tokens are divided, keys and values pass around a ring beside attention."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies.grid import make_grid
+from strategies.patch_pipeline import Pipeline
+from strategies.plan import Plan
+from strategies.sampler import Phase, alike_phases
+from strategies.sampling import SamplingScenario
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Source: Liu et al., Ring Attention with Blockwise Transformers, 2023."""
+
+    name: ClassVar[str] = "ring"
+    task: ClassVar[str] = "sample"
+    summary: ClassVar[str] = "sequence parallelism by a ring over all GPUs"
+
+    def plan(self, scenario: SamplingScenario) -> Plan:
+        """Return the plan of a run."""
+        return self._steps(scenario, range(scenario.workload.steps))
+
+    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """Return the phases of a run: its steps are alike."""
+        return alike_phases(scenario, self._steps)
+
+    def _steps(self, scenario: SamplingScenario, steps: Sequence[int]) -> Plan:
+        return self._pipeline(scenario).plan(steps)
+
+    def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
+        guidance = scenario.guidance_groups
+        degree = scenario.workload.num_gpus // guidance
+        return Pipeline.of(scenario, make_grid(scenario, guidance=guidance, ring=degree))
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """Yield the one point."""
+        yield cls()
+
+    def bound(self, scenario: SamplingScenario) -> float:
+        """Return seconds that no run can undercut."""
+        return self._pipeline(scenario).bound()

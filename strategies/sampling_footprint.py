@@ -1,0 +1,75 @@
+"""The footprint of sampling: the bytes that lie on a device throughout a run of the sampler."""
+
+from typing import Final
+
+from profiles.components import Component
+from profiles.recipes import FROZEN_WEIGHT_BYTES
+from profiles.sampling_costs import Extent
+from profiles.units import GIB
+from strategies.plan import Buffer
+from strategies.sampling import SamplingScenario
+
+RUNTIME_BYTES: Final = 1.9 * GIB
+"""CUDA context, libraries and what the allocator keeps free. Source: PixArt on one A100 at 1024 px takes 12.28 GiB
+(PipeFusion v1, Fig. 7), 10.2 GiB of them weights, 0.2 GiB activations by the share below."""
+WORKING_SHARE: Final = 0.52
+"""Bytes a forward pass holds at once, over what a layer would keep for its backward pass. Source: one A100 takes
+10.2 GiB more for PixArt at 8192 px than at 4096 (PipeFusion v1, Fig. 7): 12.1 hidden states of 23.1 saved ones."""
+REPLICATED_SHARE: Final = 1 / 3
+"""Of that, what tensor parallelism leaves whole: input, norm and sum, 4 hidden states of a block's 12; the other 8 are
+inside attention and feed-forward."""
+
+
+def weights(scenario: SamplingScenario, parameters: float) -> tuple[Buffer, ...]:
+    """Return the bytes of some parameters of the backbone, of all frozen components, and of the runtime."""
+    model = scenario.model
+    frozen = sum(model.components[i].parameters for i in model.frozen)
+    return (
+        Buffer("weights", parameters * FROZEN_WEIGHT_BYTES),
+        Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
+        Buffer("runtime", RUNTIME_BYTES),
+    )
+
+
+def parameters(scenario: SamplingScenario, first: int, end: int) -> int:
+    """Return the parameters of the backbone's layers from ``first`` up to, without, ``end``."""
+    return sum(layer.parameters for layer in scenario.backbone.layers[first:end])
+
+
+def working(scenario: SamplingScenario, first: int, end: int, batch: float, tensor: int = 1) -> Buffer:
+    """Return the largest activations of one of some layers.
+
+    Args:
+        scenario: model and resolution.
+        first: first layer.
+        end: layer after the last.
+        batch: samples of one pass, times the share of the tokens that the device holds.
+        tensor: devices that divide the matrices.
+    """
+    extent = scenario.extent
+    largest = max((layer.saved_bytes for layer in scenario.backbone.layers[first:end]), default=0.0)
+    divided = REPLICATED_SHARE + (1 - REPLICATED_SHARE) / tensor
+    size = WORKING_SHARE * largest * extent.tokens * extent.bytes * batch * divided
+    return Buffer("activations", size)
+
+
+def keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> float:
+    """Return the bytes of the keys and values of all image tokens in some layers, of one sample."""
+    extent = scenario.extent
+    elements = sum(
+        exchange.elements
+        for exchange in scenario.backbone.exchanges
+        if exchange.kind == "key_value" and first <= exchange.layer < end
+    )
+    return 2.0 * elements * extent.pixels
+
+
+def decoding_bytes(component: Component, extent: Extent, chunks: int) -> float:
+    """Return the largest activations of a decoder that works on bands of rows, one after another, per image.
+
+    A layer holds its input, and its output twice: normalised and convolved.
+    """
+    sizes = [layer.output_bytes for layer in component.layers]
+    inputs = [0.0, *sizes[:-1]]
+    largest = max(before + 2 * after for before, after in zip(inputs, sizes, strict=True))
+    return largest * extent.tokens * extent.bytes / chunks

@@ -1,0 +1,43 @@
+"""One GPU draws everything: the baseline of every speedup."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies.grid import make_grid
+from strategies.patch_pipeline import Pipeline
+from strategies.plan import Plan
+from strategies.sampler import Phase, alike_phases
+from strategies.sampling import SamplingScenario
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """No parallelism."""
+
+    name: ClassVar[str] = "single"
+    task: ClassVar[str] = "sample"
+    summary: ClassVar[str] = "one GPU"
+
+    def plan(self, scenario: SamplingScenario) -> Plan:
+        """Return the plan of a run."""
+        return self._steps(scenario, range(scenario.workload.steps))
+
+    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """Return the phases of a run: its steps are alike."""
+        return alike_phases(scenario, self._steps)
+
+    def _steps(self, scenario: SamplingScenario, steps: Sequence[int]) -> Plan:
+        return self._pipeline(scenario).plan(steps)
+
+    def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
+        return Pipeline.of(scenario, make_grid(scenario))
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """Yield the one point."""
+        yield cls()
+
+    def bound(self, scenario: SamplingScenario) -> float:
+        """Return seconds that no run can undercut."""
+        return self._pipeline(scenario).bound()

@@ -1,0 +1,39 @@
+"""Synchronous patch parallelism: every GPU computes its rows, and gathers the others' before each layer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies.patch_parallel import SYNCHRONOUS, Patches
+from strategies.plan import Plan
+from strategies.sampler import Phase, alike_phases
+from strategies.sampling import SamplingScenario
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPatch:
+    """Source: DistriFusion (Li et al., 2024), Table 2, synchronous patch parallelism."""
+
+    name: ClassVar[str] = "sync-patch"
+    task: ClassVar[str] = "sample"
+    summary: ClassVar[str] = "patch parallelism that gathers fresh activations"
+
+    def plan(self, scenario: SamplingScenario) -> Plan:
+        """Return the plan of a run."""
+        return self._steps(scenario, range(scenario.workload.steps))
+
+    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """Return the phases of a run: its steps are alike."""
+        return alike_phases(scenario, self._steps)
+
+    def _steps(self, scenario: SamplingScenario, steps: Sequence[int]) -> Plan:
+        return Patches.of(scenario).plan([SYNCHRONOUS] * len(steps), steps[0])
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """Yield the one point."""
+        yield cls()
+
+    def bound(self, scenario: SamplingScenario) -> float:
+        """Return seconds that no run can undercut."""
+        return scenario.workload.steps * Patches.of(scenario).bound(SYNCHRONOUS)

@@ -1,0 +1,53 @@
+"""Unified sequence parallelism: Ulysses inside, a ring outside."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies import parameters as fields
+from strategies.grid import make_grid
+from strategies.patch_pipeline import Pipeline
+from strategies.plan import Plan
+from strategies.sampler import Phase, alike_phases
+from strategies.sampling import SamplingScenario
+
+
+@dataclass(frozen=True, slots=True)
+class USP:
+    """Source: Fang and Zhao, USP: A Unified Sequence Parallelism Approach, 2024."""
+
+    name: ClassVar[str] = "usp"
+    task: ClassVar[str] = "sample"
+    summary: ClassVar[str] = "sequence parallelism by all-to-all inside and a ring outside"
+
+    ulysses_degree: int = fields.degree("that exchange tokens for heads around attention", 2)
+    ring_degree: int = fields.degree("around which keys and values pass", 2)
+
+    def plan(self, scenario: SamplingScenario) -> Plan:
+        """Return the plan of a run."""
+        return self._steps(scenario, range(scenario.workload.steps))
+
+    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """Return the phases of a run: its steps are alike."""
+        return alike_phases(scenario, self._steps)
+
+    def _steps(self, scenario: SamplingScenario, steps: Sequence[int]) -> Plan:
+        return self._pipeline(scenario).plan(steps)
+
+    def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
+        grid = make_grid(
+            scenario, guidance=scenario.guidance_groups, ring=self.ring_degree, ulysses=self.ulysses_degree
+        )
+        return Pipeline.of(scenario, grid)
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """Yield every pair of degrees above 1."""
+        degree = scenario.workload.num_gpus // scenario.guidance_groups
+        for ulysses in range(2, degree):
+            if degree % ulysses == 0:
+                yield cls(ulysses, degree // ulysses)
+
+    def bound(self, scenario: SamplingScenario) -> float:
+        """Return seconds that no run can undercut."""
+        return self._pipeline(scenario).bound()
