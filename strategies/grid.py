@@ -153,14 +153,16 @@ def _check_backbone(scenario: SamplingScenario, grid: Grid) -> None:
     """Refuse degrees that the attention cannot be divided by."""
     backbone = scenario.backbone
     heads = {exchange.heads for exchange in backbone.exchanges if exchange.kind == "key_value"}
-    for name, degree in (("ulysses_degree", grid.ulysses), ("tensor_degree", grid.tensor)):
+    halos = sum(exchange.kind == "halo" for exchange in backbone.exchanges)
+    degrees = {"ulysses_degree": grid.ulysses, "tensor_degree": grid.tensor}
+    for name, degree in degrees.items():
+        padded = halos and name == "tensor_degree"  # some devices hold one head less, DistriFusion's baseline
         for count in sorted(heads):
-            if degree > 1 and count % degree:
+            if degree > count or (count % degree and not padded):
                 raise InfeasibleError(
                     f"heads({count}) of {backbone.name} is no multiple of {name}({degree})",
                     "the degree does not divide the heads",
                 )
-    halos = sum(exchange.kind == "halo" for exchange in backbone.exchanges)
     for name, degree in (("sequence parallelism", grid.sequence), ("a pipeline of patches", grid.pipeline)):
         if degree > 1 and halos:
             raise InfeasibleError(

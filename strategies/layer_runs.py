@@ -10,8 +10,11 @@ that stands for as many calls as it has layers, which takes as long where layers
 """
 
 from dataclasses import dataclass
+from math import ceil
 
-from profiles.sampling_costs import WHOLE, Share, sequence_share, tensor_share
+import numpy as np
+
+from profiles.sampling_costs import WHOLE, FloatArray, Share, sequence_share, tensor_share
 from strategies.actions import PatchAction
 from strategies.grid import Team
 from strategies.sampling import SamplingScenario
@@ -170,9 +173,18 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
         share = run.share.times(sequence_share(team.ring * team.ulysses)).times(tensor_share(team.tensor))
         index = scenario.backbone_index
         layers = slice(run.first, run.end)
-        return (
-            float(scenario.costs.forward_s(index, run.batch, share)[layers].sum()),
-            float(scenario.costs.attention_s(index, run.batch, share)[layers].sum()),
-        )
+        attention = scenario.costs.attention_s(index, run.batch, share)
+        uneven = _fullest(scenario, team.tensor) - 1
+        total = scenario.costs.forward_s(index, run.batch, share) + uneven * attention
+        return float(total[layers].sum()), float(((1 + uneven) * attention)[layers].sum())
 
     return scenario.remember(("run", team.ring, team.ulysses, team.tensor, run), make)
+
+
+def _fullest(scenario: SamplingScenario, degree: int) -> FloatArray:
+    """Return for each layer the heads of the device that holds most of them, over an even share; shape (layers,)."""
+    most = np.ones(len(scenario.backbone.layers))
+    for exchange in scenario.backbone.exchanges:
+        if exchange.kind == "key_value":
+            most[exchange.layer] = ceil(exchange.heads / degree) * degree / exchange.heads
+    return most
