@@ -7,6 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
+from profiles.anchors import Anchor, read_anchors
 from profiles.component_files import (
     BACKWARDS,
     EXCHANGE_COLUMNS,
@@ -15,7 +16,6 @@ from profiles.component_files import (
     TIME_COLUMNS,
     read_component,
 )
-from profiles.anchors import Anchor, read_anchors
 from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows

@@ -19,7 +19,7 @@ from validate.architectures import ARCHITECTURES, architecture
 from validate.attention import OpaqueAttention
 from validate.controlnet import hinted_sample
 from validate.count import count, count_component
-from validate.folder import layers_text, model_text
+from validate.folder import exchanges_text, layers_text, model_text
 from validate.layering import LayerSpec
 from validate.specs import CONFIGS, ComponentSpec, tensor
 
@@ -40,6 +40,11 @@ def test_the_committed_folder_is_what_is_counted(name):
     assert committed.pop("source").startswith("counted by python -m validate count at ")
     recounted.pop("source")  # names the versions of the tools
     assert committed == recounted
+    exchanges = MODELS / name / "exchanges.csv"
+    counted = any(component.exchanges for component in recount.components)
+    assert (exchanges.read_text(encoding="utf-8") if exchanges.exists() else "") == (
+        exchanges_text(recount) if counted else ""
+    )
 
 
 # The committed folders against what is published
@@ -88,6 +93,7 @@ def gigamacs(layers: Iterable[Layer]) -> float:
         ("sd3-medium", "transformer", 2028, 4452, 24, 0),
         ("flux-dev", "text_encoder_2", 4762, 2422, 24, 0),
         ("flux-dev", "transformer", 11901, 37192, 57, 0),
+        ("cogvideox-2b", "transformer", 1694, 59999, 30, 0),
     ],
 )
 def test_totals_are_those_of_the_architecture(model, name, megaparameters, forward_gigamacs, blocks, skips):
@@ -122,7 +128,7 @@ def test_a_skip_of_a_unet_joins_at_a_resnet():
 def test_what_pulse_trains_has_no_frozen_part_and_keeps_single_precision():
     for name in ARCHITECTURES:
         if name.startswith(("uvit", "sdv2", "hunyuan")):
-            model = load_model(name)
+            model = load_model(name).for_task("train")
             assert (model.frozen, model.dtype) == ((), "float32")
             assert model.components[0].inputs == ()
 
@@ -208,7 +214,7 @@ def test_the_variant_holds_the_locked_encoder_without_a_backward_pass():
     ("name", "ratio"), [("sd21", 0.48), ("controlnet", 0.69), ("controlnet-hint-vae", 0.99)]
 )
 def test_frozen_over_trainable_work_is_as_worked_out(name, ratio):
-    model = load_model(name)
+    model = load_model(name).for_task("train")
     frozen = sum(gigamacs(model.components[i].layers) for i in model.frozen)
     trainable = 0.0
     for layer in model.components[model.backbones[0]].layers:
@@ -221,7 +227,8 @@ def test_frozen_over_trainable_work_is_as_worked_out(name, ratio):
 
 
 def test_fifty_guided_steps_of_sdxl_take_the_macs_that_distrifusion_prints():
-    wide = count_component(architecture("sdxl").components[-1], 1280, 1920)
+    (unet,) = (spec for spec in architecture("sdxl").components if spec.trainable)
+    wide = count_component(unet, 1280, 1920)
     guidance, steps = 2, 50
     assert guidance * steps * gigamacs(committed("sdxl", "unet").layers) / 1e3 == pytest.approx(338, abs=0.5)
     assert guidance * steps * wide.flop / 2e12 == pytest.approx(907, abs=0.5)

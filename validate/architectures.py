@@ -8,21 +8,21 @@ from typing import Final
 
 from profiles.errors import InputError
 from validate.controlnet import CONTROLNET, CONTROLNET_HINT_VAE
-from validate.dits import FLUX, PIXART, SD3, hunyuan
+from validate.dits import FLUX, HUNYUAN_1_5B, HUNYUAN_3B, PIXART, SD3
 from validate.specs import Architecture
 from validate.unets import CDM_IMAGENET, CDM_LSUN, SD21, SDXL, widened
 from validate.uvit import UVIT_1B, UVIT_2_7B, UVIT_6B, UVIT_H
+from validate.videos import COGVIDEOX_2B
 
 ARCHITECTURES: Final = {
     "cdm-imagenet": CDM_IMAGENET,
     "cdm-lsun": CDM_LSUN,
+    "cogvideox-2b": COGVIDEOX_2B,
     "controlnet": CONTROLNET,
     "controlnet-hint-vae": CONTROLNET_HINT_VAE,
     "flux-dev": FLUX,
-    "hunyuan-1.5b": hunyuan(40, "1.5", ""),
-    "hunyuan-3b": hunyuan(
-        80, "3", "; the paper names the size, no shape: 80 blocks are a guess that meets it"
-    ),
+    "hunyuan-1.5b": HUNYUAN_1_5B,
+    "hunyuan-3b": HUNYUAN_3B,
     "pixart": PIXART,
     "sd21": SD21,
     "sd3-medium": SD3,

@@ -12,6 +12,7 @@ import torch
 from diffusers.models.controlnets.controlnet import ControlNetModel
 from torch import Tensor, nn
 
+from profiles.models import TASKS
 from validate.encoders import clip_encoder, vae_encoder
 from validate.layering import children, controlled_layers, locked_encoder_layers
 from validate.specs import CONFIGS, LATENT_SCALE, Architecture, ComponentSpec, tensor
@@ -179,7 +180,7 @@ CONTROLNET: Final = controlnet(
 CONTROLNET_HINT_VAE: Final = controlnet(
     "ControlNet 1.0 on Stable Diffusion 1.5, hint encoded, locked U-Net in the backbone",
     (
-        vae_encoder("hint_encoder"),
+        vae_encoder("hint_encoder", tasks=TASKS),
         ComponentSpec(
             "controlnet",
             partial(ControlledUNet, holds_encoder=True),

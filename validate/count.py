@@ -4,7 +4,7 @@ The pass runs on torch's meta device: shapes and operators are real, numbers are
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from validate.attention import OpaqueAttention
 from validate.exchanges import ExchangeCount, Exchanges
 from validate.layering import LayerSpec
 from validate.specs import Architecture, ComponentSpec
-from validate.tally import Tally, Work, tensor_bytes
+from validate.tally import Tally, Work, tensor_bytes, together
 
 DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
 
@@ -84,13 +84,15 @@ def count(architecture: Architecture, height: int | None = None, width: int | No
 
 def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "float16") -> ComponentCount:
     """Count one component at a resolution in pixels, its weights and activations of one precision."""
+    if spec.again:
+        return _count_passes(spec, height, width, dtype)
     module = _build(spec, DTYPES[dtype])
     layers = spec.layers(module)
     sample = _cast(spec.sample(height, width), DTYPES[dtype])
     carried = _watch_carried(module, spec.carried, sample)
     inputs = {name: tree_leaves(sample[argument]) for argument, name in spec.reads.items()}
     tally = Tally(module, layers, inputs)
-    image_tokens = height * width // spec.token_pixels if spec.token_pixels else 0
+    image_tokens = spec.frames * (height * width // spec.token_pixels) if spec.token_pixels else 0
     exchanges = Exchanges(module, spec.sums, image_tokens, spec.text_tokens, tally)
     flop = _run(module, sample, tally, exchanges, spec.trainable)
 
@@ -108,6 +110,16 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
     assert counted.flop == flop, f"{spec.name}: layers have {counted.flop} FLOP, the whole {flop}"
     assert counted.parameters == sum(p.numel() for p in module.parameters())
     return counted
+
+
+def _count_passes(spec: ComponentSpec, height: int, width: int, dtype: str) -> ComponentCount:
+    """Count a component that takes several passes for one sample."""
+    samples = (spec.sample, *spec.again)
+    passes = [
+        count_component(replace(spec, sample=sample, again=()), height, width, dtype) for sample in samples
+    ]
+    work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
+    return replace(passes[0], spec=spec, work=tuple(work))
 
 
 def _check_side(architecture: Architecture, side: str, pixels: int) -> None:

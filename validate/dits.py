@@ -10,7 +10,8 @@ from diffusers.models.transformers.transformer_flux import FluxTransformer2DMode
 from diffusers.models.transformers.transformer_sd3 import SD3Transformer2DModel
 from torch import nn
 
-from validate.encoders import clip_encoder, projecting_clip_encoder, t5_encoder, vae_encoder
+from validate.decoders import vae_decoder
+from validate.encoders import bert_encoder, clip_encoder, projecting_clip_encoder, t5_encoder, vae_encoder
 from validate.layering import flux_layers, hunyuan_layers, pixart_layers, sd3_layers
 from validate.specs import CONFIGS, LATENT_SCALE, Architecture, ComponentSpec, latent, step, tensor
 
@@ -21,6 +22,7 @@ HUNYUAN_T5_TOKENS: Final = 256
 SD3_T5_TOKENS: Final = 256
 SD3_TOKENS: Final = 77 + SD3_T5_TOKENS  # CLIP's and T5's, one after the other
 FLUX_TOKENS: Final = 512
+SAMPLE: Final = ("sample",)
 
 
 def pixart_transformer(config: str) -> nn.Module:
@@ -97,8 +99,17 @@ def flux_sample(height: int, width: int) -> dict[str, Any]:
     }
 
 
-def hunyuan(num_blocks: int, billions: str, remark: str) -> Architecture:
-    """Return one of PULSE's Hunyuan-DiT models: the transformer alone, on latents of 64x64."""
+def hunyuan(
+    num_blocks: int, billions: str, remark: str, sampling: tuple[ComponentSpec, ...] = ()
+) -> Architecture:
+    """Return one of PULSE's Hunyuan-DiT models: it trains the transformer alone, on latents of 64x64.
+
+    Args:
+        num_blocks: of the transformer.
+        billions: of parameters, as the paper prints them.
+        remark: what else the model file's source should say.
+        sampling: what sampling needs besides.
+    """
     spec = ComponentSpec(
         "transformer",
         partial(hunyuan_transformer, num_blocks),
@@ -108,11 +119,12 @@ def hunyuan(num_blocks: int, billions: str, remark: str) -> Architecture:
         trainable=True,
         carried=("encoder_hidden_states", "text_embedder", "time_extra_emb"),
         sums=r"blocks\.\d+\.(attn1|attn2|ff)",
+        inputs=tuple(component.name for component in sampling if not component.inputs),
     )
     return Architecture(
         title=f"Hunyuan-DiT {billions} B",
         configs="Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers",
-        components=(spec,),
+        components=(spec, *sampling),
         height=512,
         width=512,
         granularity=16,
@@ -122,6 +134,21 @@ def hunyuan(num_blocks: int, billions: str, remark: str) -> Architecture:
         dtype="float32",
     )
 
+
+HUNYUAN_1_5B: Final = hunyuan(
+    40,
+    "1.5",
+    "; sampling adds its text encoders (the BERT's vocabulary of 47020 is a guess that meets the printed 350 M "
+    "parameters) and its autoencoder's decoder",
+    sampling=(
+        bert_encoder("text_encoder", "hunyuan_bert", SAMPLE),
+        t5_encoder("text_encoder_2", HUNYUAN_T5_TOKENS, "mt5_xl", SAMPLE),
+        vae_decoder("transformer"),
+    ),
+)
+HUNYUAN_3B: Final = hunyuan(
+    80, "3", "; the paper names the size, no shape: 80 blocks are a guess that meets it"
+)
 
 PIXART: Final = Architecture(
     title="PixArt-alpha XL/2",
@@ -140,6 +167,7 @@ PIXART: Final = Architecture(
             carried=("caption_projection", "adaln_single"),
             sums=r"transformer_blocks\.\d+\.(attn1|attn2|ff)",
         ),
+        vae_decoder("transformer"),
     ),
     height=1024,
     width=1024,
@@ -166,6 +194,7 @@ SD3: Final = Architecture(
             carried=("time_text_embed",),
             sums=r"transformer_blocks\.\d+\.(attn|ff)",
         ),
+        vae_decoder("transformer", "vae_16"),
     ),
     height=1024,
     width=1024,
@@ -193,9 +222,11 @@ FLUX: Final = Architecture(
             carried=("time_text_embed",),
             sums=r"transformer_blocks\.\d+\.(attn|ff)|single_transformer_blocks\.\d+",
         ),
+        vae_decoder("transformer", "vae_16"),
     ),
     height=1024,
     width=1024,
     granularity=16,
-    remark="output_MB of the transformer is both streams, image and text",
+    remark="output_MB of the transformer is both streams, image and text; its guidance is distilled into it",
+    guidance="none",
 )

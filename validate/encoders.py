@@ -1,13 +1,22 @@
-"""Encoders: the frozen text encoders and autoencoders that training runs beside a backbone."""
+"""Encoders: the frozen text encoders and autoencoders beside a backbone."""
 
 from functools import partial
 from typing import Final
 
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from torch import Tensor, nn
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, T5Config, T5EncoderModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    T5Config,
+    T5EncoderModel,
+)
 
-from validate.layering import clip_layers, t5_layers, vae_layers
+from profiles.models import TASKS
+from validate.layering import bert_layers, clip_layers, t5_layers, vae_layers
 from validate.specs import CONFIGS, LATENT_SCALE, ComponentSpec, image, prompt
 
 CLIP_TOKENS: Final = 77
@@ -43,6 +52,11 @@ def t5(config: str) -> nn.Module:
     return T5EncoderModel(T5Config(**CONFIGS[config]))
 
 
+def bert(config: str) -> nn.Module:
+    """Build a BERT, without the pooled output that no backbone reads."""
+    return BertModel(BertConfig(**CONFIGS[config]), add_pooling_layer=False)
+
+
 def vae(config: str) -> nn.Module:
     """Build an autoencoder's encoder."""
     return LatentEncoder(AutoencoderKL(**CONFIGS[config]))
@@ -66,13 +80,36 @@ def projecting_clip_encoder(name: str, config: str) -> ComponentSpec:
     )
 
 
-def t5_encoder(name: str, num_tokens: int) -> ComponentSpec:
-    """Return a frozen T5-XXL encoder of prompts of so many tokens."""
+def bert_encoder(name: str, config: str, tasks: tuple[str, ...] = TASKS) -> ComponentSpec:
+    """Return a frozen BERT of prompts as long as CLIP's."""
     return ComponentSpec(
-        name, partial(t5, "t5_xxl"), partial(prompt, num_tokens), t5_layers, text_tokens=num_tokens
+        name,
+        partial(bert, config),
+        partial(prompt, CLIP_TOKENS),
+        bert_layers,
+        text_tokens=CLIP_TOKENS,
+        tasks=tasks,
     )
 
 
-def vae_encoder(name: str = "vae_encoder", config: str = "vae") -> ComponentSpec:
+def t5_encoder(
+    name: str, num_tokens: int, config: str = "t5_xxl", tasks: tuple[str, ...] = TASKS
+) -> ComponentSpec:
+    """Return a frozen T5 encoder of prompts of so many tokens."""
+    return ComponentSpec(
+        name,
+        partial(t5, config),
+        partial(prompt, num_tokens),
+        t5_layers,
+        text_tokens=num_tokens,
+        tasks=tasks,
+    )
+
+
+def vae_encoder(
+    name: str = "vae_encoder", config: str = "vae", tasks: tuple[str, ...] = ("train",)
+) -> ComponentSpec:
     """Return a frozen encoder of images to latents."""
-    return ComponentSpec(name, partial(vae, config), image, vae_layers, token_pixels=LATENT_SCALE**2)
+    return ComponentSpec(
+        name, partial(vae, config), image, vae_layers, token_pixels=LATENT_SCALE**2, tasks=tasks
+    )

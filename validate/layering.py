@@ -37,6 +37,12 @@ def clip_layers(encoder: nn.Module, root: str = "") -> list[LayerSpec]:
     return chain("layer", children(encoder, f"{root}encoder.layers"), norm)
 
 
+def bert_layers(encoder: nn.Module) -> list[LayerSpec]:
+    """List a BERT's layers: embeddings in the first."""
+    blocks = children(encoder, "encoder.layer")
+    return chain("layer", blocks, blocks[-1])
+
+
 def t5_layers(encoder: nn.Module) -> list[LayerSpec]:
     """List a T5 encoder's layers: embeddings in the first, final norm in the last."""
     norm = encoder.get_submodule("encoder.final_layer_norm")
@@ -60,7 +66,7 @@ def uvit_layers(transformer: nn.Module) -> list[LayerSpec]:
 
 
 def sd3_layers(transformer: nn.Module) -> list[LayerSpec]:
-    """List Stable Diffusion 3's blocks, whose hidden state is a stream of text and one of image."""
+    """List Stable Diffusion 3's (or CogVideoX's) blocks, whose hidden state is a stream of text and one of image."""
     blocks = children(transformer, "transformer_blocks")
     return chain("block", blocks, transformer.get_submodule("proj_out"), streams=2)
 
@@ -86,6 +92,24 @@ def vae_layers(vae: nn.Module) -> list[LayerSpec]:
     named += middle_layers(vae.get_submodule("encoder.mid_block"))
     named += [("conv_out", vae.get_submodule("encoder.conv_out"))]
     named += [("quant_conv", module) for name, module in vae.named_children() if name == "quant_conv"]
+    return [LayerSpec(name, block, module) for block, (name, module) in enumerate(named)]
+
+
+def decoder_layers(vae: nn.Module) -> list[LayerSpec]:
+    """List an autoencoder's decoder as ``vae_layers`` lists its encoder; not every one has attention."""
+    named = [
+        ("post_quant_conv", module) for name, module in vae.named_children() if name == "post_quant_conv"
+    ]
+    named += [("conv_in", vae.get_submodule("decoder.conv_in"))]
+    if children(vae, "decoder.mid_block.attentions"):
+        named += middle_layers(vae.get_submodule("decoder.mid_block"))
+    else:
+        resnets = children(vae, "decoder.mid_block.resnets")
+        named += [(f"middle.resnet{i}", resnet) for i, resnet in enumerate(resnets)]
+    for level, up in enumerate(children(vae, "decoder.up_blocks")):
+        named += [(f"up{level}.resnet{i}", resnet) for i, resnet in enumerate(children(up, "resnets"))]
+        named += [(f"up{level}.upsample", sampler) for sampler in children(up, "upsamplers")]
+    named += [("conv_out", vae.get_submodule("decoder.conv_out"))]
     return [LayerSpec(name, block, module) for block, (name, module) in enumerate(named)]
 
 

@@ -39,6 +39,9 @@ class ComponentSpec:
         sums: regular expression of the submodules whose output tensor parallelism sums up; empty where nobody
             counted what patches and shards exchange.
         tasks: those that it exists for.
+        frames: latent frames of a video, each of as many image tokens.
+        again: samples of further passes, where one sample takes several; their work adds up, of bytes the
+            largest count.
     """
 
     name: str
@@ -55,6 +58,8 @@ class ComponentSpec:
     reads: Mapping[str, str] = field(default_factory=dict)
     sums: str = ""
     tasks: tuple[str, ...] = TASKS
+    frames: int = 1
+    again: tuple[Callable[[int, int], dict[str, Any]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class Architecture:
     Args:
         title: its name for people.
         configs: where the configurations were published; empty where they were not.
-        components: its components, inputs first.
+        components: its components, inputs first, but those of sampling alone last, so that training counts the same.
         height: pixels.
         width: pixels.
         granularity: both must be multiples of this many pixels.

@@ -9,7 +9,7 @@ layer whose output needs no gradient has no backward pass; one whose parameters 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any, Final
@@ -160,6 +160,16 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._read.add((storage, self.index))
                 name, tensor = self._inputs[storage]
                 self.reads[name, self.index] += tensor_bytes([tensor])
+
+
+def together(passes: Sequence[Work]) -> Work:
+    """Return a layer's work in several passes: work adds up, of the tensors the largest count."""
+    added = ("conv_flop", "matmul_flop", "attention_flop", "moved_bytes", "kernels")
+    largest = ("output_bytes", "saved_bytes")
+    sums = {name: sum(getattr(work, name) for work in passes) for name in added}
+    return replace(
+        passes[0], **sums, **{name: max(getattr(work, name) for work in passes) for name in largest}
+    )
 
 
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:

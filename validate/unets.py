@@ -7,6 +7,7 @@ from diffusers.models.unets.unet_2d import UNet2DModel
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import nn
 
+from validate.decoders import vae_decoder
 from validate.encoders import CLIP_TOKENS, clip_encoder, projecting_clip_encoder, vae_encoder
 from validate.layering import unet_layers
 from validate.specs import CONFIGS, LATENT_SCALE, Architecture, ComponentSpec, latent, step, tensor
@@ -131,6 +132,7 @@ SD21: Final = Architecture(
             sums=SUMS,
             self_conditioning=0.5,
         ),
+        vae_decoder("unet"),
     ),
     height=512,
     width=512,
@@ -156,6 +158,7 @@ SDXL: Final = Architecture(
             carried=CARRIED,
             sums=SUMS,
         ),
+        vae_decoder("unet"),
     ),
     height=1024,
     width=1024,

@@ -32,7 +32,7 @@ def write_work(path: Path) -> None:
 def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[list[str]]:
     """Yield one row per trainable component, and per frozen one where asked for, at a resolution in pixels."""
     for spec in architecture(model).components:
-        if spec.trainable or frozen:
+        if spec.trainable or (frozen and "train" in spec.tasks):
             yield [model, *_totals(count_component(spec, height, width), height, width)]
 
 

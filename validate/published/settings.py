@@ -110,7 +110,7 @@ def run(task: Task, setting: Setting, strategy: str, partition: str | None = Non
 def base_of(task: Task) -> Setting:
     """Return the base setting of one of Table III's models."""
     row = the_published("Table III", model=task.model, cluster="v100-2node", method="zero2")
-    backbone = load_model(task.model).components[-1]
+    backbone = load_model(task.model).for_task("train").components[-1]
     samples = backbone.parameters * GRADIENT_BYTES / MIB / row.value
     return Setting(DEGREES.get((task.model, task.cluster), DEFAULT_DEGREE), 2 ** round(log2(samples)))
 

@@ -1,0 +1,196 @@
+"""What the shipped models hold for sampling: exchanges as DistriFusion prints them, decoders, text encoders."""
+
+from collections import Counter
+
+import pytest
+import torch
+from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from profiles.models import Component, load_model
+from validate.architectures import architecture
+from validate.attention import OpaqueAttention
+from validate.count import count_component
+from validate.layering import LayerSpec
+from validate.specs import CONFIGS, ComponentSpec, latent, tensor
+
+DEVICES, HALF = 8, 2
+EXCHANGED = (
+    "cogvideox-2b",
+    "flux-dev",
+    "hunyuan-1.5b",
+    "hunyuan-3b",
+    "pixart",
+    "sd21",
+    "sd3-medium",
+    "sdxl",
+    "uvit-h",
+)
+DECODED = ("cogvideox-2b", "flux-dev", "hunyuan-1.5b", "pixart", "sd21", "sd3-medium", "sdxl")
+
+
+def backbone(name: str) -> Component:
+    model = load_model(name)
+    return model.components[model.backbones[0]]
+
+
+def elements(component: Component, area: float = 1.0, width: float = 1.0) -> Counter[str]:
+    """Elements by kind, of so many times the pixels and the width of the reference."""
+    growth = {"key_value": area, "reduce": area, "halo": width, "statistics": 1.0}
+    found: Counter[str] = Counter()
+    for exchange in component.exchanges:
+        found[exchange.kind] += round(exchange.elements * growth[exchange.kind])
+    return found
+
+
+# Exchanges
+
+
+def test_sdxl_has_the_layers_that_distrifusion_registers():
+    kinds = Counter(exchange.kind for exchange in backbone("sdxl").exchanges)
+    assert (kinds["halo"], kinds["key_value"], kinds["statistics"]) == (39, 70, 46)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "patches_gb", "tensor_gb"),
+    [(1024, 0.4244, 1.3329), (2048, 1.5827, 5.3316), (3840, 5.3760, 18.7440)],
+)
+def test_the_volumes_of_sdxl_are_those_of_distrifusions_table_2(pixels, patches_gb, tensor_gb):
+    """Bytes per device and step; tensor parallel is 1.4 % more, as if the first convolution were not summed."""
+    growth = pixels / 1024
+    found = elements(backbone("sdxl"), growth**2, growth)
+    gathered = found["key_value"] / DEVICES + found["halo"] + found["statistics"]
+    assert gathered * (DEVICES - 1) * HALF / 1e9 == pytest.approx(patches_gb, rel=1e-4)
+    summed = 2 * found["reduce"] * (DEVICES - 1) / DEVICES * HALF / 1e9
+    assert summed == pytest.approx(tensor_gb, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "width", "heads", "attentions", "sums"),
+    [
+        ("pixart", 4096, 1152, 16, 28, 3 * 28),
+        ("hunyuan-1.5b", 1024, 1408, 16, 40, 3 * 40),
+        ("hunyuan-3b", 1024, 1408, 16, 80, 3 * 80),
+        ("sd3-medium", 4096, 1536, 24, 24, 2 * 24),
+        ("flux-dev", 4096, 3072, 24, 57, 2 * 19 + 38),
+        ("cogvideox-2b", 17550, 1920, 30, 30, 2 * 30),
+        ("uvit-h", 256, 1152, 18, 29, 2 * 29),
+    ],
+)
+def test_a_transformer_exchanges_its_image_tokens_alone(name, tokens, width, heads, attentions, sums):
+    exchanges = [e for e in backbone(name).exchanges if e.kind in ("key_value", "reduce")]
+    assert backbone(name).image_tokens == tokens
+    assert {e.elements for e in exchanges if e.kind == "key_value"} == {2 * tokens * width}
+    assert {e.elements for e in exchanges if e.kind == "reduce"} == {tokens * width}
+    assert {e.heads for e in exchanges if e.kind == "key_value"} == {heads}
+    kinds = Counter(e.kind for e in exchanges)
+    assert (kinds["key_value"], kinds["reduce"]) == (attentions, sums)
+
+
+@pytest.mark.parametrize("name", EXCHANGED)
+def test_every_layer_of_a_backbone_exchanges_something(name):
+    component = backbone(name)
+    assert {exchange.layer for exchange in component.exchanges} == set(range(len(component.layers)))
+    others = [other for other in load_model(name).components if not other.trainable]
+    assert all(other.exchanges == () for other in others)
+
+
+@pytest.mark.parametrize(("name", "height", "width"), [("sdxl", 1280, 1920), ("pixart", 1024, 2048)])
+def test_exchanges_grow_as_their_kinds_say(name, height, width):
+    (spec,) = (spec for spec in architecture(name).components if spec.trainable)
+    grown = Counter[str]()
+    for exchange in count_component(spec, height, width).exchanges:
+        grown[exchange.kind] += exchange.elements
+    assert grown == elements(backbone(name), height * width / 1024**2, width / 1024)
+
+
+class Block(nn.Module):
+    """Two convolutions, of which the first has no padding, a group norm and attention with two text tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(4, 4, 1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.second = nn.Conv2d(4, 8, 3, padding=1)
+
+    def forward(self, image, text):
+        tokens = self.second(self.norm(self.first(image))).flatten(2).transpose(1, 2)
+        heads = torch.cat([text, tokens], dim=1).unflatten(-1, (4, 2)).transpose(1, 2)
+        attended = scaled_dot_product_attention(heads, heads, heads)
+        return scaled_dot_product_attention(attended, heads[:, :, :2], heads[:, :, :2])
+
+
+def test_exchanges_are_found_in_execution_order():
+    sample = {"image": tensor(1, 4, 6, 10), "text": tensor(1, 2, 8)}
+    spec = ComponentSpec(
+        "block", Block, lambda height, width: sample, lambda module: [LayerSpec("all", 0, module)],
+        token_pixels=1, text_tokens=0, sums="second",
+    )  # fmt: skip
+    found = [(e.layer, e.kind, e.elements, e.heads) for e in count_component(spec, 6, 10).exchanges]
+    halo, summed, keys = 2 * 4 * 1 * 10, 8 * 60, 2 * 62 * 8
+    assert found == [
+        (0, "statistics", 2 * 2, 0), (0, "halo", halo, 0), (0, "reduce", summed, 0), (0, "key_value", keys, 4)
+    ]  # fmt: skip
+
+
+# Components for sampling alone
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_a_decoder_follows_the_backbone_and_exists_for_sampling_alone(name):
+    model = load_model(name)
+    decoder = model.components[-1]
+    assert (decoder.name, decoder.tasks, decoder.trainable) == ("vae_decoder", ("sample",), False)
+    assert decoder.inputs == (model.components[model.backbones[0]].name,)
+    sampled, trained = model.for_task("sample"), model.for_task("train")
+    assert "vae_encoder" not in {component.name for component in sampled.components}
+    assert "vae_decoder" not in {component.name for component in trained.components}
+    assert sampled.order[-1] == len(sampled.components) - 1
+    names = [component.name for component in trained.components]
+    assert names == [component.name for component in model.components[: len(names)]]
+
+
+def test_a_decoder_does_what_the_autoencoder_does():
+    with torch.device("meta"):
+        vae = AutoencoderKL(**CONFIGS["vae"]).requires_grad_(False)
+    with FlopCounterMode(display=False) as counter, OpaqueAttention():
+        vae.decode(latent(4, 512, 512))
+    decoder = load_model("sd21").components[-1]
+    flop = sum(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in decoder.layers)
+    assert round(flop) == counter.get_total_flops()
+    parts = (vae.decoder, vae.post_quant_conv)
+    assert decoder.parameters == sum(p.numel() for part in parts for p in part.parameters())
+
+
+def test_the_largest_activation_of_a_decoder_is_its_last_upsampling():
+    decoder = load_model("sd21").components[-1]
+    assert max(layer.output_bytes for layer in decoder.layers) == 256 * 512 * 512 * HALF
+    assert {layer.saved_bytes for layer in decoder.layers} == {0}
+
+
+def test_a_video_is_decoded_in_groups_of_frames():
+    """Nine frames come out of the first three latent ones, 49 of all; the last layer's output is one group's."""
+    decoder = load_model("cogvideox-2b").components[-1]
+    assert decoder.image_tokens == 13 * 60 * 90
+    assert decoder.layers[-1].output_bytes == 3 * 9 * 480 * 720 * HALF
+    last = 2 * 27 * 128 * 3 * 480 * 720 * 49
+    norm = 2 * 2 * 16 * 128 * 480 * 720 * 49
+    assert decoder.layers[-1].conv_flop == last + norm
+
+
+@pytest.mark.parametrize(("name", "megaparameters"), [("text_encoder", 350), ("text_encoder_2", 1670)])
+def test_hunyuan_samples_with_text_encoders_that_training_lacks(name, megaparameters):
+    """The BERT has 350 M parameters in print."""
+    model = load_model("hunyuan-1.5b")
+    assert [component.name for component in model.for_task("train").components] == ["transformer"]
+    assert model.for_task("train").components[0].inputs == ()
+    found = next(c for c in model.for_task("sample").components if c.name == name)
+    assert found.parameters / 1e6 == pytest.approx(megaparameters, rel=0.005)
+    assert name in model.components[0].inputs
+
+
+def test_only_flux_samples_without_guidance():
+    assert load_model("flux-dev").guidance == "none"
+    assert {load_model(name).guidance for name in DECODED if name != "flux-dev"} == {"batch"}
