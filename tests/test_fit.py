@@ -66,7 +66,7 @@ def test_the_committed_device_is_what_the_fit_gives():
 
 
 def test_an_equation_predicts_what_the_cost_model_does():
-    model, device = load_model("sd21"), load_device(NAME)
+    model, device = load_model("sd21").for_task("train"), load_device(NAME)
     text, image, unet = ModelCosts(model, device).components
     for row in report().fitted:
         seen = row.observation
