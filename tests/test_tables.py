@@ -31,8 +31,8 @@ def table_rows(text):
 def test_models_are_shown_with_their_components(capsys):
     print_models([load_model("sd21")], False)
     rows = table_rows(capsys.readouterr().out)
-    assert [row[-7] for row in rows] == ["text_encoder", "vae_encoder", "unet"]
-    assert rows[-1][-6:] == ["yes", "46", "25", "865.9 M", "12", "estimated"]
+    assert [row[-7] for row in rows] == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
+    assert rows[2][-6:] == ["yes", "46", "25", "865.9 M", "12", "estimated"]
 
 
 def test_models_as_json_say_what_the_table_says(capsys):
