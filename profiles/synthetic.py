@@ -5,10 +5,15 @@ from math import isfinite
 from typing import Final
 
 from profiles.errors import InputError
-from profiles.models import Component, Layer, MeasuredTime, Model
+from profiles.models import Component, Exchange, Layer, MeasuredTime, Model, Skip
 
 BACKWARD_OVER_FORWARD: Final = 2.0
 """A backward computes two products for each of the forward."""
+LATENT_CHANNELS: Final = 4
+PIXELS_PER_TOKEN: Final = 16
+"""Along each side: the VAE takes 8 into one, the transformer 2 of those."""
+HALF: Final = 2
+"""Bytes of a number in half precision."""
 
 
 def equal_layers_model(
@@ -63,6 +68,71 @@ def equal_layers_model(
         height=512,
         width=512,
         components=tuple(components),
+    )
+
+
+def equal_blocks_transformer(
+    num_layers: int,
+    forward_s: float = 1e-3,
+    *,
+    rows: int = 16,
+    hidden_size: int = 64,
+    heads: int = 8,
+    text_tokens: int = 0,
+    parameters: int = 0,
+    saved_bytes: float = 0.0,
+    skips: bool = False,
+    device: str = "ideal",
+) -> Model:
+    """Return a diffusion transformer whose blocks are all alike, to sample from.
+
+    Each block attends once to all tokens, and sums twice under tensor parallelism, after attention and after the
+    feed-forward. The last block's output is the noise prediction.
+
+    Args:
+        num_layers: transformer blocks.
+        forward_s: forward seconds of one block per sample.
+        rows: of image tokens; there are as many columns.
+        hidden_size: elements per token.
+        heads: of the attention.
+        text_tokens: tokens of the text that pass through the blocks beside those of the image.
+        parameters: of one block.
+        saved_bytes: what one block keeps for its backward, per sample.
+        skips: whether each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
+        device: name of the device on which the times count as measured.
+
+    Raises:
+        InputError: a number is out of its range.
+    """
+    for name, count in (
+        ("num_layers", num_layers),
+        ("rows", rows),
+        ("hidden_size", hidden_size),
+        ("heads", heads),
+    ):
+        if count < 1:
+            raise InputError(f"{name} is {count}, must be at least 1")
+    elements = rows**2 * hidden_size
+    block = _layer("full", parameters, HALF * (rows**2 + text_tokens) * hidden_size, saved_bytes)
+    chain = _chain("transformer", block, num_layers, forward_s, device)
+    latents = HALF * LATENT_CHANNELS * (rows * PIXELS_PER_TOKEN // 8) ** 2
+    exchanges = (("key_value", 2 * elements, heads), ("reduce", elements, 0), ("reduce", elements, 0))
+    transformer = replace(
+        chain,
+        image_tokens=rows**2,
+        text_tokens=text_tokens,
+        layers=(*chain.layers[:-1], replace(chain.layers[-1], output_bytes=float(latents))),
+        skips=tuple(Skip(i, num_layers - 1 - i) for i in range(num_layers // 2)) if skips else (),
+        exchanges=tuple(Exchange(layer, *rest) for layer in range(num_layers) for rest in exchanges),
+    )
+    return Model(
+        name="equal-blocks",
+        title=f"{num_layers} equal blocks",
+        source="made by formula",
+        dtype="float16",
+        height=rows * PIXELS_PER_TOKEN,
+        width=rows * PIXELS_PER_TOKEN,
+        components=(transformer,),
     )
 
 

@@ -10,6 +10,7 @@ from profiles.models import Component, Layer, MeasuredTime, Model, Skip
 from strategies.actions import parse_action
 from strategies.placement import Placement
 from strategies.plan import Collective, Op, Plan, Tensor
+from strategies.sampling import SamplingScenario, SamplingWorkload
 from strategies.scenario import Scenario, TrainingWorkload
 
 FREE = Link("ideal", float("inf"), 0.0, 0.0)
@@ -99,6 +100,12 @@ def make_scenario(model, cluster, num_gpus, batch_size, **workload):
     return Scenario.of(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
 
 
+def make_sampling(model, cluster, num_gpus, **workload):
+    """A sampling scenario; at the reference of the model and without guidance unless told otherwise."""
+    given = {"height": model.height, "width": model.width, "guidance": "none", **workload}
+    return SamplingScenario.of(model, cluster, SamplingWorkload(num_gpus, **given))
+
+
 def make_op(action, duration_s, reads="", writes="", early=()):
     """An op whose tensors have names: ``reads`` and ``writes`` as words, ``early`` as (offset, name) pairs."""
     return action, duration_s, reads.split(), writes.split(), early
@@ -168,6 +175,7 @@ def make():
         component=make_component,
         model=make_model,
         scenario=make_scenario,
+        sampling=make_sampling,
         op=make_op,
         plan=make_plan,
     )

@@ -6,7 +6,7 @@ from profiles.clusters import load_cluster
 from profiles.costs import ModelCosts
 from profiles.devices import load_device
 from profiles.errors import InputError
-from profiles.synthetic import equal_layers_model
+from profiles.synthetic import equal_blocks_transformer, equal_layers_model
 from sim.experiment import run_training
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
@@ -95,3 +95,16 @@ def test_bubble_ratios_are_those_of_the_paper(share, stages, micro_batches, perc
     scenario = Scenario.of(model, load_cluster("ideal"), TrainingWorkload(stages, 144))
     strategy = make_strategy("1f1b", {"pipeline_degree": stages, "micro_batches": micro_batches})
     assert 100 * run_training(strategy, scenario).bubble_ratio == pytest.approx(percent, abs=0.051)
+
+
+def test_equal_blocks_have_the_tokens_exchanges_and_skips_that_were_asked_for():
+    model = equal_blocks_transformer(5, rows=8, hidden_size=32, heads=4, text_tokens=6, skips=True)
+    transformer = model.components[0]
+    assert (model.height, transformer.image_tokens, transformer.text_tokens) == (128, 64, 6)
+    assert [layer.output_bytes for layer in transformer.layers] == [2.0 * 70 * 32] * 4 + [2.0 * 4 * 16**2]
+    assert [(e.kind, e.elements, e.heads) for e in transformer.exchanges if e.layer == 2] == [
+        ("key_value", 2 * 64 * 32, 4), ("reduce", 64 * 32, 0), ("reduce", 64 * 32, 0),
+    ]  # fmt: skip
+    assert [(skip.source, skip.target) for skip in transformer.skips] == [(0, 4), (1, 3)]
+    with pytest.raises(InputError, match="heads is 0, must be at least 1"):
+        equal_blocks_transformer(5, heads=0)
