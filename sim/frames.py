@@ -8,30 +8,41 @@ from typing import Any
 
 from profiles.errors import InputError
 from profiles.files import path_kind
-from sim.sweep import Point, Sweep
+from sim.points import Point, task
+from sim.sweep import Sweep
+from strategies.sampling import SamplingWorkload
 
 
 def row(sweep: Sweep, point: Point) -> dict[str, Any]:
     """Return a point under the public keys; a key without a value is left out."""
     head: dict[str, Any] = {"status": point.status}
-    if point.result is not None:
-        body = point.result.to_json()
-    else:
-        workload = sweep.scenario.workload
-        body = {
-            "task": "train",
-            "model": sweep.scenario.model_name,
-            "cluster": sweep.scenario.cluster_name,
-            "num_gpus": workload.num_gpus,
-            "strategy": point.name,
-            "parameters": point.parameters,
-            "batch_size": workload.batch_size,
-        }
+    body = _asked(sweep, point) if point.result is None else point.result.to_json()
     if point.status == "bounded":
         body["bound_s"] = point.bound_s
     if point.reason is not None:
         body["reason"] = point.reason
     return head | body
+
+
+def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
+    """Return the keys of a point without a result: what it is, and what it is asked."""
+    scenario, workload = sweep.scenario, sweep.scenario.workload
+    asked = {
+        "task": task(scenario),
+        "model": scenario.model_name,
+        "cluster": scenario.cluster_name,
+        "num_gpus": point.num_gpus or workload.num_gpus,
+        "strategy": point.name,
+        "parameters": point.parameters,
+        "batch_size": workload.batch_size,
+    }
+    if isinstance(workload, SamplingWorkload):
+        asked |= {
+            "resolution": workload.resolution,
+            "steps": workload.steps,
+            "guidance": workload.guidance,
+        }
+    return asked
 
 
 def rows(sweep: Sweep) -> list[dict[str, Any]]:
@@ -85,9 +96,14 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in item.items():
         if key in ("parameters", "options"):
-            flat |= value
+            flat |= {name: _cell(of) for name, of in value.items()}
         elif key == "stages":
             flat[key] = json.dumps(value)
         else:
             flat[key] = value
     return flat
+
+
+def _cell(value: Any) -> Any:  # noqa: ANN401
+    """Return a value as its flag would take it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else value

@@ -1,5 +1,6 @@
 """A run of a sampler: one strategy on one sampling scenario, replayed phase by phase and measured."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -158,20 +159,43 @@ def run_sampling(sampler: Sampler, scenario: SamplingScenario) -> SamplingResult
     return summarize(sampler, scenario, replay_phases(sampler, scenario))
 
 
+@no_collection()
+def run_sampling_within(
+    sampler: Sampler, scenario: SamplingScenario, limit_s: float
+) -> SamplingResult | float:
+    """Return the result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    least_s = sampler.bound(scenario)
+    if least_s >= limit_s:
+        return least_s
+    replayed: Replayed = []
+    for item in _replay_phases(sampler, scenario):
+        replayed.append(item)
+        least_s = float(sum(phase.times * trace.end_s for phase, trace in replayed))
+        if least_s >= limit_s:
+            return least_s
+    return summarize(sampler, scenario, replayed)
+
+
 def replay_phases(sampler: Sampler, scenario: SamplingScenario) -> Replayed:
     """Return the phases of a run and their traces.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    phases = with_frozen(scenario, sampler.phases(scenario))
+    return list(_replay_phases(sampler, scenario))
+
+
+def _replay_phases(sampler: Sampler, scenario: SamplingScenario) -> Iterator[tuple[Phase, Trace]]:
+    """Yield the phases of a run, each as soon as it is replayed."""
     networks: dict[int, Network] = {}
-    replayed = []
-    for phase in phases:
+    for phase in with_frozen(scenario, sampler.phases(scenario)):
         placement = phase.plan.placement
         network = networks.setdefault(placement.num_positions, Network(placement))
-        replayed.append((phase, simulate(phase.plan, network)))
-    return replayed
+        yield phase, simulate(phase.plan, network)
 
 
 def summarize(sampler: Sampler, scenario: SamplingScenario, replayed: Replayed) -> SamplingResult:

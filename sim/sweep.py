@@ -9,81 +9,49 @@ is known to be as fast as its bound in no more memory than it cannot do without.
 import heapq
 import os
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf, prod
 from typing import Any, Final
 
-from profiles.errors import InfeasibleError, InputError
-from sim.experiment import OUT_OF_MEMORY, TrainingResult, missing_memory
-from sim.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
-from strategies.parameters import check_parameters
-from strategies.registry import all_strategies, strategy_class
-from strategies.scenario import Scenario
-from strategies.strategy import Strategy
+from profiles.errors import InfeasibleError
+from sim.answers import Bounds, Outcome
+from sim.experiment import OUT_OF_MEMORY, missing_memory
+from sim.points import AnyScenario, Asked, Point, find_points, seconds
+from sim.workers import SERIAL_POINTS, Workers, start_workers
+from strategies.naive_patch import NaivePatch
+from strategies.sampling import SamplingScenario
+
+__all__ = [
+    "MAX_MICRO_BATCHES",
+    "OBJECTIVES",
+    "SAMPLING_OBJECTIVES",
+    "TOP",
+    "Point",
+    "Report",
+    "Sweep",
+    "find_points",
+    "objectives",
+    "run_sweep",
+]
 
 OBJECTIVES: Final = ("throughput", "latency", "memory", "pareto")
+SAMPLING_OBJECTIVES: Final = ("latency", "throughput", "memory", "cost", "pareto")
+"""The first is the default; cost is in GPU-seconds per image."""
 TOP: Final = 20
 """So many of the best points are exact."""
 WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
-REFUSED: Final = "a value that others of the sweep know"
 MAX_MICRO_BATCHES: Final = 1024
 """More micro-batches than this gain nothing and take long to simulate."""
 
 Report = Callable[[str, int, int], None]
 
 
-@dataclass(slots=True)
-class Point:
-    """One point of the design space and what is known of it.
-
-    Attributes:
-        strategy: the strategy with its parameters; None where a strategy does not apply at all.
-        name: the strategy's name.
-        bound_s: seconds that its iteration cannot undercut.
-        least_memory_bytes: bytes that its fullest device cannot do without.
-        result: what its simulation gave.
-        reason: why it cannot exist, or does not fit.
-        kind: the reason without its numbers.
-    """
-
-    strategy: Strategy | None
-    name: str
-    bound_s: float = inf
-    least_memory_bytes: float = 0.0
-    result: TrainingResult | None = None
-    reason: str | None = None
-    kind: str | None = None
-
-    @property
-    def reached(self) -> bool:
-        """Whether anything is known of it; not so where a sweep was interrupted before it."""
-        return self.status != "bounded" or self.bound_s < inf
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The strategy's parameters; none where it does not apply at all."""
-        return {} if self.strategy is None else asdict(self.strategy)  # type: ignore[call-overload]
-
-    @property
-    def status(self) -> str:
-        """``infeasible``, ``simulated`` or ``bounded``."""
-        if self.reason is not None:
-            return "infeasible"
-        return "bounded" if self.result is None else "simulated"
-
-    def least_score(self, objective: str) -> float:
-        """Return what the score of a point cannot undercut."""
-        return self.least_memory_bytes if objective == "memory" else self.bound_s
-
-    def score(self, objective: str) -> float:
-        """Return what the ranking minimises: seconds, or bytes; infinite where it is not known."""
-        if self.status != "simulated" or self.result is None:
-            return inf
-        expected = self.result.expected
-        return expected.peak_memory_bytes if objective == "memory" else expected.iteration_s
+def objectives(scenario: AnyScenario) -> tuple[str, ...]:
+    """Return what a sweep over a scenario can minimise; the first is the default."""
+    return SAMPLING_OBJECTIVES if isinstance(scenario, SamplingScenario) else OBJECTIVES
 
 
 @dataclass(slots=True)
@@ -97,7 +65,7 @@ class Sweep:
         top: so many of the best points are exact.
     """
 
-    scenario: Scenario
+    scenario: AnyScenario
     objective: str = "throughput"
     points: list[Point] = field(default_factory=list)
     top: int = TOP
@@ -109,11 +77,17 @@ class Sweep:
         seen = set()
         unique = []
         for point in ranked:
-            key = _identity(point)
+            key = point.identity
             if key is None or key not in seen:
                 unique.append(point)
                 seen.add(key)
         return unique
+
+    def best(self) -> Point | None:
+        """Return the best point that was simulated; of samplers, the best whose patches see one another."""
+        simulated = [point for point in self.ranked() if point.status == "simulated"]
+        seamless = (point for point in simulated if point.name != NaivePatch.name)
+        return next(seamless, simulated[0] if simulated else None)
 
     def infeasible_by_reason(self) -> dict[str, int]:
         """Return how many points cannot exist or do not fit, by reason, the most frequent first."""
@@ -122,60 +96,6 @@ class Sweep:
             if point.kind is not None:
                 counts[point.kind] = counts.get(point.kind, 0) + 1
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _identity(point: Point) -> tuple[Any, ...] | None:
-    """Return what two points of equal results share; parameters that change nothing make no other point."""
-    if point.status != "simulated" or point.result is None:
-        return None
-    return (point.name, point.result.expected)
-
-
-def find_points(
-    scenario: Scenario, names: Sequence[str] | None = None, fixed: Mapping[str, Any] | None = None
-) -> list[Point]:
-    """Return the points of all strategies, or those named, that keep to fixed parameters.
-
-    A value that some strategies know and others do not, such as a way to cut the backbone, leaves the others out.
-
-    Raises:
-        InputError: a strategy is unknown, no strategy has a fixed parameter, or none takes its value.
-    """
-    classes = [strategy_class(name) for name in dict.fromkeys(all_strategies() if names is None else names)]
-    fixed = fixed or {}
-    for key in fixed:
-        if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
-            raise InputError(f"no strategy of this sweep has the parameter --{key.replace('_', '-')}")
-    points: list[Point] = []
-    refused: list[InputError] = []
-    for cls in classes:
-        if cls.task != "train":
-            continue
-        try:
-            found = [check_parameters(s) for s in _keep(list(cls.candidates(scenario)), fixed)]
-            points += [Point(strategy, cls.name) for strategy in dict.fromkeys(found)]
-        except InfeasibleError as error:
-            points.append(Point(None, cls.name, reason=str(error), kind=error.kind))
-        except InputError as error:
-            refused.append(error)
-            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED))
-    if refused and not any(point.strategy is not None and _has(point.strategy, fixed) for point in points):
-        raise refused[0]
-    return points
-
-
-def _has(strategy: Strategy, fixed: Mapping[str, Any]) -> bool:
-    """Whether a strategy has one of the fixed parameters."""
-    return any(hasattr(strategy, key) for key in fixed)
-
-
-def _keep(candidates: list[Strategy], fixed: Mapping[str, Any]) -> list[Strategy]:
-    """Return the candidates with a fixed value; where none has it, all of them set to it."""
-    for key, value in fixed.items():
-        if candidates and hasattr(candidates[0], key):
-            matching = [c for c in candidates if getattr(c, key) == value]
-            candidates = matching or [replace(c, **{key: value}) for c in candidates]  # type: ignore[type-var]
-    return candidates
 
 
 def run_sweep(
@@ -200,7 +120,7 @@ def _bound_points(sweep: Sweep, staff: Workers, report: Report) -> None:
     """Bound the points, together those of one degree and number of micro-batches: they share most of the work."""
     groups = _groups(sweep.points)
     done, total = 0, sum(map(len, groups))
-    for group, found in zip(groups, staff.bounds(map(_strategies, groups)), strict=True):
+    for group, found in zip(groups, staff.bounds([_asked(sweep, group) for group in groups]), strict=True):
         for point, bounds in zip(group, found, strict=True):
             _take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             done += 1
@@ -211,7 +131,8 @@ def _groups(points: Iterable[Point]) -> list[list[Point]]:
     """Return the points to be bounded, by what they share; groups of the longest orders first."""
     groups: dict[tuple[int, int], list[Point]] = {}
     for point in points:
-        shape = getattr(point.strategy, "pipeline_degree", 1), getattr(point.strategy, "micro_batches", 1)
+        degree = getattr(point.strategy, "pipeline_degree", None) or 1
+        shape = degree, getattr(point.strategy, "micro_batches", 1)
         if shape[1] > MAX_MICRO_BATCHES:
             point.reason = (
                 f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
@@ -222,8 +143,9 @@ def _groups(points: Iterable[Point]) -> list[list[Point]]:
     return [groups[shape] for shape in sorted(groups, key=prod, reverse=True)]
 
 
-def _strategies(points: Iterable[Point]) -> list[Strategy]:
-    return [point.strategy for point in points if point.strategy is not None]
+def _asked(sweep: Sweep, points: Iterable[Point]) -> list[Asked]:
+    gpus = sweep.scenario.workload.num_gpus
+    return [Asked(p.strategy, p.num_gpus or gpus) for p in points if p.strategy is not None]
 
 
 def _take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> None:
@@ -245,12 +167,17 @@ def _simulate_points(sweep: Sweep, queue: list[Point], staff: Workers, report: R
         wave, queue = queue[: min(WAVE, sweep.top)], queue[min(WAVE, sweep.top) :]
         if not wave:
             break
-        seconds = [inf if sweep.objective == "memory" else limits[id(p)] for p in wave]
-        for point, outcome in zip(wave, staff.outcomes(_strategies(wave), seconds), strict=True):
+        limits_s = [_limit_s(sweep.objective, p, limits[id(p)]) for p in wave]
+        for point, outcome in zip(wave, staff.outcomes(_asked(sweep, wave), limits_s), strict=True):
             _record(point, outcome)
             known.add(point)
             done += 1
             report("simulating", done, done + len(queue))
+
+
+def _limit_s(objective: str, point: Point, limit: float) -> float:
+    """Return the seconds from which on a point does not matter, by the score from which on it does not."""
+    return inf if objective == "memory" else limit / point.price(objective)
 
 
 @dataclass(slots=True)
@@ -276,11 +203,10 @@ class _Known:
         score = point.score(self.objective)
         if score == inf or point.result is None:
             return
-        self.scores[_identity(point)] = score
+        self.scores[point.identity] = score
         self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
-        expected = point.result.expected
-        insort(self.front, (expected.peak_memory_bytes, expected.iteration_s))
-        fastest = accumulate((seconds for _, seconds in self.front), min, initial=inf)
+        insort(self.front, (point.result.expected.peak_memory_bytes, seconds(point.result)))
+        fastest = accumulate((front_s for _, front_s in self.front), min, initial=inf)
         self.front = [item for item, before_s in zip(self.front, fastest, strict=False) if item[1] < before_s]
 
     def limits(self, points: Iterable[Point]) -> dict[int, float]:

@@ -9,9 +9,10 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.experiment import run_training
-from sim.rankings import BEST, command, print_rows_json, print_sweep
+from sim.rankings import command, print_rows_json, print_sweep
 from sim.sweep import Point, Sweep, find_points, run_sweep
 from sim.tables import print_result
+from sim.training_rankings import BEST
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 

@@ -57,8 +57,8 @@ def best(point: Scenario, strategy: str, **fixed: Any) -> TrainingResult | None:
     """Return the fastest point of a strategy that fits; None where none does."""
     sweep = Sweep(point, "throughput", find_points(point, [strategy], fixed))
     run_sweep(sweep, workers=1)
-    first = sweep.ranked()[0]
-    return first.result if first.status == "simulated" else None
+    result = sweep.ranked()[0].result
+    return result if isinstance(result, TrainingResult) and result.fits_memory else None
 
 
 def fastest(point: Scenario, strategy: str, **fixed: Any) -> TrainingResult:  # noqa: ANN401

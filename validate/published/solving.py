@@ -41,7 +41,7 @@ def partition_s(model: str) -> tuple[float, int]:
     """
     point = scenario(model, "p4de", GPUS, BATCH_SIZE)
     points = find_points(point, ["diffusionpipe"], {"fill": "partial"})
-    strategies = [p.strategy for p in points if p.strategy is not None]
+    strategies = [p.strategy for p in points if isinstance(p.strategy, Strategy)]
 
     def solve() -> None:
         for strategy in strategies:
