@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.grid import make_grid
-from strategies.patch_pipeline import Pipeline
+from strategies.patch_pipeline import RECEIVES, Pipeline
 from strategies.plan import Plan
 from strategies.sampler import Phase, alike_phases, check_warmup
 from strategies.sampling import SamplingScenario
@@ -36,6 +36,9 @@ class Hybrid:
     tensor_degree: int = fields.degree("that hold parts of the same matrices")
     patches: int | None = fields.patches()
     warmup_steps: int = fields.warmup_steps()
+    receive: str = fields.parameter(
+        "before", "when the next patch is asked for: before or after computing", choices=RECEIVES
+    )
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Return the plan of a run."""
@@ -71,7 +74,7 @@ class Hybrid:
             raise InfeasibleError(
                 f"patches({patches}) need pipeline_degree above 1", "patches without a pipeline"
             )
-        return Pipeline.of(scenario, grid, patches=patches)
+        return Pipeline.of(scenario, grid, patches=patches, receive=self.receive)
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
