@@ -9,25 +9,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from profiles.errors import DiffusimError, InputError
-from profiles.recipes import RECIPES
 from sim import commands
+from sim.flags import TASKS, add_parameters, add_scenario, flags_of, small_integer, strategy_names
 from sim.synthesizing import add_flags, run_synthesize
-from strategies.registry import all_strategies, strategy_class
-from strategies.scenario import (
-    CHECKPOINTINGS,
-    DRAWS,
-    PLACEMENTS,
-)
-
-MAX_INTEGER: Final = 10**12
-MAX_PARAMETER: Final = 2**16
-"""Orders of more positions or micro-batches than this would take hours."""
+from strategies.registry import task_of
 
 WORDINGS: Final = (
     (r"argument (.+): expected one argument", r"\1 needs a value"),
@@ -99,14 +89,11 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
     if not argument.startswith("-") or argument.lstrip("-")[:1].isdigit():
         return f"unexpected argument '{argument}'"
     names = (getattr(options, "strategy", None) or "").split(",")
-    own = [flag for name in names if name for flag in _flags_of(name)]
-    if own and any(argument in _flags_of(name) for name in all_strategies()):
-        return f"{', '.join(names)} has no parameter {argument}; it has {', '.join(dict.fromkeys(own))}"
+    known = [flags_of(name) for name in names if name]
+    if known and any(argument in flags_of(name) for name in strategy_names()):
+        own = ", ".join(dict.fromkeys(flag for flags in known for flag in flags)) or "none"
+        return f"{', '.join(names)} has no parameter {argument}; it has {own}"
     return f"unknown flag {argument}; choose from {', '.join(options.flags)}"
-
-
-def _flags_of(name: str) -> list[str]:
-    return [f"--{item.name.replace('_', '-')}" for item in fields(strategy_class(name))]  # type: ignore[arg-type]
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -124,161 +111,98 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(name, help=summary, description=summary)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.set_defaults(command=command, flags=["--json"])
-    named = _named_strategies(arguments)
-    run = subparsers.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
-    _add_scenario(run, required_strategy=True)
-    _add_files(run)
-    run.set_defaults(command=commands.run_command)
-    sweep = subparsers.add_parser(
-        "sweep", help="find the best strategy", description="Find the best strategy."
-    )
-    _add_scenario(sweep, required_strategy=False)
-    _add_sweep(sweep)
-    sweep.set_defaults(command=commands.sweep_command)
-    tune = subparsers.add_parser(
-        "tune",
-        help="tune PULSE's degrees and micro-batch",
-        description="Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
-    )
-    _add_scenario(tune, required_strategy=False)
-    tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
-    tune.add_argument("--json", action="store_true", help="print JSON")
-    tune.set_defaults(command=commands.tune_command, memory_recipe="pulse")
-    schedule = subparsers.add_parser(
-        "schedule", help="print a strategy's order", description="Print a strategy's order."
-    )
-    _add_scenario(schedule, required_strategy=True, optional_model=True)
-    schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
-    schedule.set_defaults(command=commands.schedule_command)
+    named, shown = _named_strategies(arguments)
+    _add_run(subparsers, named, shown)
+    _add_sweep(subparsers, named, shown)
+    _add_tune(subparsers)
+    _add_schedule(subparsers, named, shown)
     synthesize = subparsers.add_parser(
         "synthesize", help="find the shortest order", description="Find the shortest order of a pipeline."
     )
-    add_flags(synthesize, _small_integer)
-    synthesize.set_defaults(command=run_synthesize)
-    for sub in (run, sweep, schedule):
-        _add_parameters(sub, named if named or sub is not sweep else list(all_strategies()))
-    for sub in (run, sweep, tune, schedule, synthesize):
-        sub.set_defaults(flags=[flag for flag in sub._option_string_actions if flag.startswith("--")])
+    add_flags(synthesize, small_integer)
+    _set_command(synthesize, run_synthesize)
     return parser
 
 
-def _named_strategies(arguments: Sequence[str]) -> list[str]:
-    """Return the strategies named by --strategy, so that their flags are known before the rest is parsed."""
+def _set_command(parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int]) -> None:
+    """Say what a subcommand does, and which flags are worth naming where one is unknown."""
+    visible = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
+    flags = [flag for action in visible for flag in action.option_strings if flag.startswith("--")]
+    parser.set_defaults(command=command, flags=flags)
+
+
+def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the strategies named by --strategy, so that their flags are known before the rest is parsed.
+
+    Returns:
+        The names that exist, and the tasks whose flags matter.
+    """
     early = _Parser(add_help=False)
     early.add_argument("--strategy", default="")
+    early.add_argument("--task", default="")
     known, _ = early.parse_known_args([a for a in arguments if a not in ("-h", "--help")])
-    return [name for name in known.strategy.split(",") if name in all_strategies()]
+    there = strategy_names()
+    named = [name for name in known.strategy.split(",") if name in there]
+    tasks = {task_of(name) for name in named} or {known.task}.intersection(TASKS) or set(TASKS)
+    return named, [task for task in TASKS if task in tasks]
 
 
-def _add_scenario(
-    parser: argparse.ArgumentParser, *, required_strategy: bool, optional_model: bool = False
-) -> None:
-    shared = parser.add_argument_group("scenario")
-    shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
-    shared.add_argument(
-        "--cluster", default="p4de", help="a cluster's name, or a cluster file (default: p4de)"
-    )
-    shared.add_argument("--gpus", type=_integer, help="GPUs in all (default: one node)")
-    shared.add_argument(
-        "--batch-size", type=_integer, help="samples of all GPUs together (default: 32 per GPU)"
-    )
-    shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
-    training = parser.add_argument_group("training")
-    training.add_argument(
-        "--self-conditioning", type=_number, metavar="P", help="probability (default: the model's)"
-    )
-    training.add_argument("--self-conditioning-draw", choices=DRAWS, default="iteration", help="who draws")
-    training.add_argument(
-        "--checkpointing", choices=CHECKPOINTINGS, default="none", help="what is recomputed"
-    )
-    training.add_argument(
-        "--memory-recipe", choices=list(RECIPES), default="mixed", help="bytes per parameter"
-    )
-    training.add_argument(
-        "--placement", choices=PLACEMENTS, default="pipeline-inner", help="who gets fast links"
-    )
+def _add_run(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
+    run = subparsers.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
+    add_scenario(run, required_strategy=True, shown=shown)
+    run.add_argument("--json", action="store_true", help="print the result as JSON")
+    run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
+    run.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
+    add_parameters(run, named)
+    _set_command(run, commands.run_command)
 
 
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto"
-    )
-    parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
-
-
-def _add_sweep(parser: argparse.ArgumentParser) -> None:
+def _add_sweep(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
     from sim.sweep import OBJECTIVES
 
-    parser.add_argument("--task", choices=("train",), default="train", help="what is swept")
-    parser.add_argument(
+    sweep = subparsers.add_parser(
+        "sweep", help="find the best strategy", description="Find the best strategy."
+    )
+    add_scenario(sweep, required_strategy=False, shown=shown)
+    sweep.add_argument("--task", choices=("train",), default="train", help="what is swept")
+    sweep.add_argument(
         "--objective",
         choices=OBJECTIVES,
         default="throughput",
         help="what is ranked by; pareto finds all that nothing beats in both throughput and memory",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
-    parser.add_argument("--json", action="store_true", help="print all rows as JSON")
-    parser.add_argument(
+    sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
+    sweep.add_argument("--json", action="store_true", help="print all rows as JSON")
+    sweep.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw throughput against memory (.png, .svg, .pdf)"
     )
-    _add_files_of_best(parser)
+    sweep.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
+    sweep.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
+    add_parameters(sweep, named or [name for name in strategy_names() if task_of(name) in shown])
+    _set_command(sweep, commands.sweep_command)
 
 
-def _add_files_of_best(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
-    parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
+def _add_tune(subparsers: Any) -> None:  # noqa: ANN401
+    tune = subparsers.add_parser(
+        "tune",
+        help="tune PULSE's degrees and micro-batch",
+        description="Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
+    )
+    add_scenario(tune, required_strategy=False, tasks=("train",))
+    tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
+    tune.add_argument("--json", action="store_true", help="print JSON")
+    tune.set_defaults(memory_recipe="pulse")
+    _set_command(tune, commands.tune_command)
 
 
-def _add_parameters(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """Offer the fields of strategies as flags; a field of several strategies is one flag."""
-    known: dict[str, Field[Any]] = {}
-    for name in names:
-        for item in fields(strategy_class(name)):  # type: ignore[arg-type]
-            known.setdefault(item.name, item)
-    if not known:
-        return
-    group = parser.add_argument_group(f"parameters of {', '.join(names)}")
-    for item in known.values():
-        group.add_argument(
-            f"--{item.name.replace('_', '-')}",
-            dest=f"parameter_{item.name}",
-            type=_parameter_type(item),
-            choices=item.metadata["choices"] or None,
-            default=MISSING,
-            metavar=None if item.metadata["choices"] else item.name.upper(),
-            help=item.metadata["help"] + ("" if item.default is None else f" (default: {item.default})"),
-        )
-
-
-def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
-    return str if isinstance(item.default, str) else _small_integer
-
-
-def _integer(text: str) -> int:
-    try:
-        if not text.isascii() or "_" in text:
-            raise ValueError
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be an integer") from None
-    if abs(value) > MAX_INTEGER:
-        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_INTEGER}")
-    return value
-
-
-def _small_integer(text: str) -> int:
-    value = _integer(text)
-    if value > MAX_PARAMETER:
-        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_PARAMETER}")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be a number") from None
+def _add_schedule(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
+    schedule = subparsers.add_parser(
+        "schedule", help="print a strategy's order", description="Print a strategy's order."
+    )
+    add_scenario(schedule, required_strategy=True, optional_model=True, shown=shown)
+    schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
+    add_parameters(schedule, named)
+    _set_command(schedule, commands.schedule_command)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from profiles.clusters import cluster_names, load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model, model_names
-from strategies.registry import all_strategies, make_strategy
-from strategies.scenario import DEFAULT_BATCH_PER_GPU, Scenario, TrainingWorkload
+from sim.flags import class_of, strategy_names
+from sim.scenarios import parameters, sampling_scenario, task, training_scenario
+from strategies.registry import make_sampler, make_strategy
 
 FIGURES: Final = (".png", ".svg", ".pdf")
 
@@ -35,29 +35,6 @@ def _termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _parameters(options: argparse.Namespace) -> dict[str, Any]:
-    prefix = "parameter_"
-    given = {k.removeprefix(prefix): v for k, v in vars(options).items() if k.startswith(prefix)}
-    return {key: value for key, value in given.items() if value is not MISSING}
-
-
-def _scenario(options: argparse.Namespace) -> Scenario:
-    cluster = load_cluster(options.cluster)
-    num_gpus = options.gpus if options.gpus is not None else min(cluster.devices_per_node, 8)
-    batch_size = options.batch_size if options.batch_size is not None else DEFAULT_BATCH_PER_GPU * num_gpus
-    workload = TrainingWorkload(
-        num_gpus=num_gpus,
-        batch_size=batch_size,
-        self_conditioning=options.self_conditioning,
-        self_conditioning_draw=options.self_conditioning_draw,
-        checkpointing=options.checkpointing,
-        memory_recipe=options.memory_recipe,
-        placement=options.placement,
-    )
-    scenario = Scenario.of(load_model(options.model), cluster, workload)
-    return replace(scenario, asked_model=options.model, asked_cluster=options.cluster)
 
 
 def models_command(options: argparse.Namespace) -> int:
@@ -79,7 +56,7 @@ def strategies_command(options: argparse.Namespace) -> int:
     """List the strategies and their parameters."""
     from sim.tables import print_strategies
 
-    return _print(options, list(all_strategies().values()), print_strategies)
+    return _print(options, [class_of(name) for name in strategy_names()], print_strategies)
 
 
 def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[Any], bool], None]) -> int:
@@ -89,27 +66,54 @@ def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[A
 
 def run_command(options: argparse.Namespace) -> int:
     """Simulate one point and print its result."""
+    return _run_sampler(options) if task(options) == "sample" else _run_strategy(options)
+
+
+def _run_strategy(options: argparse.Namespace) -> int:
     from sim.experiment import bound, replay_variants, summarize
     from sim.tables import print_result
     from strategies.strategy import Remarking
 
     _check_files(options)
-    scenario = _scenario(options)
-    strategy = make_strategy(options.strategy, _parameters(options))
+    scenario = training_scenario(options)
+    strategy = make_strategy(options.strategy, parameters(options))
     bound(strategy, scenario)  # refuses what cannot exist before its order is written out
     replayed = replay_variants(strategy, scenario)
     result = summarize(strategy, scenario, replayed)
-    if result.missing_memory:
-        print(f"sim: warning: {options.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
+    _warn_of_memory(result)
     if isinstance(strategy, Remarking):
         for remark in strategy.remarks(scenario):
             print(f"sim: note: {remark}", file=sys.stderr)
-    _write_files(options, replayed)
+    _write_variants(options, replayed)
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
         print_result(result)
     return 0
+
+
+def _run_sampler(options: argparse.Namespace) -> int:
+    from sim.sampling import replay_phases, summarize
+    from sim.tables import print_drawing
+
+    _check_files(options)
+    scenario = sampling_scenario(options)
+    sampler = make_sampler(options.strategy, parameters(options))
+    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
+    replayed = replay_phases(sampler, scenario)
+    result = summarize(sampler, scenario, replayed)
+    _warn_of_memory(result)
+    _write_phases(options, replayed)
+    if options.json:
+        print(json.dumps(result.to_json(), allow_nan=False))
+    else:
+        print_drawing(result, scenario)
+    return 0
+
+
+def _warn_of_memory(result: Any) -> None:  # noqa: ANN401
+    if result.missing_memory:
+        print(f"sim: warning: {result.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -124,10 +128,21 @@ def _check_files(options: argparse.Namespace) -> None:
                 raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
 
 
-def _write_files(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
+def _write_variants(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
     """Write the trace and the picture of each iteration that occurs; those with extra forwards beside."""
-    for variant, trace in replayed:
-        suffix = _suffix(variant, [other for other, _ in replayed])
+    occurring = [variant for variant, _ in replayed]
+    _write_files(options, [(_suffix(variant, occurring), trace) for variant, trace in replayed])
+
+
+def _write_phases(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
+    """Write the trace and the picture of each phase of a run; those beside its steady steps named after themselves."""
+    steady = [phase for phase, _ in replayed if phase.steps][-1]
+    _write_files(options, [("" if phase is steady else f"-{phase.name}", trace) for phase, trace in replayed])
+
+
+def _write_files(options: argparse.Namespace, traces: list[tuple[str, Any]]) -> None:
+    """Write the trace and the picture of what was replayed, by the suffix of its files."""
+    for suffix, trace in traces:
         for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
             if path is not None:
                 target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
@@ -177,14 +192,14 @@ def sweep_command(options: argparse.Namespace) -> int:
     from sim.sweep import Sweep, find_points, run_sweep
     from sim.tables import progress
 
-    scenario = _scenario(options)
+    scenario = training_scenario(options)
     name = re.sub(r"[^\w.-]+", "-", scenario.model.name)
     gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
     out = options.out or Path(f"sweep-{name}-{gpus}gpus-batch{batch}.csv")
     check_out(out)
     _check_files(options)
     names = options.strategy.split(",") if options.strategy is not None else None
-    sweep = Sweep(scenario, options.objective, find_points(scenario, names, _parameters(options)))
+    sweep = Sweep(scenario, options.objective, find_points(scenario, names, parameters(options)))
     try:
         with _termination_as_interrupt(), progress() as report:
             run_sweep(sweep, report)
@@ -199,7 +214,7 @@ def sweep_command(options: argparse.Namespace) -> int:
     elif options.plot is not None:
         _write_plot(sweep, options.plot)
     if best is not None and best.strategy is not None and (options.trace or options.gantt):
-        _write_files(options, replay_variants(best.strategy, scenario))
+        _write_variants(options, replay_variants(best.strategy, scenario))
     if options.json:
         print_rows_json(sweep)
     else:
@@ -229,18 +244,44 @@ def tune_command(options: argparse.Namespace) -> int:
         raise InputError(f"--strategy is '{options.strategy}', but only pulse is tuned")
     if options.batch_size is not None:
         raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
-    return _print(options, tune(_scenario(options), p2p=options.p2p), print_choices)
+    return _print(options, tune(training_scenario(options), p2p=options.p2p), print_choices)
 
 
 def schedule_command(options: argparse.Namespace) -> int:
     """Print a strategy's order."""
+    return _print_patches(options) if task(options) == "sample" else _print_passes(options)
+
+
+def _print_patches(options: argparse.Namespace) -> int:
+    """Print a sampler's order: all steps of a run, and the frozen components that it includes."""
+    from strategies.actions import format_order
+    from strategies.frozen_phases import with_frozen
+    from strategies.sampler import Phase
+
+    sampler = make_sampler(options.strategy, parameters(options))
+    if options.format == "torch":
+        raise InputError(
+            f"--format is 'torch', which has no word for patches, and {options.strategy} draws images"
+        )
+    if options.model is None:
+        raise InputError(f"the order of {options.strategy} depends on the model: give --model")
+    scenario = sampling_scenario(options)
+    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
+    phases = with_frozen(scenario, (Phase("run", sampler.plan(scenario), 1, scenario.workload.steps),))
+    orders = zip(*(phase.plan.order for phase in phases), strict=True)
+    sys.stdout.write(format_order([action for part in row for action in part] for row in orders))
+    return 0
+
+
+def _print_passes(options: argparse.Namespace) -> int:
+    """Print the order of a strategy that trains."""
     from sim.experiment import replay_variants
     from strategies.actions import StageAction, format_order, format_torch
     from strategies.strategy import Scheduled
 
-    strategy = make_strategy(options.strategy, _parameters(options))
+    strategy = make_strategy(options.strategy, parameters(options))
     if options.model is not None:
-        replayed = replay_variants(strategy, _scenario(options))
+        replayed = replay_variants(strategy, training_scenario(options))
         if len({variant.job for variant, _ in replayed}) < len(replayed):
             print(
                 "sim: this is the iteration without the extra forward pass; see --self-conditioning",

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from time import monotonic
@@ -15,9 +15,13 @@ from rich.table import Table
 
 from profiles.clusters import Cluster, Link
 from profiles.models import Model
+from profiles.sampling_costs import anchor_factor
 from profiles.units import GB, GIB
 from sim.experiment import TrainingResult
+from sim.sampling import SamplingResult
 from sim.tuning import Choice
+from strategies.sampler import Sampler
+from strategies.sampling import SamplingScenario
 from strategies.strategy import Strategy
 
 REFRESH_S: Final = 0.1
@@ -115,7 +119,7 @@ def _link_json(link: Link) -> dict[str, Any]:
     }
 
 
-def print_strategies(strategies: Sequence[type[Strategy]], as_json: bool) -> None:
+def print_strategies(strategies: Sequence[type[Strategy | Sampler]], as_json: bool) -> None:
     """Print the strategies with their parameters and defaults."""
     if as_json:
         print(json.dumps([_strategy_json(cls) for cls in strategies]))
@@ -127,7 +131,7 @@ def print_strategies(strategies: Sequence[type[Strategy]], as_json: bool) -> Non
     console().print(table)
 
 
-def _strategy_json(cls: type[Strategy]) -> dict[str, Any]:
+def _strategy_json(cls: type[Strategy | Sampler]) -> dict[str, Any]:
     return {
         "name": cls.name,
         "task": cls.task,
@@ -147,8 +151,7 @@ def print_result(result: TrainingResult) -> None:
     """Print one result."""
     expected = result.expected
     screen = console()
-    parameters = ", ".join(f"{k} {v}" for k, v in result.parameters.items())
-    screen.print(f"{result.strategy} ({parameters})")
+    screen.print(_title(result.strategy, result.parameters))
     screen.print(f"{result.model} on {result.num_gpus} GPUs of {result.cluster}, batch {result.batch_size}")
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in (
@@ -166,6 +169,81 @@ def print_result(result: TrainingResult) -> None:
         table.add_row(name, value)
     screen.print(table)
     screen.print(_stage_table(result))
+
+
+def print_drawing(result: SamplingResult, scenario: SamplingScenario) -> None:
+    """Print one result of a sampler; means over its GPUs where each has its own."""
+    expected, screen = result.expected, console()
+    screen.print(_title(result.strategy, result.parameters))
+    guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
+    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
+    screen.print(
+        f"{result.model} on {result.num_gpus} GPUs of {result.cluster}, {images} of {result.resolution} pixels,"
+        f" {result.steps} steps, {guidance}"
+    )
+    table = Table(show_header=False, box=None, pad_edge=False)
+    waiting = expected.exposed_communication_s
+    for name, value in (
+        ("latency", milliseconds(expected.latency_s)),
+        ("steady step", milliseconds(expected.step_s)),
+        ("throughput", f"{result.samples_per_s:,.3f} images/s"),
+        ("cost", f"{result.gpu_s_per_sample:,.2f} GPU-seconds per image"),
+        ("compute", _part(expected.latency_s - expected.idle_s, expected.latency_s)),
+        ("exposed communication", _part(waiting, expected.latency_s)),
+        ("idle otherwise", _part(max(0.0, expected.idle_s - waiting), expected.latency_s)),
+        ("collectives", milliseconds(expected.collective_s)),
+        ("sent point to point", _per_image(expected.p2p_bytes, result)),
+        ("sent in collectives", _per_image(expected.collective_bytes, result)),
+        ("peak memory", _memory(result)),
+        ("layer times", _provenance(result, scenario)),
+    ):
+        table.add_row(name, value)
+    screen.print(table)
+    screen.print(_drawing_stages(result))
+
+
+def _title(strategy: str, parameters: Mapping[str, Any]) -> str:
+    """Return a strategy with its parameters in words; those left to it are not said."""
+    words = [f"{key} {_joined(value)}" for key, value in parameters.items() if value is not None]
+    return f"{strategy} ({', '.join(words)})" if words else strategy
+
+
+def _joined(value: Any) -> str:  # noqa: ANN401
+    """Return a value as a flag takes it: lists with commas."""
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _part(seconds: float, of_s: float) -> str:
+    return f"{milliseconds(seconds)}, {seconds / of_s:.1%} of the latency"
+
+
+def _per_image(size_bytes: float, result: SamplingResult) -> str:
+    return f"{size_bytes / result.batch_size / GB:,.2f} GB per image by all GPUs together"
+
+
+def _provenance(result: SamplingResult, scenario: SamplingScenario) -> str:
+    """Return where layer times are from, and by how much what was published for one GPU scales them."""
+    device, workload = scenario.cluster.device, scenario.workload
+    if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
+        return result.provenance
+    factor = anchor_factor(scenario.model, device, workload.height * workload.width)
+    return (
+        f"{result.provenance}, those of the backbone times {factor:.2f}, from published latencies of one GPU"
+    )
+
+
+def _drawing_stages(result: SamplingResult) -> Table:
+    table = Table("stage", "devices", "layers", "forward", "parameters", title="per step")
+    for number, stage in enumerate(result.stages):
+        first, last = stage["first_layer"], stage["last_layer"]
+        table.add_row(
+            str(number),
+            _span(stage["devices"]),
+            f"{first}-{last}" if first <= last else "none",
+            milliseconds(stage["forward_s"]),
+            f"{stage['parameters'] / 1e6:,.1f} M",
+        )
+    return table
 
 
 def _per_backbone(result: TrainingResult) -> str:
@@ -222,13 +300,16 @@ def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
         screen.print(f"again: {command_of(best.result)}", soft_wrap=True)
 
 
-def command_of(result: TrainingResult) -> str:
+def command_of(result: TrainingResult | SamplingResult) -> str:
     """Return the command line that gives a result again."""
     flags = {
         "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
-        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters, **result.options,
+        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters,
     }  # fmt: skip
-    words = [word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    if isinstance(result, SamplingResult):
+        flags |= {"resolution": result.resolution, "steps": result.steps, "guidance": result.guidance}
+    given = {key: value for key, value in (flags | result.options).items() if value is not None}
+    words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
     return shlex.join(["sim", "run", *words])
 
 
@@ -237,7 +318,7 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms"
 
 
-def _memory(result: TrainingResult) -> str:
+def _memory(result: TrainingResult | SamplingResult) -> str:
     there = "" if result.memory_bytes is None else f" of {result.memory_bytes / GIB:.0f} GiB"
     return f"{result.expected.peak_memory_bytes / GIB:.1f} GiB{there}"
 

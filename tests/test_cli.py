@@ -16,10 +16,10 @@ from profiles.clusters import cluster_names, load_cluster
 from profiles.models import load_model, model_names
 from sim.cli import main
 from sim.experiment import run_training
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import all_samplers, all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
-TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
+TRAINING = list(all_strategies())
 
 RESULT_KEYS = [
     "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
@@ -116,7 +116,7 @@ def test_models_clusters_and_strategies_are_listed(sim, ask):
     for command, names in (
         ("models", model_names()),
         ("clusters", cluster_names()),
-        ("strategies", list(all_strategies())),
+        ("strategies", [*all_strategies(), *all_samplers()]),
     ):
         code, out, err = sim(command)
         assert (code, err) == (0, "")
@@ -331,7 +331,7 @@ def test_the_picture_of_a_sweep_is_that_of_the_best_point(sim, elsewhere):
 
 # Refusals
 
-STRATEGIES = ", ".join(all_strategies())
+STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 
 REFUSED = [
     # commands and flags
