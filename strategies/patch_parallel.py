@@ -83,6 +83,8 @@ class Patches:
             follows_displaced: whether the step before them gathered what the first one reads.
         """
         builder = SamplingBuilder(self.grid.placement(self.scenario))
+        if first_step:
+            self._give_output(builder)
         gathered = self._given(builder) if follows_displaced else []
         for step, kind in enumerate(kinds, first_step):
             gathered = self._step(builder, step, kind, gathered)
@@ -133,11 +135,21 @@ class Patches:
     ) -> int:
         return builder.collective("all_gather", devices, size_bytes, held_bytes=size_bytes, wait=wait)
 
+    def _output_bytes(self) -> float:
+        """Return the bytes of all noise predictions of a step."""
+        workload = self.scenario.workload
+        return self.scenario.output_bytes * workload.batch_size * workload.predictions
+
     def _gather_output(self, builder: SamplingBuilder) -> None:
-        scenario = self.scenario
-        size = scenario.output_bytes * scenario.workload.batch_size * scenario.workload.predictions
-        devices = range(self.grid.positions)
-        builder.collective("all_gather", devices, size, held_bytes=size)
+        size = self._output_bytes()
+        builder.collective("all_gather", range(self.grid.positions), size, held_bytes=size)
+
+    def _give_output(self, builder: SamplingBuilder) -> None:
+        """Let the predictions of the step before lie on every device, until its first op has used them."""
+        output = builder.tensor("all_gather", 0, 0, self._output_bytes())
+        for device in range(self.grid.positions):
+            builder.give(device, output)
+            builder.expect(device, output)
 
     def bound(self, kind: str) -> float:
         """Return the seconds that each device computes in a step of some kind."""

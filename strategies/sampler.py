@@ -71,7 +71,7 @@ def alike_phases(scenario: SamplingScenario, build: Build, warmup_steps: int = 0
     steps = scenario.workload.steps
     phases = []
     if warmup_steps:
-        phases.append(Phase("warm-up", build(scenario, [0]), warmup_steps))
+        phases.append(Phase("warm-up", build(scenario, [warmup_steps - 1]), warmup_steps))
     if steps > warmup_steps:
         phases.append(Phase("steady", build(scenario, [steps - 1]), steps - warmup_steps))
     return tuple(phases)
