@@ -19,7 +19,7 @@ def busy_s(trace: Trace) -> float:
 
 def idle_s(trace: Trace) -> float:
     """Return the mean over devices of the seconds in which no compute runs."""
-    return trace.end_s - busy_s(trace)
+    return max(0.0, trace.end_s - busy_s(trace))  # a sum of spans may round up
 
 
 def collective_s(trace: Trace) -> float:
