@@ -58,21 +58,21 @@ def test_sdxl_has_the_layers_that_distrifusion_registers():
     [(1024, 0.4244, 1.3329), (2048, 1.5827, 5.3316), (3840, 5.3760, 18.7440)],
 )
 def test_the_volumes_of_sdxl_are_those_of_distrifusions_table_2(pixels, patches_gb, tensor_gb):
-    """Bytes per device and step; tensor parallel is 1.4 % more, as if the first convolution were not summed."""
+    """Bytes per device and step; the first convolution is not summed, or tensor parallel would be 1.4 % more."""
     growth = pixels / 1024
     found = elements(backbone("sdxl"), growth**2, growth)
     gathered = found["key_value"] / DEVICES + found["halo"] + found["statistics"]
     assert gathered * (DEVICES - 1) * HALF / 1e9 == pytest.approx(patches_gb, rel=1e-4)
     summed = 2 * found["reduce"] * (DEVICES - 1) / DEVICES * HALF / 1e9
-    assert summed == pytest.approx(tensor_gb, rel=0.02)
+    assert summed == pytest.approx(tensor_gb, rel=1e-4)
 
 
 @pytest.mark.parametrize(
     ("name", "tokens", "width", "heads", "attentions", "sums"),
     [
-        ("pixart", 4096, 1152, 16, 28, 3 * 28),
-        ("hunyuan-1.5b", 1024, 1408, 16, 40, 3 * 40),
-        ("hunyuan-3b", 1024, 1408, 16, 80, 3 * 80),
+        ("pixart", 4096, 1152, 16, 28, 2 * 28),
+        ("hunyuan-1.5b", 1024, 1408, 16, 40, 2 * 40),
+        ("hunyuan-3b", 1024, 1408, 16, 80, 2 * 80),
         ("sd3-medium", 4096, 1536, 24, 24, 2 * 24),
         ("flux-dev", 4096, 3072, 24, 57, 2 * 19 + 38),
         ("cogvideox-2b", 17550, 1920, 30, 30, 2 * 30),
@@ -92,7 +92,8 @@ def test_a_transformer_exchanges_its_image_tokens_alone(name, tokens, width, hea
 @pytest.mark.parametrize("name", EXCHANGED)
 def test_every_layer_of_a_backbone_exchanges_something(name):
     component = backbone(name)
-    assert {exchange.layer for exchange in component.exchanges} == set(range(len(component.layers)))
+    silent = {0} if component.layers[0].name == "conv_in" else set()  # a U-Net's first convolution has the latent
+    assert {exchange.layer for exchange in component.exchanges} == set(range(len(component.layers))) - silent
     others = [other for other in load_model(name).components if not other.trainable]
     assert all(other.exchanges == () for other in others)
 

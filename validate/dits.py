@@ -1,4 +1,8 @@
-"""Diffusion transformers: PixArt, Hunyuan-DiT, Stable Diffusion 3 and FLUX."""
+"""Diffusion transformers: PixArt, Hunyuan-DiT, Stable Diffusion 3 and FLUX.
+
+Under tensor parallelism they sum after self-attention and feed-forward (PipeFusion, Table 1: two sums a block); the
+small cross-attention runs whole on every device.
+"""
 
 from functools import partial
 from typing import Any, Final
@@ -118,7 +122,7 @@ def hunyuan(
         token_pixels=PATCH_PIXELS,
         trainable=True,
         carried=("encoder_hidden_states", "text_embedder", "time_extra_emb"),
-        sums=r"blocks\.\d+\.(attn1|attn2|ff)",
+        sums=r"blocks\.\d+\.(attn1|ff)",
         inputs=tuple(component.name for component in sampling if not component.inputs),
     )
     return Architecture(
@@ -165,7 +169,7 @@ PIXART: Final = Architecture(
             trainable=True,
             inputs=("text_encoder", "vae_encoder"),
             carried=("caption_projection", "adaln_single"),
-            sums=r"transformer_blocks\.\d+\.(attn1|attn2|ff)",
+            sums=r"transformer_blocks\.\d+\.(attn1|ff)",
         ),
         vae_decoder("transformer"),
     ),
