@@ -22,6 +22,9 @@ FloatArray = NDArray[np.float64]
 HALF_BYTES: Final = 2.0
 """Sampling runs in half precision, whatever precision a model is trained in."""
 ELEMENT_BYTES: Final = {"float16": 2.0, "bfloat16": 2.0, "float32": 4.0}
+REPLICATED_SHARE: Final = 1 / 3
+"""What tensor parallelism leaves whole of a block's hidden states: input, norm and sum, 4 of 12; the other 8 are inside
+attention and feed-forward, whose inner width is four times the outer (Megatron-LM, section 3)."""
 
 
 class Share(NamedTuple):
@@ -51,12 +54,12 @@ def sequence_share(degree: int) -> Share:
 
 
 def tensor_share(degree: int) -> Share:
-    """Return what each device does under tensor parallelism: matrices are divided, all tokens pass every device.
+    """Return what each device does under tensor parallelism: matrices and heads are divided.
 
-    Norms and sums run on whole tokens on every device; which part of the traffic they are is not counted, so all of
-    it is taken as theirs: an upper limit.
+    Norms and sums run on whole tokens on every device; of the memory traffic they are taken as the share of the
+    hidden states that they hold.
     """
-    return Share(1 / degree, 1 / degree, 1.0)
+    return Share(1 / degree, 1 / degree, REPLICATED_SHARE + (1 - REPLICATED_SHARE) / degree)
 
 
 class Extent:
@@ -100,9 +103,7 @@ class SamplingCosts:
     def __init__(self, model: Model, device: Device, height: int, width: int) -> None:
         self.extents: Final = tuple(Extent(model, c, height, width) for c in model.components)
         costs = [ComponentCosts(component, device) for component in model.components]
-        self.provenance: Final = (
-            "measured" if all(c.provenance == "measured" for c in costs) else "estimated"
-        )
+        self.provenance: Final = "measured" if all(c.provenance == "measured" for c in costs) else "estimated"
         self._times: Final = tuple(
             _Times(model, component, device, extent, height * width)
             for component, extent in zip(model.components, self.extents, strict=True)
@@ -166,9 +167,7 @@ def _estimate(component: Component, rates: Rates) -> tuple[FloatArray, FloatArra
     return np.array(work), np.array([layer.kernels * rates.kernel_s for layer in layers])
 
 
-def _measured(
-    costs: ComponentCosts, work: FloatArray, launches: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _measured(costs: ComponentCosts, work: FloatArray, launches: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return measured seconds, divided over the classes as the estimate is; all linear where there is none."""
     one, two = costs.forward_s(1), costs.forward_s(2)
     per_sample = np.maximum(0.0, two - one)

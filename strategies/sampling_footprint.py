@@ -4,7 +4,7 @@ from typing import Final
 
 from profiles.components import Component
 from profiles.recipes import FROZEN_WEIGHT_BYTES
-from profiles.sampling_costs import Extent
+from profiles.sampling_costs import REPLICATED_SHARE, Extent
 from profiles.units import GIB
 from strategies.plan import Buffer
 from strategies.sampling import SamplingScenario
@@ -15,9 +15,6 @@ RUNTIME_BYTES: Final = 1.9 * GIB
 WORKING_SHARE: Final = 0.52
 """Bytes a forward pass holds at once, over what a layer would keep for its backward pass. Source: one A100 takes
 10.2 GiB more for PixArt at 8192 px than at 4096 (PipeFusion v1, Fig. 7): 12.1 hidden states of 23.1 saved ones."""
-REPLICATED_SHARE: Final = 1 / 3
-"""Of that, what tensor parallelism leaves whole: input, norm and sum, 4 hidden states of a block's 12; the other 8 are
-inside attention and feed-forward."""
 
 
 def weights(scenario: SamplingScenario, parameters: float) -> tuple[Buffer, ...]:
