@@ -1,12 +1,78 @@
 """Published sampling beside the simulator's: how rows are read, and what is said of them."""
 
+import csv
 from dataclasses import replace
+from math import inf
+
+import pytest
 
 from profiles.clusters import load_cluster
+from profiles.errors import InputError
 from profiles.models import load_model
 from sim.sampling import run_sampling
+from strategies.distrifusion import DistriFusion
 from strategies.hybrid import Hybrid
+from strategies.naive_patch import NaivePatch
+from strategies.pipefusion import PipeFusion
+from strategies.ring import Ring
 from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.single import Single
+from strategies.sync_patch import SyncPatch
+from strategies.tensor import TensorParallel
+from strategies.ulysses import Ulysses
+from strategies.usp import USP
+from validate.__main__ import main
+from validate.published.sampling_methods import guidance, samplers
+from validate.published.sampling_misses import explanations, missed, why
+from validate.published.sampling_report import COLUMNS as WRITTEN
+from validate.published.sampling_report import print_sampling, write_predictions
+from validate.published.sampling_rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
+from validate.published.sampling_scenes import (
+    fastest,
+    outcome_of,
+    predict,
+    predictions,
+    scenario_of,
+    sent_bytes,
+)
+from validate.published.sampling_sections import Contest, contests, judged, volumes
+
+XDIT, LEGACY, DISTRIFUSION = (
+    "xDiT (arXiv 2411.01738 figs)",
+    "PipeFusion/PipeFusion legacy/scripts",
+    "DistriFusion",
+)
+USUAL = {
+    "source": XDIT,
+    "table_or_figure": "Fig",
+    "model": "PixArt-alpha",
+    "resolution_px": "1024",
+    "steps": "20",
+    "cfg": "yes",
+    "batch": "1",
+    "hardware": "L40-48GB",
+    "interconnect": "PCIe Gen4",
+    "num_gpus": "8",
+    "method": "sp_ring",
+    "latency_s": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def predicted():
+    return predictions()
+
+
+def row(**cells):
+    """A row of xDiT's on 8 L40s, with other cells where they are given."""
+    return SamplingRow.of({column: (USUAL | cells).get(column, "") for column in COLUMNS}, 2)
+
+
+def asked(**cells):
+    """What a row may have run, on as many A100s."""
+    one = row(**cells)
+    workload = SamplingWorkload(one.num_gpus, 1024, 1024, 20, guidance(one, "batch"))
+    return samplers(one, SamplingScenario.of(load_model(one.model), load_cluster("p4de"), workload))
 
 
 def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_does():
@@ -18,3 +84,257 @@ def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_d
         for receive in ("before", "after")
     )
     assert late.expected.latency_s > 1.02 * early.expected.latency_s
+
+
+@pytest.mark.parametrize(
+    ("cells", "sampler"),
+    [
+        ({"method": "original", "num_gpus": "1"}, Single()),
+        ({"method": "original", "method_config": "u1 r1 cfg1", "num_gpus": "1"}, Single()),
+        ({"method": "naive_patch"}, NaivePatch()),
+        ({"method": "patch_parallel_sync"}, SyncPatch()),
+        ({"method": "tensor_parallel"}, TensorParallel()),
+        ({"method": "tensor_parallel_sync", "method_config": " eager"}, TensorParallel()),
+        ({"method": "sp_ring"}, Ring()),
+        ({"method": "sp_ulysses", "method_config": "u8"}, Ulysses()),
+        ({"method": "ulysses=2 ring=4"}, USP(2, 4)),
+        ({"method": "u2 r4"}, USP(2, 4)),
+        ({"method": "usp", "method_config": "ulysses=4,ring=2"}, USP(4, 2)),
+        ({"method": "cfg", "method_config": "cfg=2 eager", "num_gpus": "2"}, ("guidance_degree=2",)),
+        ({"method": "hybrid", "method_config": "cfg=2,pp=4"}, ("guidance_degree=2", "pipeline_degree=4")),
+        ({"method": "hybrid", "method_config": "u1 r1 pp8"}, PipeFusion(None, None, 1, "after")),
+        (
+            {"method": "cfg2 u2 pp2"},
+            ("guidance_degree=2", "ulysses_degree=2", "pipeline_degree=2"),
+        ),
+        (
+            {
+                "method": "hybrid",
+                "num_gpus": "16",
+                "note": "[label] up to 8 GPUs x; 16: ulysses=4 x pipefusion=4",
+            },
+            ("ulysses_degree=4", "pipeline_degree=4"),
+        ),
+        (
+            {"method": "hybrid", "note": "[label] up to 8 GPUs hybrid=pipefusion curve; 16: ulysses=4"},
+            PipeFusion(None, None, 1, "after"),
+        ),
+        ({"method": "pipefusion"}, PipeFusion(None, None, 1, "after")),
+        ({"method": "distrifusion"}, DistriFusion(1, 1)),
+        ({"method": "distrifusion", "source": LEGACY}, DistriFusion(2, 1)),
+        ({"method": "distrifusion", "source": DISTRIFUSION, "model": "SDXL"}, DistriFusion(5, 60)),
+        (
+            {"method": "distrifusion", "source": DISTRIFUSION, "method_config": "2-step warm-up (3 sync)"},
+            DistriFusion(3, 1),
+        ),
+        ({"method": "distrifusion", "method_config": "warmup 4(+1)"}, DistriFusion(5, 1)),
+        ({"method": "distrifusion+cfg split", "method_config": "cfg=2 x patch=4"}, DistriFusion(1, 1)),
+    ],
+)
+def test_a_method_is_read_by_rule(cells, sampler):
+    (found,) = asked(**cells)
+    if isinstance(sampler, tuple):
+        degrees = {name: int(value) for name, value in (word.split("=") for word in sampler)}
+        receive = {"warmup_steps": 1, "receive": "after"}
+        sampler = Hybrid(**({"guidance_degree": 1} | degrees | receive))
+    assert found == sampler
+
+
+def test_pipefusions_first_release_prints_the_best_of_five_numbers_of_patches():
+    config = "best M of 2,4,8,16,32; warmup=4 (legacy code: 5 sync steps)"
+    found = asked(method="pipefusion", source=LEGACY, method_config=config)
+    assert found == [PipeFusion(None, m, 5, "before") for m in (2, 4, 8, 16, 32)]
+
+
+def test_the_best_hybrid_is_of_pure_methods_and_products_and_of_guidance_alone_on_two_gpus():
+    eight, two = asked(method="hybrid(best)"), asked(method="hybrid(best)", num_gpus="2")
+    assert {type(one) for one in eight} == {Ulysses, Ring, TensorParallel, PipeFusion, Hybrid}
+    assert all(
+        one.receive == "after" and one.warmup_steps == 1 for one in eight if isinstance(one, PipeFusion)
+    )
+    assert Hybrid(guidance_degree=2) in two
+    assert Hybrid(guidance_degree=2) not in eight
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "Mochi-1 10B"}, "no model folder of Mochi-1 10B"),
+        ({"num_gpus": ""}, "the number of GPUs is not said"),
+        ({"num_gpus": "32"}, "cluster l40-pcie-8 has 16 devices, not 32"),
+        ({"batch": "2"}, "the batch is 2"),
+        ({"resolution_px": "?"}, "resolution '?' is not said, or not counted"),
+        ({"steps": "?"}, "steps '?' are not said"),
+        ({"cfg": "?"}, "whether guidance is on is not said"),
+        ({"hardware": "Ascend NPU", "interconnect": ""}, "no cluster of Ascend NPU, links not said"),
+        ({"method": "sp_ring", "method_config": "torch.compile"}, "compiled: the costs are of eager kernels"),
+        ({"method": "teacache"}, "a cache skips steps or layers"),
+        ({"method": "asyncdiff"}, "method 'asyncdiff' is no strategy here, or its degrees are not said"),
+        ({"method": "u2 r2"}, "ulysses(2) * ring(2) = 4 are not 8 GPUs"),
+        (
+            {"method": "u2", "method_config": "dp=4"},
+            "data parallelism draws several images; the latency is one image's",
+        ),
+        ({"method": "distrifusion", "method_config": "sync GN"}, "the group norms' statistics are gathered"),
+        ({"method": "ulysses=32 ring=1", "num_gpus": "32"}, "cluster l40-pcie-8 has 16 devices, not 32"),
+        ({"method": "sp_ring", "model": "SDXL"}, "needs a transformer"),
+    ],
+)
+def test_a_row_that_no_prediction_covers_says_why(cells, reason):
+    found = predict(row(**cells), {})
+    assert found.outcome is None
+    assert reason in found.remark
+
+
+@pytest.mark.parametrize(
+    ("hardware", "links", "cluster"),
+    [
+        ("A100-80GB", "PCIe, P2P 23 GB/s", "a100-pcie-4"),
+        ("A100", "NVLink (paper says NVLink needed)", "a100-nvlink-8"),
+        ("L20", "PCIe", "l20-pcie-8"),
+        ("8xL40", "", "l40-pcie-8"),
+        ("H100", "NVLink", "h100-nvlink-8"),
+        ("H20", "PCIe?", "h20-nvlink-8"),
+        ("T4-16GB", "PCIe", "t4-pcie-8"),
+    ],
+)
+def test_hardware_and_links_name_a_cluster(hardware, links, cluster):
+    assert row(hardware=hardware, interconnect=links).cluster == cluster
+
+
+def test_sizes_of_pictures_are_printed_height_first_and_of_films_width_first():
+    assert row(resolution_px="1280x1920").size == (1280, 1920)
+    film = {"model": "CogVideoX-2b", "resolution_px": "720x480x49f"}
+    assert row(**film).size == (480, 720)
+    assert row(**film, steps="1 (per step of 50)").steps == 1
+    with pytest.raises(Uncovered, match="not counted"):
+        row(model="CogVideoX-2b", resolution_px="1360x768x81f").size  # noqa: B018
+
+
+def test_guidance_is_read_from_the_row_and_else_the_models():
+    assert guidance(row(cfg="yes (batch 2)"), "none") == "batch"
+    assert guidance(row(cfg="no (guidance-distilled)"), "batch") == "none"
+    assert guidance(row(cfg=""), "none") == "none"
+    assert guidance(row(method="distrifusion+cfg split"), "batch") == "parallel"
+
+
+def test_a_number_that_is_none_is_refused_with_its_line():
+    with pytest.raises(InputError, match=r"inference\.csv:2: latency_s is 'fast', must be a number"):
+        row(latency_s="fast")
+
+
+def test_every_row_of_several_gpus_is_predicted_or_says_why(predicted):
+    assert len(predicted) == sum(one.num_gpus != 1 for one in sampling_rows())
+    assert sum(one.outcome is not None for one in predicted) >= 190
+    for one in predicted:
+        assert one.remark
+        if one.outcome is not None:
+            assert 0 < one.outcome.latency_s < inf
+            assert (one.latency_s is None) == one.out_of_memory
+
+
+def test_the_volumes_of_table_2_come_out_but_for_a_misprint(predicted):
+    printed = [one for one in predicted if one.row.sent_gb]
+    assert len(volumes(predicted).rows) == len(printed) == 9
+    for one in printed:
+        number = 1.5827 if one.row.sent_gb == 1.48 else one.row.sent_gb
+        assert sent_bytes(one) / 1e9 == pytest.approx(number, rel=0.015)
+
+
+def test_without_communication_only_compute_is_left(predicted):
+    ideal = [one for one in predicted if one.row["method"] == "patch_parallel_no_comm"]
+    assert len(ideal) == 3
+    for one in ideal:
+        bound_s = one.outcome.sampler.bound(scenario_of(one.place))
+        assert one.outcome.latency_s == pytest.approx(bound_s, rel=1e-9)
+
+
+def test_the_fastest_is_the_least_of_all_and_those_that_do_not_fit_lose(predicted):
+    (one,) = [p for p in predicted if p.row["method"] == "hybrid(best)" and p.row["num_gpus"] == "4"][:1]
+    every = samplers(one.row, scenario_of(one.place))
+    outcomes = [outcome_of(one.place, sampler) for sampler in every]
+    assert one.outcome.latency_s == min(outcome.latency_s for outcome in outcomes if outcome.fits)
+    cluster = one.place.cluster
+    cramped = one.place._replace(cluster=replace(cluster, device=replace(cluster.device, memory_bytes=1.0)))
+    assert not fastest(cramped, every).fits
+
+
+def test_another_cluster_can_stand_in_for_a_shipped_one(predicted):
+    shipped = load_cluster("l40-pcie-8")
+    link = replace(shipped.intra_node, bandwidth_bytes_per_s=1e8)
+    slow = {"l40-pcie-8": replace(shipped, intra_node=link)}
+    line = next(one.row.line for one in predicted if one.cluster == "l40-pcie-8")
+    (other,) = predictions(lambda row: row.line == line, slow)
+    (same,) = [one for one in predicted if one.row.line == line]
+    assert other.outcome.latency_s > same.outcome.latency_s
+
+
+def test_rows_that_links_are_fitted_to_and_numbers_printed_twice_are_not_judged(predicted):
+    rows = judged(predicted)
+    assert not any(one.for_links for one in rows)
+    assert any(one.for_links for one in predicted)
+    twice = [one for one in rows if one.cluster == "a100-nvlink-8" and one.row.latency_s == 1.77]
+    assert len(twice) == 1
+    both = {one.row.latency_s for one in rows if one.cluster == "a100-nvlink-8"}
+    assert {45.04, 42.79} <= both  # one point, measured twice
+
+
+def test_a_method_that_runs_out_of_memory_never_wins():
+    contest = Contest("x", {"a": 2.0, "b": inf, "c": 2.2}, {"a": 3.0, "b": 1.0, "c": 2.0}, for_links=False)
+    assert (contest.winner, contest.favourite, contest.loss) == ("a", "b", inf)
+    contest = replace(contest, predicted={"a": 3.0, "b": inf, "c": 2.0})
+    assert contest.favourite == "c"
+    assert contest.loss == pytest.approx(0.1)
+    assert replace(contest, predicted={"a": 1.0, "b": inf, "c": 2.0}).loss == 0
+
+
+def test_contests_are_between_methods_on_one_machine_at_one_size(predicted):
+    found = contests(predicted)
+    words = [one.words for one in found]
+    assert len(words) == len(set(words)) >= 25
+    assert all(len(one.published) > 1 for one in found)
+    assert not any("hybrid(best)" in one.published for one in found)
+    out = [one for one in found if inf in one.published.values()]
+    assert out
+    assert all(one.published[one.winner] < inf for one in out)
+
+
+def test_a_miss_has_the_first_text_that_is_about_it(predicted):
+    off = [one for one in predicted if one.error is not None and abs(one.error) > 0.2]
+    assert off
+    assert all(missed(one) for one in off)
+    fine = next(one for one in predicted if one.error is not None and abs(one.error) < 0.2 and one.latency_s)
+    assert not missed(fine)
+    assert why(fine) == ""
+
+
+def test_every_text_is_about_some_miss():
+    told = [one for one in predictions(lambda row: True) if missed(one)]
+    for text in explanations():
+        assert any(text.fits(one) and why(one) == text.why for one in told), text.patterns
+
+
+def test_every_prediction_is_written(predicted, tmp_path):
+    path = tmp_path / "rows.csv"
+    write_predictions(predicted, path)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == len(predicted)
+    assert tuple(rows[0]) == WRITTEN
+    for cells, one in zip(rows, predicted, strict=True):
+        assert (cells["predicted_s"] == "") == (one.outcome is None)
+        if one.error is not None:
+            assert float(cells["error"]) == pytest.approx(one.error, abs=1e-4)
+    with pytest.raises(InputError, match="no-folder"):
+        write_predictions(predicted, tmp_path / "no-folder" / "rows.csv")
+
+
+def test_the_command_prints_the_report_on_sampling_alone(capsys, tmp_path):
+    path = tmp_path / "rows.csv"
+    assert main(["published", "--task", "sample", "--output", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert path.exists()
+    for title in ("Latency by method", "The right winner", "Out of memory", "Memory", "Not covered"):
+        assert f"### {title}" in shown
+    assert "DiffusionPipe" not in shown
+    print_sampling()
+    assert capsys.readouterr().out == shown

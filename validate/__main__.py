@@ -49,6 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     anchors.set_defaults(run=_anchors)
     published = commands.add_parser("published", help="print published numbers beside simulated ones")
+    published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
+    published.add_argument(
+        "--output", type=Path, metavar="FILE", help="write every row of sampling with its prediction here"
+    )
     published.set_defaults(run=_published)
     return parser
 
@@ -77,10 +81,13 @@ def _anchors(options: argparse.Namespace) -> None:
     report_anchors(options.output)
 
 
-def _published(_options: argparse.Namespace) -> None:
-    from validate.published import print_published  # noqa: PLC0415  as above
+def _published(options: argparse.Namespace) -> None:
+    from validate.published import print_published, print_sampling  # noqa: PLC0415  as above
 
-    print_published()
+    if options.task != "sample":
+        print_published()
+    if options.task != "train":
+        print_sampling(options.output)
 
 
 if __name__ == "__main__":

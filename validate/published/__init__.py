@@ -4,5 +4,6 @@ Every number is computed when asked for; where a number was used to set a rate o
 """
 
 from validate.published.report import print_published
+from validate.published.sampling_report import print_sampling
 
-__all__ = ["print_published"]
+__all__ = ["print_published", "print_sampling"]

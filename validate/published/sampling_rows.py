@@ -120,7 +120,9 @@ class SamplingRow:
             Uncovered: the hardware is none that is known.
         """
         for hardware, links, cluster in MACHINES:
-            if re.search(rf"\b{hardware}\b", self["hardware"]) and self["interconnect"].startswith(links):
+            if re.search(rf"(\b|\dx){hardware}\b", self["hardware"]) and self["interconnect"].startswith(
+                links
+            ):
                 return cluster
         raise Uncovered(f"no cluster of {self['hardware']}, {self['interconnect'] or 'links not said'}")
 

@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from profiles.clusters import Cluster, Collectives, Link, cluster_names, load_cluster
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from profiles.models import Model, load_model, model_names
 from sim.sampling import run_sampling
 from strategies.hybrid import Hybrid
@@ -53,17 +53,25 @@ class SamplingPrediction:
 
     Attributes:
         row: the published row.
-        model: the model's folder; empty where the row is not covered.
-        cluster: the cluster's name; likewise.
+        place: what was drawn where; None where the row is not covered.
         outcome: what the simulator says; None where the row is not covered.
         remark: what was run, or why the row is not covered.
     """
 
     row: SamplingRow
-    model: str
-    cluster: str
+    place: Place | None
     outcome: Outcome | None
     remark: str
+
+    @property
+    def model(self) -> str:
+        """The model's folder; empty where the row is not covered."""
+        return self.place.model if self.place else ""
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name; likewise."""
+        return self.place.cluster.name if self.place else ""
 
     @property
     def latency_s(self) -> float | None:
@@ -113,12 +121,12 @@ def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> SamplingPredic
         place = _place(row, clusters)
         asked = samplers(row, scenario_of(place))
         outcome = fastest(place, asked)
-    except (Uncovered, InputError, InfeasibleError) as reason:
-        return SamplingPrediction(row, "", "", None, str(reason))
+    except (Uncovered, InfeasibleError) as reason:
+        return SamplingPrediction(row, None, None, str(reason))
     remark = describe(outcome.sampler, place)
     if len(asked) > 1:
         remark = f"best of {len(asked)}: {remark}"
-    return SamplingPrediction(row, place.model, place.cluster.name, outcome, remark)
+    return SamplingPrediction(row, place, outcome, remark)
 
 
 def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
@@ -133,6 +141,8 @@ def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
     if name not in clusters and name not in cluster_names():
         raise Uncovered(f"no cluster file {name}")
     cluster = clusters.get(name) or _cluster(name)
+    if row.num_gpus > cluster.max_devices:
+        raise Uncovered(f"cluster {name} has {cluster.max_devices} devices, not {row.num_gpus}")
     if row["method"] == FREE:
         cluster = without_communication(cluster)
     height, width = row.size
@@ -185,13 +195,16 @@ def outcome_of(place: Place, sampler: Sampler) -> Outcome:
     return Outcome(sampler, expected.latency_s, expected.peak_memory_bytes, sent, result.fits_memory)
 
 
+def sent_bytes(prediction: SamplingPrediction) -> float:
+    """Return what one device sends in one step, of one sample without guidance."""
+    assert prediction.place is not None and prediction.outcome is not None
+    place = prediction.place._replace(guidance="none")
+    return outcome_of(place, prediction.outcome.sampler).sent_bytes  # type: ignore[arg-type]  # as above
+
+
 @lru_cache(maxsize=64)
 def scenario_of(place: Place) -> SamplingScenario:
-    """Return the scenario of a place.
-
-    Raises:
-        InputError: the cluster is too small.
-    """
+    """Return the scenario of a place."""
     workload = SamplingWorkload(place.num_gpus, place.height, place.width, place.steps, place.guidance)
     return SamplingScenario.of(_model(place.model), place.cluster, workload)
 
