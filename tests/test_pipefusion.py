@@ -1,0 +1,230 @@
+"""PipeFusion takes what its closed forms say, and sends what its paper says.
+
+S steps, M patches, N stages of equal layers; t seconds of one patch on one stage.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+
+from profiles.errors import InfeasibleError
+from profiles.synthetic import equal_blocks_transformer
+from sim.engine import simulate
+from sim.metrics import busy_s, idle_s
+from sim.sampling import run_sampling
+from strategies.patch_pipeline import stage_layers
+from strategies.pipefusion import PipeFusion
+
+LAYERS = 8
+LAYER_S = 0.25
+ROWS, HIDDEN = 16, 64
+HIDDEN_BYTES = 2.0 * ROWS**2 * HIDDEN
+LATENT_BYTES = 2.0 * 4 * (2 * ROWS) ** 2
+
+
+def drawn(make, stages=4, patches=4, steps=5, warmup=0, *, model=None, cluster=None, workload=None, **rest):
+    """A scenario of equal blocks on links that are free unless a cluster is given, and its sampler."""
+    model = model or equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN)
+    scenario = make.sampling(
+        model, cluster or make.cluster(), **{"num_gpus": stages, "steps": steps, **(workload or {})}
+    )
+    return PipeFusion(patches=patches, warmup_steps=warmup, **rest), scenario
+
+
+def replayed(make, *args, **rest):
+    sampler, scenario = drawn(make, *args, **rest)
+    return simulate(sampler.plan(scenario))
+
+
+def steady_step_s(make, *args, **rest):
+    return run_sampling(*drawn(make, *args, **rest)).expected.step_s
+
+
+def sent(trace):
+    """Bytes by (role, source, target, step of the op that wrote them)."""
+    found = Counter()
+    for transfer in trace.wiring.transfers:
+        if transfer is not None:
+            device, index = trace.wiring.writers[transfer.tensor]
+            step = trace.plan.ops[device][index].action.step
+            role = trace.plan.tensors[transfer.tensor].role
+            found[role, transfer.source, transfer.target, step] += transfer.size_bytes
+    return found
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("patches", [4, 8, 16])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_without_warmup_the_useful_share_is_ms_over_ms_plus_n_minus_1(make, stages, patches, steps):
+    trace = replayed(make, stages, patches, steps)
+    patch_s = LAYERS * LAYER_S / stages / patches
+    assert trace.end_s == patch_s * (patches * steps + stages - 1)
+    assert busy_s(trace) / trace.end_s == pytest.approx(patches * steps / (patches * steps + stages - 1))
+    assert idle_s(trace) == pytest.approx((stages - 1) * patch_s)
+
+
+@pytest.mark.parametrize("patches", [1, 2, 4, 8, 16])
+def test_a_steady_step_takes_all_patches_on_a_stage_or_one_patch_on_all_stages(make, patches):
+    patch_s = LAYERS * LAYER_S / 4 / patches
+    assert steady_step_s(make, 4, patches) == max(patches, 4) * patch_s
+
+
+@pytest.mark.parametrize("patches", [2, 4, 8])
+def test_of_uneven_stages_the_slowest_or_their_sum_decides(make, patches):
+    layers = (1, 2, 4, 1)
+    stages_s = [count * LAYER_S / patches for count in layers]
+    period_s = steady_step_s(make, 4, patches, layers=layers)
+    assert period_s == pytest.approx(max(patches * max(stages_s), sum(stages_s)), rel=1e-12)
+
+
+def test_as_many_patches_as_stages_leave_no_slack_for_hops(make):
+    """A patch comes round after N stages and N hops, the last one back to the first stage."""
+    cluster = make.cluster(make.link("nvswitch", float("inf"), 0.01, 0.02))
+    patch_s = LAYERS * LAYER_S / 4 / 4
+    assert steady_step_s(make, 4, 4, cluster=cluster) == pytest.approx(4 * patch_s + 4 * 0.03)
+    assert steady_step_s(make, 4, 8, cluster=cluster) == pytest.approx(
+        max(4 * patch_s, 2 * patch_s + 4 * 0.03)
+    )
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2, 5])
+def test_in_synchronous_steps_the_whole_image_passes_one_stage_after_another(make, warmup):
+    trace = replayed(make, 4, 8, 5, warmup)
+    image_s = LAYERS * LAYER_S
+    displaced_s = image_s / 4 / 8 * (8 * (5 - warmup) + 3) if warmup < 5 else 0.0
+    assert trace.end_s == pytest.approx(warmup * image_s + displaced_s)
+    for ops, starts in zip(trace.plan.ops, trace.starts, strict=True):
+        whole = [(op.action.step, start) for op, start in zip(ops, starts, strict=True)][:warmup]
+        first = whole[0][1] if whole else 0.0
+        assert [start for _, start in whole] == pytest.approx([first + image_s * step for step, _ in whole])
+
+
+def test_one_step_is_a_pass_without_old_data(make):
+    assert replayed(make, 4, 4, 1, 1).end_s == LAYERS * LAYER_S
+
+
+def test_the_last_stages_get_the_rest_or_nothing():
+    assert stage_layers(28, 8) == (4, 4, 4, 4, 4, 4, 4, 0)
+    assert stage_layers(28, 4) == (7, 7, 7, 7)
+    assert stage_layers(10, 4) == (3, 3, 3, 1)
+    assert stage_layers(2, 4) == (1, 1, 0, 0)
+
+
+def test_an_empty_stage_takes_a_hop_and_nothing_else(make):
+    """Even layers do not help: one of 8 stages must hold 4 of 28 alike layers in any case."""
+    model = equal_blocks_transformer(28, LAYER_S, rows=ROWS)
+    empty = replayed(make, 8, 8, 4, model=model)
+    even = replayed(make, 8, 8, 4, model=model, layers=(4, 4, 4, 4, 3, 3, 3, 3))
+    seven = replayed(make, 7, 8, 4, model=model)
+    layer_s = LAYER_S / 8
+    assert empty.end_s == seven.end_s == even.end_s == (8 * 4 * 4 + 24) * layer_s
+    assert sum(op.duration_s for op in empty.plan.ops[-1]) == 0.0
+    hop = make.cluster(make.link("nvswitch", float("inf"), 0.0, 0.001))
+    late = replayed(make, 8, 8, 4, model=model, cluster=hop).end_s
+    assert late - replayed(make, 7, 8, 4, model=model, cluster=hop).end_s == pytest.approx(0.001)
+
+
+def test_an_explicit_list_of_layers_relieves_the_stage_of_the_heavy_ones(make):
+    """Two layers of 8 take 3 times as long: 6 t per stage at most instead of 4, and the step shrinks as the stage."""
+    model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS)
+    (transformer,) = model.components
+    ((device, times),) = transformer.times
+    heavy = tuple(replace(t, forward_s=LAYER_S * (3 if t.layer >= 6 else 1)) for t in times)
+    model = replace(model, components=(replace(transformer, times=((device, heavy),)),))
+    layer_s = LAYER_S / 8
+    assert steady_step_s(make, 4, 8, model=model) == pytest.approx(8 * 6 * layer_s)
+    assert steady_step_s(make, 4, 8, model=model, layers=(3, 3, 1, 1)) == pytest.approx(8 * 3 * layer_s)
+
+
+def test_receives_posted_after_computing_expose_the_transfer(make):
+    """Between stages a patch of the hidden state takes d seconds; posted before, they pass beside the compute."""
+    patches, bandwidth = 16, 1e6
+    cluster = make.cluster(make.link("nvswitch", bandwidth))
+    patch_s, hop_s = LAYERS * LAYER_S / 4 / patches, HIDDEN_BYTES / patches / bandwidth
+    before, after = (
+        steady_step_s(make, 4, patches, cluster=cluster, receive=receive) for receive in ("before", "after")
+    )
+    assert before == pytest.approx(patches * patch_s)
+    assert after == pytest.approx(patches * (patch_s + hop_s))
+
+
+def test_each_hop_carries_the_hidden_state_once_a_step_and_the_latents_return(make):
+    """Guidance doubles the hidden state in the batch; latents are those of the image alone."""
+    for warmup in (0, 1, 3):
+        trace = replayed(make, 4, 8, 3, warmup, workload={"guidance": "batch"})
+        expected = {
+            ("hidden", stage, stage + 1, step): 2 * HIDDEN_BYTES for stage in range(3) for step in range(3)
+        }
+        expected |= {("latents", 3, 0, step): LATENT_BYTES for step in range(2)}
+        assert sent(trace) == expected
+        assert trace.p2p_bytes == sum(expected.values())
+
+
+def test_latents_return_patch_by_patch(make):
+    trace = replayed(make, 4, 8, 3, 1)
+    sizes = [t.size_bytes for t in trace.plan.tensors if t.role == "latents"]
+    assert sizes == [LATENT_BYTES] + [LATENT_BYTES / 8] * 8
+
+
+def test_states_of_the_text_travel_once_a_step(make):
+    model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN, text_tokens=40)
+    trace = replayed(make, 4, 8, 3, 1, model=model)
+    whole = 2.0 * (ROWS**2 + 40) * HIDDEN
+    found = sent(trace)
+    assert [found["hidden", 1, 2, step] for step in range(3)] == pytest.approx([whole] * 3)
+    by_patch = [t.size_bytes for t in trace.plan.tensors if t.role == "hidden" and t.stage == 1][1:9]
+    image = HIDDEN_BYTES / 8
+    assert by_patch == pytest.approx([image + 2.0 * 40 * HIDDEN] + [image] * 7)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_each_stage_of_the_first_half_sends_its_skips_to_its_mirror_image(make, stages):
+    """(L / N) B p hs e per step, Hunyuan-DiT's."""
+    model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN, skips=True)
+    trace = replayed(make, stages, 8, 3, 1, model=model, workload={"guidance": "batch"})
+    skips = {key: size for key, size in sent(trace).items() if key[0] == "skip"}
+    assert skips == {
+        ("skip", stage, stages - 1 - stage, step): LAYERS // stages * 2 * HIDDEN_BYTES
+        for stage in range(stages // 2)
+        for step in range(3)
+    }
+
+
+def test_keys_and_values_of_a_stage_shrink_with_the_stages(make):
+    """2 A L / N, with A the hidden state; only where displaced steps use them."""
+    for stages in (2, 4, 8):
+        trace = replayed(make, stages, 8, 3, 1)
+        held = [{b.name: b.size_bytes for b in buffers}["keys and values"] for buffers in trace.plan.resident]
+        assert held == [2 * HIDDEN_BYTES * LAYERS / stages] * stages
+    synchronous = replayed(make, 4, 8, 3, 3)
+    assert all(b.name != "keys and values" for buffers in synchronous.plan.resident for b in buffers)
+
+
+def test_guidance_in_parallel_gathers_every_patch_of_two_pipelines(make):
+    trace = replayed(make, 8, 8, 3, 1, workload={"guidance": "parallel"})
+    gathers = defaultdict(float)
+    for collective in trace.plan.collectives:
+        gathers[collective.operation, collective.devices] += collective.size_bytes
+    assert gathers == {("all_gather", (3, 7)): 3 * 2 * LATENT_BYTES}
+    assert len(trace.plan.collectives) == 1 + 2 * 8
+    latents = Counter(
+        (t.source, t.target) for t in trace.wiring.transfers if t is not None
+        and trace.plan.tensors[t.tensor].role == "latents"
+    )  # fmt: skip
+    assert latents == {(3, 0): 1 + 8, (7, 4): 1 + 8}
+
+
+def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
+    for rest, message in (
+        (
+            {"layers": (2, 2, 2, 1)},
+            r"layers\(2,2,2,1\) are 4 stages of 7 layers, not pipeline_degree\(4\) of 8",
+        ),
+        ({"patches": 17}, r"patches\(17\) exceeds rows\(16\) of transformer at 256"),
+        ({"warmup": 6}, r"warmup_steps\(6\) exceeds steps\(5\)"),
+        ({"pipeline_degree": 3}, r"pipeline_degree\(3\) = 3 are not gpus\(4\)"),
+    ):
+        sampler, scenario = drawn(make, **rest)
+        with pytest.raises(InfeasibleError, match=message):
+            sampler.plan(scenario)
