@@ -112,10 +112,13 @@ def make_grid(
     }
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
     if gpus % product or (data is not None and product * data != gpus):
-        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value > 1) or "1"
+        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value > 1)
         rule = "do not divide" if data is None else "are not"
         raise InfeasibleError(
-            f"{factors} = {product} {rule} gpus({gpus})", "the degrees do not give the number of GPUs"
+            f"{factors} = {product} {rule} gpus({gpus})"
+            if factors
+            else f"runs on one GPU, not on gpus({gpus})",
+            "the degrees do not give the number of GPUs",
         )
     grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor)
     check_workload(scenario, grid)
