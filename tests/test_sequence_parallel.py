@@ -1,0 +1,303 @@
+"""Ulysses, ring, USP and tensor parallelism: what their layers send, and how long they take.
+
+A is the hidden state of the whole image in bytes, for all samples of a pass; L layers, N devices.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.components import Exchange
+from profiles.errors import InfeasibleError
+from profiles.models import load_model
+from profiles.synthetic import equal_blocks_transformer
+from sim.engine import simulate
+from sim.sampling import run_sampling
+from strategies.distrifusion import DistriFusion
+from strategies.pipefusion import PipeFusion
+from strategies.registry import make_sampler
+from strategies.sampling import SamplingScenario, SamplingWorkload
+
+LAYERS = 6
+ROWS, HIDDEN, HEADS = 16, 64, 8
+HIDDEN_BYTES = 2.0 * ROWS**2 * HIDDEN
+LATENT_BYTES = 2.0 * 4 * (2 * ROWS) ** 2
+LINEAR_S, ATTENTION_S, MEMORY_S = 0.3, 0.2, 0.1
+"""Of one layer on one sample, by the rates of the device below."""
+
+
+def blocks(**rest):
+    return equal_blocks_transformer(LAYERS, 0.1, rows=ROWS, hidden_size=HIDDEN, heads=HEADS, **rest)
+
+
+def worked(**rest):
+    """Equal blocks that cost by the rates of the device: linear work, attention and traffic."""
+    model = blocks(**rest)
+    (transformer,) = model.components
+    work = {
+        "matmul_flop": LINEAR_S * 1e12,
+        "attention_flop": ATTENTION_S * 1e12,
+        "moved_bytes": MEMORY_S * 1e9,
+    }
+    layers = tuple(replace(layer, **work) for layer in transformer.layers)
+    return replace(model, components=(replace(transformer, layers=layers, times=()),))
+
+
+def rated(make, *args, **rest):
+    return make.cluster(*args, memory_bytes_per_s=1e9, **rest)
+
+
+def replayed(make, name, gpus, *, model=None, cluster=None, parameters=None, **workload):
+    scenario = make.sampling(model or blocks(), cluster or make.cluster(), gpus, **{"steps": 1, **workload})
+    return simulate(make_sampler(name, parameters or {}).plan(scenario))
+
+
+def sent(trace):
+    """Bytes that all devices together send, by operation; the last gathers, of the noise prediction, apart."""
+    found = defaultdict(float)
+    for collective in trace.plan.collectives:
+        group = len(collective.devices)
+        share = {"all_reduce": 2 * (group - 1) / group, "send_recv": 1.0}.get(
+            collective.operation, (group - 1) / group
+        )
+        found[collective.operation] += group * share * collective.size_bytes
+    return found
+
+
+def output_gather_bytes(gpus, batch):
+    """Bytes of the noise prediction, gathered from all devices by all of them."""
+    return (gpus - 1) * LATENT_BYTES * batch
+
+
+# What is sent: the table of "exact bytes".
+
+
+@pytest.mark.parametrize("guidance", ["none", "batch"])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_tensor_parallelism_sends_two_all_reduces_a_layer(make, gpus, guidance):
+    hidden = HIDDEN_BYTES * (2 if guidance == "batch" else 1)
+    trace = replayed(make, "tensor", gpus, guidance=guidance)
+    assert trace.collective_bytes / gpus == pytest.approx(4 * (gpus - 1) / gpus * hidden * LAYERS, rel=1e-12)
+    assert trace.p2p_bytes == 0.0
+
+
+@pytest.mark.parametrize("guidance", ["none", "batch"])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_ulysses_sends_four_all_to_alls_a_layer(make, gpus, guidance):
+    batch = 2 if guidance == "batch" else 1
+    trace = replayed(make, "ulysses", gpus, guidance=guidance)
+    each = (trace.collective_bytes - output_gather_bytes(gpus, batch)) / gpus
+    assert each == pytest.approx(4 * (gpus - 1) / gpus**2 * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
+
+
+@pytest.mark.parametrize("guidance", ["none", "batch"])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_a_ring_passes_keys_and_values_to_all_others(make, gpus, guidance):
+    batch = 2 if guidance == "batch" else 1
+    trace = replayed(make, "ring", gpus, guidance=guidance)
+    each = (trace.collective_bytes - output_gather_bytes(gpus, batch)) / gpus
+    assert each == pytest.approx(2 * (gpus - 1) / gpus * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+@pytest.mark.parametrize("guidance", ["none", "batch"])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_distrifusion_gathers_keys_and_values_in_either_kind_of_step(make, gpus, guidance, warmup):
+    batch = 2 if guidance == "batch" else 1
+    parameters = {"warmup_steps": warmup}
+    trace = replayed(make, "distrifusion", gpus, guidance=guidance, parameters=parameters, steps=2)
+    each = (trace.collective_bytes / 2 - output_gather_bytes(gpus, batch)) / gpus
+    assert each == pytest.approx(2 * (gpus - 1) / gpus * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 6])
+def test_pipefusion_sends_the_hidden_state_once_a_hop(make, gpus):
+    scenario = make.sampling(blocks(), make.cluster(), gpus, steps=1, guidance="batch")
+    trace = simulate(PipeFusion(patches=8, warmup_steps=0).plan(scenario))
+    assert trace.p2p_bytes == pytest.approx((gpus - 1) * 2 * HIDDEN_BYTES)
+    assert trace.collective_bytes == 0.0
+
+
+@pytest.mark.parametrize(("ulysses", "ring"), [(2, 2), (2, 4), (4, 2)])
+def test_usp_sends_all_to_alls_inside_and_keys_and_values_around(make, ulysses, ring):
+    gpus = ulysses * ring
+    trace = replayed(
+        make, "usp", gpus, parameters={"ulysses_degree": ulysses, "ring_degree": ring}, guidance="batch"
+    )
+    found = {operation: size / gpus for operation, size in sent(trace).items()}
+    hidden = 2 * HIDDEN_BYTES * LAYERS
+    assert found == pytest.approx(
+        {
+            "all_to_all": 4 * (ulysses - 1) / ulysses * hidden / gpus,
+            "send_recv": 2 * (ring - 1) * hidden / gpus,
+            "all_gather": output_gather_bytes(gpus, 2) / gpus,
+        }
+    )
+    assert sum(found.values()) * gpus == pytest.approx(trace.collective_bytes)
+
+
+def test_usp_groups_neighbours_for_all_to_alls_and_strides_for_the_ring(make):
+    trace = replayed(make, "usp", 8, parameters={"ulysses_degree": 2, "ring_degree": 4})
+    groups = defaultdict(set)
+    for collective in trace.plan.collectives:
+        groups[collective.operation].add(collective.devices)
+    assert groups == {
+        "all_to_all": {(0, 1), (2, 3), (4, 5), (6, 7)},
+        "send_recv": {(0, 2, 4, 6), (1, 3, 5, 7)},
+        "all_gather": {tuple(range(8))},
+    }
+
+
+def test_text_tokens_are_exchanged_with_those_of_the_image(make):
+    """FLUX's and SD3's joint attention; not in the table."""
+    image, both = (sent(replayed(make, "ulysses", 4, model=blocks(text_tokens=n))) for n in (0, 64))
+    assert both["all_to_all"] == pytest.approx(image["all_to_all"] * (ROWS**2 + 64) / ROWS**2)
+
+
+def test_bytes_grow_with_the_pixels(make):
+    for name in ("tensor", "ulysses", "ring", "distrifusion"):
+        small = replayed(make, name, 4, steps=2)
+        large = replayed(make, name, 4, steps=2, height=2 * 256, width=3 * 256)
+        assert large.collective_bytes == pytest.approx(6 * small.collective_bytes), name
+
+
+SDXL_GB = {
+    "distrifusion": {1024: 0.424, 2048: 1.583, 3840: 5.376},
+    "tensor": {1024: 1.333, 2048: 5.332, 3840: 18.74},
+}
+"""Per device and step, on 8 GPUs without guidance. Source: DistriFusion, Table 2, and its released code's formula."""
+
+
+@pytest.mark.parametrize("side", [1024, 2048, 3840])
+@pytest.mark.parametrize("name", SDXL_GB)
+def test_sdxl_sends_what_was_published(name, side):
+    workload = SamplingWorkload(8, side, side, steps=1, guidance="none")
+    scenario = SamplingScenario.of(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
+    sampler = DistriFusion(warmup_steps=0) if name == "distrifusion" else make_sampler(name, {})
+    trace = simulate(sampler.plan(scenario))
+    gathered = 7 * scenario.output_bytes if name == "distrifusion" else 0.0
+    assert (trace.collective_bytes - gathered) / 8 / 1e9 == pytest.approx(SDXL_GB[name][side], rel=0.02)
+
+
+# How long it takes.
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_ulysses_divides_all_work_and_adds_its_all_to_alls(make, gpus):
+    cluster = rated(make, make.link("nvswitch", 1e6), call_s=0.001, efficiency=0.5)
+    trace = replayed(make, "ulysses", gpus, model=worked(), cluster=cluster)
+    sent_s = 4 * (gpus - 1) / gpus**2 * HIDDEN_BYTES / 1e6 / 0.5
+    gather_s = (gpus - 1) / gpus * LATENT_BYTES / 1e6 / 0.5 + 0.001
+    layer_s = (LINEAR_S + ATTENTION_S + MEMORY_S) / gpus + sent_s + 4 * 0.001
+    assert trace.end_s == pytest.approx(LAYERS * layer_s + gather_s)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.5])
+@pytest.mark.parametrize("bandwidth", [1e5, 1e6])
+def test_around_a_ring_rounds_take_the_slower_of_attention_and_transfer(make, bandwidth, slowdown):
+    """R - 1 rounds pass keys and values on beside attention, which is slower then; the last one has all of them."""
+    ring = 4
+    cluster = rated(make, make.link("nvswitch", bandwidth), slowdown=slowdown)
+    trace = replayed(make, "ring", ring, model=worked(), cluster=cluster)
+    attention_s = ATTENTION_S / ring / ring
+    sent_s = 2 * HIDDEN_BYTES / ring / bandwidth
+    beside = min(attention_s * slowdown, sent_s)
+    round_s = max(sent_s, beside + attention_s - beside / slowdown)
+    layer_s = (LINEAR_S + MEMORY_S) / ring + (ring - 1) * round_s + attention_s
+    gather_s = (ring - 1) / ring * LATENT_BYTES / bandwidth
+    assert trace.end_s == pytest.approx(LAYERS * layer_s + gather_s)
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_tensor_parallelism_divides_matrices_and_heads_but_not_all_traffic(make, gpus):
+    cluster = rated(make, make.link("nvswitch", 1e6), call_s=0.001, efficiency=0.5)
+    model = worked()
+    scenario = make.sampling(model, cluster, gpus, steps=1)
+    trace = simulate(make_sampler("tensor", {}).plan(scenario))
+    sent_s = 4 * (gpus - 1) / gpus * HIDDEN_BYTES / 1e6 / 0.5 + 2 * 0.001
+    compute_s = sum(op.duration_s for op in trace.plan.ops[0]) / LAYERS
+    divided_s = (LINEAR_S + ATTENTION_S) / gpus
+    assert divided_s + MEMORY_S / gpus < compute_s <= divided_s + MEMORY_S
+    assert trace.end_s == pytest.approx(LAYERS * (compute_s + sent_s))
+
+
+def test_more_calls_cost_more_where_software_is_slow(make):
+    """An all-to-all for each of Q, K, V and O, two sums a layer, one message a round."""
+    called = rated(make, call_s=0.01)
+    calls = {"ulysses": 4 * LAYERS + 1, "tensor": 2 * LAYERS}
+    for name, count in calls.items():
+        slow, fast = (replayed(make, name, 4, model=worked(), cluster=c).end_s for c in (called, rated(make)))
+        assert slow - fast == pytest.approx(count * 0.01), name
+
+
+def test_guidance_in_parallel_halves_the_batch_and_not_the_layers(make):
+    """Two groups of half the GPUs each, and the predictions gathered at the end of each step."""
+    for name in ("ulysses", "ring", "tensor"):
+        both = replayed(make, name, 8, model=worked(), cluster=rated(make), guidance="parallel")
+        one = replayed(make, name, 4, model=worked(), cluster=rated(make), guidance="none")
+        assert both.end_s == pytest.approx(one.end_s), name
+        pairs = Counter(c.devices for c in both.plan.collectives if len(c.devices) == 2)
+        assert pairs == {(i, i + 4): 1 for i in range(4)}, name
+
+
+# What cannot be divided.
+
+
+@pytest.mark.parametrize(("name", "flag"), [("ulysses", "ulysses_degree"), ("tensor", "tensor_degree")])
+def test_heads_must_be_divisible(make, name, flag):
+    for gpus in (3, 16):
+        with pytest.raises(
+            InfeasibleError, match=rf"heads\(8\) of transformer is no multiple of {flag}\({gpus}\)"
+        ):
+            replayed(make, name, gpus)
+
+
+def test_a_ring_takes_any_number_of_devices_up_to_the_rows(make):
+    assert replayed(make, "ring", 3).end_s < replayed(make, "ring", 2).end_s
+    with pytest.raises(InfeasibleError, match=r"patches\(1\) \* sequence\(17\) exceeds rows\(16\)"):
+        replayed(make, "ring", 17)
+
+
+def test_a_model_without_exchanges_is_refused(make):
+    model = blocks()
+    bare = replace(model, components=(replace(model.components[0], exchanges=()),))
+    for name, kind in (("ulysses", "key_value"), ("ring", "key_value"), ("tensor", "reduce")):
+        with pytest.raises(
+            InfeasibleError, match=f"equal-blocks has no exchanges.csv with rows of kind {kind}"
+        ):
+            replayed(make, name, 4, model=bare)
+
+
+def test_heads_of_a_unet_are_padded_under_tensor_parallelism(make):
+    """5 heads on 4 devices: the fullest computes 2 of them, 8/5 of an even share."""
+    model = worked()
+    (backbone,) = model.components
+    convolved = [Exchange(0, "halo", 64, 0)] + [
+        replace(e, heads=5) if e.kind == "key_value" else e for e in backbone.exchanges
+    ]
+    unet = replace(model, components=(replace(backbone, exchanges=tuple(convolved)),))
+    even, padded = (replayed(make, "tensor", 4, model=m, cluster=rated(make)).end_s for m in (model, unet))
+    assert padded - even == pytest.approx(LAYERS * ATTENTION_S / 4 * (8 / 5 - 1))
+    with pytest.raises(
+        InfeasibleError, match=r"heads\(5\) of transformer is no multiple of tensor_degree\(8\)"
+    ):
+        replayed(make, "tensor", 8, model=unet, cluster=rated(make))
+    refused = {
+        "ulysses": r"heads\(5\) of transformer is no multiple of ulysses_degree\(4\)",
+        "ring": "sequence parallelism needs a transformer, transformer has 1 convolutions",
+    }
+    for name, message in refused.items():
+        with pytest.raises(InfeasibleError, match=message):
+            replayed(make, name, 4, model=unet, cluster=rated(make))
+
+
+def test_one_gpu_is_the_same_whatever_it_is_called(make):
+    alone = [
+        run_sampling(
+            make_sampler(name, {}), make.sampling(worked(), rated(make), 1, steps=3)
+        ).expected.latency_s
+        for name in ("single", "ulysses", "ring", "tensor")
+    ]
+    assert alone == pytest.approx([3 * LAYERS * (LINEAR_S + ATTENTION_S + MEMORY_S)] * 4)
