@@ -158,23 +158,27 @@ def _add_run(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> Non
 
 
 def _add_sweep(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
-    from sim.sweep import OBJECTIVES
+    from sim.sweep import OBJECTIVES, SAMPLING_OBJECTIVES
 
     sweep = subparsers.add_parser(
         "sweep", help="find the best strategy", description="Find the best strategy."
     )
     add_scenario(sweep, required_strategy=False, shown=shown)
-    sweep.add_argument("--task", choices=("train",), default="train", help="what is swept")
+    sweep.add_argument(
+        "--task",
+        choices=TASKS,
+        help="what is swept (default: sample, where a flag of sampling is given, else train)",
+    )
     sweep.add_argument(
         "--objective",
-        choices=OBJECTIVES,
-        default="throughput",
-        help="what is ranked by; pareto finds all that nothing beats in both throughput and memory",
+        choices=dict.fromkeys(OBJECTIVES + SAMPLING_OBJECTIVES),
+        help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image;"
+        " pareto finds all that nothing beats in both speed and memory",
     )
     sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
     sweep.add_argument("--json", action="store_true", help="print all rows as JSON")
     sweep.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw throughput against memory (.png, .svg, .pdf)"
+        "--plot", type=Path, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
     )
     sweep.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
     sweep.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")

@@ -17,8 +17,10 @@ from profiles.clusters import cluster_names, load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model, model_names
 from sim.flags import class_of, strategy_names
-from sim.scenarios import parameters, sampling_scenario, task, training_scenario
+from sim.scenarios import KIND, named, parameters, sampling_scenario, task, training_scenario
 from strategies.registry import make_sampler, make_strategy
+from strategies.sampling import SamplingScenario
+from strategies.scenario import Scenario
 
 FIGURES: Final = (".png", ".svg", ".pdf")
 
@@ -178,28 +180,26 @@ def _write_plot(sweep: Any, path: Path) -> None:  # noqa: ANN401
     from sim.frames import rows
     from sim.plots import plot_sweep, save_figure
 
-    workload = sweep.scenario.workload
+    workload, drawn = sweep.scenario.workload, ""
+    if isinstance(sweep.scenario, SamplingScenario):
+        drawn = f", {workload.resolution} pixels, {workload.steps} steps"
     title = f"{sweep.scenario.model.title} on {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}"
-    save_figure(plot_sweep(rows(sweep), f"{title}, batch {workload.batch_size}"), path)
+    save_figure(plot_sweep(rows(sweep), f"{title}, batch {workload.batch_size}{drawn}"), path)
     print(f"sim: wrote {path}", file=sys.stderr)
 
 
 def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
-    from sim.experiment import replay_variants
     from sim.frames import check_out, write_rows
     from sim.rankings import print_rows_json, print_sweep
-    from sim.sweep import Sweep, find_points, run_sweep
+    from sim.sweep import run_sweep
     from sim.tables import progress
 
-    scenario = training_scenario(options)
-    name = re.sub(r"[^\w.-]+", "-", scenario.model.name)
-    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
-    out = options.out or Path(f"sweep-{name}-{gpus}gpus-batch{batch}.csv")
-    check_out(out)
     _check_files(options)
-    names = options.strategy.split(",") if options.strategy is not None else None
-    sweep = Sweep(scenario, options.objective, find_points(scenario, names, parameters(options)))
+    scenario = (sampling_scenario if task(options) == "sample" else training_scenario)(options)
+    out = options.out or Path(f"sweep-{_case(scenario)}.csv")
+    check_out(out)
+    sweep = _start_sweep(options, scenario)
     try:
         with _termination_as_interrupt(), progress() as report:
             run_sweep(sweep, report)
@@ -208,18 +208,58 @@ def sweep_command(options: argparse.Namespace) -> int:
         raise
     write_rows(sweep, out)
     print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
-    best = next((p for p in sweep.ranked() if p.status == "simulated"), None)
+    best = sweep.best()
     if best is None:
         print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
-    elif options.plot is not None:
-        _write_plot(sweep, options.plot)
-    if best is not None and best.strategy is not None and (options.trace or options.gantt):
-        _write_variants(options, replay_variants(best.strategy, scenario))
+    else:
+        _draw_sweep(options, sweep, best)
     if options.json:
         print_rows_json(sweep)
     else:
         print_sweep(sweep)
     return 0
+
+
+def _case(scenario: Scenario | SamplingScenario) -> str:
+    """Return what tells the file of a sweep from those of others."""
+    name, gpus = re.sub(r"[^\w.-]+", "-", scenario.model.name), f"{scenario.workload.num_gpus}gpus"
+    batch = f"batch{scenario.workload.batch_size}"
+    if not isinstance(scenario, SamplingScenario):
+        return f"{name}-{gpus}-{batch}"
+    pixels = f"{scenario.workload.resolution}px"
+    return f"{name}-{gpus}-{pixels}" + (f"-{batch}" if scenario.workload.batch_size > 1 else "")
+
+
+def _start_sweep(options: argparse.Namespace, scenario: Any) -> Any:  # noqa: ANN401
+    """Return a sweep with its points.
+
+    Raises:
+        InputError: the sweep cannot rank by what it is asked to, or no strategy has a parameter that is given.
+    """
+    from sim.sweep import Sweep, find_points, objectives
+
+    offered = objectives(scenario)
+    objective = options.objective or offered[0]
+    if objective not in offered:
+        raise InputError(
+            f"--objective is '{objective}', must be one of {', '.join(offered)} in a sweep of {KIND[task(options)]}"
+        )
+    return Sweep(scenario, objective, find_points(scenario, named(options), parameters(options)))
+
+
+def _draw_sweep(options: argparse.Namespace, sweep: Any, best: Any) -> None:  # noqa: ANN401
+    """Write the pictures of a sweep and of its best point that are asked for."""
+    from sim.experiment import replay_variants
+    from sim.sampling import replay_phases
+
+    if options.plot is not None:
+        _write_plot(sweep, options.plot)
+    if not (options.trace or options.gantt):
+        return
+    if isinstance(sweep.scenario, SamplingScenario):
+        _write_phases(options, replay_phases(best.strategy, sweep.scenario.on(best.num_gpus)))
+    else:
+        _write_variants(options, replay_variants(best.strategy, sweep.scenario))
 
 
 def _write_reached(sweep: Any, out: Path) -> None:  # noqa: ANN401

@@ -39,7 +39,17 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
     if as_json:
         print(json.dumps([_model_json(model) for model in models]))
         return
-    table = Table("model", "component", "trained", "layers", "blocks", "parameters", "skips", "measured on")
+    table = Table(
+        "model",
+        "component",
+        "trained",
+        "layers",
+        "blocks",
+        "parameters",
+        "skips",
+        "measured on",
+        "sampled on",
+    )
     for model in models:
         for number, component in enumerate(model.components):
             table.add_row(
@@ -51,8 +61,28 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
                 f"{component.parameters / 1e6:,.1f} M",
                 str(len(component.skips)),
                 ", ".join(device for device, _ in component.times) or "estimated",
+                _sampled_words(model) if component.trainable else "",
             )
-    console().print(table)
+    screen = console()
+    screen.print(table)
+    screen.print(
+        "sampled on several GPUs: an exchanges.csv says what they need of one another; no guidance: one prediction"
+        " per step is the default",
+        soft_wrap=True,
+    )
+
+
+def _sampled_on(model: Model) -> str | None:
+    """Return what draws images with a model: several GPUs where it says what they exchange; None: nothing does."""
+    drawn = model.for_task("sample")
+    if len(drawn.backbones) != 1:
+        return None
+    return "several GPUs" if drawn.components[drawn.backbones[0]].exchanges else "one GPU"
+
+
+def _sampled_words(model: Model) -> str:
+    where = _sampled_on(model)
+    return "-" if where is None else where + (", no guidance" if model.guidance == "none" else "")
 
 
 def _model_json(model: Model) -> dict[str, Any]:
@@ -60,6 +90,8 @@ def _model_json(model: Model) -> dict[str, Any]:
         "name": model.name,
         "title": model.title,
         "source": model.source,
+        "guidance": model.guidance,
+        "sampled_on": _sampled_on(model),
         "components": [
             {
                 "name": component.name,
@@ -68,6 +100,7 @@ def _model_json(model: Model) -> dict[str, Any]:
                 "parameters": component.parameters,
                 "skips": len(component.skips),
                 "measured_on": [device for device, _ in component.times],
+                "exchanges": sorted({exchange.kind for exchange in component.exchanges}),
             }
             for component in model.components
         ],
@@ -152,7 +185,7 @@ def print_result(result: TrainingResult) -> None:
     expected = result.expected
     screen = console()
     screen.print(_title(result.strategy, result.parameters))
-    screen.print(f"{result.model} on {result.num_gpus} GPUs of {result.cluster}, batch {result.batch_size}")
+    screen.print(f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, batch {result.batch_size}")
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in (
         ("iteration", milliseconds(expected.iteration_s)),
@@ -178,7 +211,7 @@ def print_drawing(result: SamplingResult, scenario: SamplingScenario) -> None:
     guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
     images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
     screen.print(
-        f"{result.model} on {result.num_gpus} GPUs of {result.cluster}, {images} of {result.resolution} pixels,"
+        f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, {images} of {result.resolution} pixels,"
         f" {result.steps} steps, {guidance}"
     )
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -246,6 +279,10 @@ def _drawing_stages(result: SamplingResult) -> Table:
     return table
 
 
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
 def _per_backbone(result: TrainingResult) -> str:
     return (
         ""
@@ -308,7 +345,7 @@ def command_of(result: TrainingResult | SamplingResult) -> str:
     }  # fmt: skip
     if isinstance(result, SamplingResult):
         flags |= {"resolution": result.resolution, "steps": result.steps, "guidance": result.guidance}
-    given = {key: value for key, value in (flags | result.options).items() if value is not None}
+    given = {key: value for key, value in (flags | result.options).items() if value not in (None, "")}
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
     return shlex.join(["sim", "run", *words])
 

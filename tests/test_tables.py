@@ -7,8 +7,18 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.experiment import run_training
-from sim.tables import print_clusters, print_models, print_result, print_strategies, progress
-from strategies.registry import all_strategies, make_strategy
+from sim.sampling import run_sampling
+from sim.tables import (
+    command_of,
+    print_clusters,
+    print_drawing,
+    print_models,
+    print_result,
+    print_strategies,
+    progress,
+)
+from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
+from strategies.sampling import SamplingScenario, SamplingWorkload
 from strategies.scenario import Scenario, TrainingWorkload
 
 
@@ -24,21 +34,31 @@ def result(scenario):
 
 def table_rows(text):
     """The cells of the lines that belong to a table."""
-    lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
-    return [[cell.strip() for cell in line.split("│")] for line in lines]
+    lines = [line for line in text.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
 
 
 def test_models_are_shown_with_their_components(capsys):
     print_models([load_model("sd21")], False)
     rows = table_rows(capsys.readouterr().out)
-    assert [row[-7] for row in rows] == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
-    assert rows[2][-6:] == ["yes", "46", "25", "865.9 M", "12", "estimated"]
+    assert [row[1] for row in rows] == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
+    assert rows[2][2:] == ["yes", "46", "25", "865.9 M", "12", "estimated", "several GPUs"]
+    assert rows[3][2:] == ["frozen", "21", "21", "49.5 M", "0", "estimated", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("flux-dev", "several GPUs, no guidance"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
+)
+def test_models_are_shown_with_what_draws_images_with_them(capsys, name, words):
+    print_models([load_model(name)], False)
+    assert words in [row[-1] for row in table_rows(capsys.readouterr().out)]
 
 
 def test_models_as_json_say_what_the_table_says(capsys):
     print_models([load_model("sd21")], True)
     (model,) = json.loads(capsys.readouterr().out)
-    assert list(model) == ["name", "title", "source", "components"]
+    assert list(model) == ["name", "title", "source", "guidance", "sampled_on", "components"]
     assert model["components"][2]["layers"] == 46
 
 
@@ -51,9 +71,9 @@ def test_clusters_are_shown_with_their_links(capsys):
 
 
 def test_strategies_are_shown_with_their_flags(capsys):
-    print_strategies(list(all_strategies().values()), False)
+    print_strategies([*all_strategies().values(), *all_samplers().values()], False)
     text = capsys.readouterr().out
-    for name in all_strategies():
+    for name in (*all_strategies(), *all_samplers()):
         assert f"│ {name} " in text
     assert "--pipeline-degree" in text
 
@@ -72,6 +92,47 @@ def test_a_result_is_shown_with_its_stages(capsys, result):
     assert f"{result.expected.iteration_s * 1e3:,.1f} ms" in text
     assert f"{result.bubble_ratio:.1%}" in text
     assert [row[0] for row in table_rows(text)] == ["0", "1", "2", "3"]
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A scenario of two images, and what pipefusion and the text encoder make of it."""
+    workload = SamplingWorkload(4, 2048, 1024, 5, "none", 2, include=("text_encoder",))
+    scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+    sampler = make_sampler("pipefusion", {"layers": (7, 7, 7, 7), "warmup_steps": 1})
+    return scenario, run_sampling(sampler, scenario)
+
+
+def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
+    scenario, result = drawn
+    print_drawing(result, scenario)
+    text = capsys.readouterr().out
+    assert text.startswith("pipefusion (warmup_steps 1, receive before, layers 7,7,7,7)\n")
+    assert "on 4 GPUs of a100-nvlink-8, 2 images of 1024x2048 pixels, 5 steps, no guidance\n" in text
+    assert f"{result.expected.p2p_bytes / 2e9:,.2f} GB per image by all GPUs together" in text
+    assert f"{4 * result.expected.latency_s / 2:,.2f} GPU-seconds per image" in text
+    assert [row[2] for row in table_rows(text)] == ["0-6", "7-13", "14-20", "21-27"]
+
+
+def test_a_drawing_says_by_how_much_published_latencies_scale_it(capsys, drawn):
+    scenario, result = drawn
+    print_drawing(result, scenario)
+    assert "those of the backbone times" in capsys.readouterr().out
+    unpublished = SamplingScenario.of(load_model("uvit-h"), scenario.cluster, SamplingWorkload(1, 256, 256))
+    print_drawing(run_sampling(make_sampler("single", {}), unpublished), unpublished)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if line.startswith("layer times")] == [
+        ["layer", "times", "estimated"]
+    ]
+
+
+def test_the_command_of_a_drawing_leaves_out_what_is_left_to_the_strategy(drawn):
+    _, result = drawn
+    assert command_of(result) == (
+        "sim run --model pixart --cluster a100-nvlink-8 --gpus 4 --batch-size 2 --strategy pipefusion"
+        " --warmup-steps 1 --receive before --layers 7,7,7,7 --resolution 1024x2048 --steps 5 --guidance none"
+        " --include text_encoder --decode-chunks 1"
+    )
 
 
 def test_progress_is_silent_where_stderr_is_no_terminal(capsys):

@@ -1,0 +1,430 @@
+"""The command line for sampling: a strategy implies its task, results give themselves again, refusals are one line."""
+
+import csv
+import json
+import shlex
+from dataclasses import asdict
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.models import load_model
+from sim.cli import _parser, main
+from sim.sampling import run_sampling
+from sim.scenarios import task
+from strategies.actions import PatchAction, format_order, parse_order
+from strategies.registry import all_samplers, make_sampler
+from strategies.sampling import SamplingScenario, SamplingWorkload
+
+SAMPLERS = list(all_samplers())
+
+RESULT_KEYS = [
+    "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "steps", "guidance",
+    "options", "latency_s", "step_s", "samples_per_s", "gpu_s_per_sample", "bubble_ratio", "exposed_communication_s",
+    "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
+]  # fmt: skip
+OPTION_KEYS = ["include", "decode_chunks"]
+STAGE_KEYS = ["component", "devices", "first_layer", "last_layer", "forward_s", "parameters"]
+
+MACHINE = ("--model", "pixart", "--cluster", "a100-nvlink-8")
+RUN = ("run", *MACHINE, "--gpus", 4, "--steps", 4)
+SWEEP = ("sweep", *MACHINE, "--gpus", 4, "--steps", 4)
+POINTS = {"hybrid": ("--ulysses-degree", 2, "--pipeline-degree", 2), "single": ("--gpus", 1)}
+"""Flags of samplers whose defaults are not of four GPUs."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Every command runs in an empty folder, where it may leave its files."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def sim(capsys):
+    """A function that runs a command and returns its exit code, stdout and stderr."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def ask(sim):
+    """A function that runs a command with --json and returns what it prints."""
+
+    def run(*arguments):
+        code, out, err = sim(*arguments, "--json")
+        assert code == 0, err
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    return run
+
+
+def text_of(value):
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def flags(values):
+    """The flags that give parameters or options back."""
+    return [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", text_of(value))]
+
+
+def again(result):
+    """The command that a result says it came from."""
+    shared = {
+        key: result[key] for key in ("model", "cluster", "batch_size", "resolution", "steps", "guidance")
+    }
+    shared |= {"gpus": result["num_gpus"], "strategy": result["strategy"]}
+    return ["run", *flags({**shared, **result["parameters"], **result["options"]})]
+
+
+def scenario(**workload):
+    asked = {"num_gpus": 4, "height": 1024, "width": 1024, "steps": 4} | workload
+    return SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), SamplingWorkload(**asked))
+
+
+# Results
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_result_has_the_public_keys_and_gives_itself_again(ask, name):
+    result = ask(*RUN, "--strategy", name, *POINTS.get(name, ()))
+    assert list(result) == RESULT_KEYS
+    assert list(result["options"]) == OPTION_KEYS
+    assert all(list(stage) == STAGE_KEYS for stage in result["stages"])
+    assert (result["task"], result["strategy"], result["fits_memory"]) == ("sample", name, True)
+    assert result["parameters"].keys() == asdict(make_sampler(name, {})).keys()
+    assert ask(*again(result)) == result
+
+
+def test_every_option_and_every_parameter_is_given_back(ask):
+    asked = {
+        "resolution": "1280x1920", "steps": 5, "guidance": "parallel", "batch_size": 2,
+        "include": "text_encoder,vae_decoder", "decode_chunks": 3,
+    }  # fmt: skip
+    point = {
+        "pipeline_degree": 2, "patches": 5, "warmup_steps": 0, "receive": "after", "layers": [20, 8],
+    }  # fmt: skip
+    result = ask(*RUN, "--strategy", "pipefusion", *flags(asked), *flags(point))
+    assert result["parameters"] == point
+    assert {**result, **result["options"]}.items() >= asked.items()
+    assert ask(*again(result)) == result
+
+
+def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
+    sampler = make_sampler("pipefusion", {"patches": 8, "warmup_steps": 1})
+    result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8, "--warmup-steps", 1)
+    assert result == json.loads(json.dumps(run_sampling(sampler, scenario()).to_json()))
+
+
+def test_one_number_is_both_sides_and_the_first_of_two_is_the_width(ask):
+    def size(text):
+        result = ask(*RUN, "--strategy", "ring", "--resolution", text)
+        return result["resolution"], result["latency_s"]
+
+    def simulated(width, height):
+        return run_sampling(make_sampler("ring", {}), scenario(width=width, height=height)).expected.latency_s
+
+    assert size("2048") == size("2048x2048") == ("2048", simulated(2048, 2048))
+    assert size("1280x1920") == ("1280x1920", simulated(1280, 1920))
+
+
+def test_the_defaults_are_a_node_of_p4de_and_what_the_model_says(ask):
+    result = ask("run", "--model", "pixart", "--strategy", "ring")
+    shown = [result[key] for key in ("cluster", "num_gpus", "batch_size", "resolution", "steps", "guidance")]
+    assert shown == ["p4de", 8, 1, "1024", 20, "batch"]
+    assert result["options"] == {"include": "", "decode_chunks": 1}
+    assert ask("run", "--model", "flux-dev", "--strategy", "ring")["guidance"] == "none"
+    assert ask("run", "--model", "sd21", "--strategy", "sync-patch")["resolution"] == "512"
+
+
+def test_a_single_gpu_is_the_default_of_single(ask):
+    assert ask("run", *MACHINE, "--strategy", "single")["num_gpus"] == 1
+
+
+def test_none_is_the_value_of_what_is_left_to_the_strategy(ask):
+    left = ask(*RUN, "--strategy", "pipefusion", "--patches", "none", "--layers", "none")
+    assert left == ask(*RUN, "--strategy", "pipefusion")
+    assert left["parameters"]["layers"] is None
+
+
+def test_a_person_reads_where_the_time_goes(sim, ask):
+    result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8)
+    code, out, err = sim(*RUN, "--strategy", "pipefusion", "--patches", 8)
+    assert (code, err) == (0, "")
+    lines = {line[:22].strip(): line[22:].strip() for line in out.splitlines() if "  " in line}
+    assert out.startswith("pipefusion (patches 8, warmup_steps 2, receive before)\n")
+    assert "pixart on 4 GPUs of a100-nvlink-8, 1 image of 1024 pixels, 4 steps, guidance batch" in out
+    assert f"{result['latency_s'] * 1e3:,.1f} ms" in out
+    assert f"{result['samples_per_s']:,.3f} images/s" in out
+    idle_s = result["bubble_ratio"] * result["latency_s"]
+    waiting_s = result["exposed_communication_s"]
+    for name, seconds in (
+        ("compute", result["latency_s"] - idle_s),
+        ("exposed communication", waiting_s),
+        ("idle otherwise", idle_s - waiting_s),
+    ):
+        share = seconds / result["latency_s"]
+        assert lines[name] == f"{seconds * 1e3:,.1f} ms, {share:.1%} of the latency"
+    assert f"{result['p2p_bytes'] / 1e9:,.2f} GB per image" in lines["sent point to point"]
+    assert "estimated" in lines["layer times"]
+    assert [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")] == list("0123")
+
+
+def test_a_point_that_does_not_fit_warns_by_how_much(sim):
+    code, out, err = sim(
+        "run", "--model", "flux-dev", "--cluster", "l20-pcie-8", "--strategy", "ring", "--batch-size", 64,
+        "--resolution", 4096, "--steps", 2, "--json",
+    )  # fmt: skip
+    assert (code, json.loads(out)["fits_memory"]) == (0, False)
+    assert err.startswith("sim: warning: ring does not fit: needs ")
+    assert err.count("\n") == 1
+
+
+# Files and schedules
+
+
+def test_each_phase_has_its_own_files_and_the_steady_steps_the_name_itself(sim, elsewhere):
+    included = ("--include", "text_encoder,vae_decoder")
+    code, _, err = sim(*RUN, "--strategy", "distrifusion", *included, "--trace", "t.json", "--json")
+    names = ["t-encode.json", "t-warm-up.json", "t.json", "t-decode.json"]
+    assert (code, err) == (0, "".join(f"sim: wrote {name}\n" for name in names))
+    steady = json.loads((elsewhere / "t.json").read_text())["traceEvents"]
+    steps = {event["args"]["step"] for event in steady if event.get("cat") == "forward"}
+    assert steps == {3}
+
+
+def test_a_pipeline_of_patches_is_one_phase_and_one_picture(sim, elsewhere):
+    code, _, err = sim(*RUN, "--strategy", "pipefusion", "--gantt", "g.svg", "--json")
+    assert (code, err) == (0, "sim: wrote g.svg\n")
+    assert (elsewhere / "g.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_a_schedule_names_stage_patch_and_step_and_reads_back(sim):
+    code, out, err = sim("schedule", *RUN[1:], "--strategy", "pipefusion", "--patches", 2)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1] == "1P0@0 1P0@1 1P0@2 1P1@2 1P0@3 1P1@3"
+    order = make_sampler("pipefusion", {"patches": 2}).plan(scenario()).order
+    assert parse_order(out) == order
+    assert out == format_order(order)
+
+
+def test_a_schedule_shows_the_frozen_components_that_are_included(sim):
+    code, out, _ = sim("schedule", *RUN[1:], "--strategy", "ring", "--include", "text_encoder,vae_decoder")
+    first, *_, last = parse_order(out)
+    encoder = [action for action in first if not isinstance(action, PatchAction)]
+    assert code == 0
+    assert {action.component for action in encoder[:24]} == {0}
+    assert {action.component for action in encoder[24:]} == {2}
+    assert all(isinstance(action, PatchAction) for action in last[24:])
+
+
+# Sweeps
+
+
+def test_a_sampling_option_makes_it_a_sweep_over_samplers(sim, ask, elsewhere):
+    code, out, err = sim(*SWEEP, "--resolution", 2048, "--json")
+    rows = json.loads(out)
+    assert (code, err) == (0, f"sim: wrote {len(rows)} rows to sweep-pixart-4gpus-2048px.csv\n")
+    assert {row["task"] for row in rows} == {"sample"}
+    assert {row["strategy"] for row in rows} == set(SAMPLERS)
+    with (elsewhere / "sweep-pixart-4gpus-2048px.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line, row in zip(lines, rows, strict=True):
+        for key in ("status", "strategy", "num_gpus", "latency_s", "bound_s", "reason"):
+            assert line.get(key, "") == str(row.get(key, ""))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tasks"),
+    [
+        (("--task", "sample"), {"sample"}),
+        (("--strategy", "ring,usp"), {"sample"}),
+        (("--patches", 4), {"sample"}),
+        (("--strategy", "ddp"), {"train"}),
+        (("--task", "train", "--strategy", "ddp"), {"train"}),
+        (("--micro-batches", 4, "--strategy", "1f1b"), {"train"}),
+    ],
+)
+def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
+    rows = ask("sweep", "--model", "pixart", "--gpus", 2, *arguments)
+    assert {row["task"] for row in rows} == tasks
+
+
+def test_without_anything_of_sampling_a_sweep_trains():
+    arguments = ["sweep", "--model", "pixart", "--pipeline-degree", "2"]
+    assert task(_parser(arguments).parse_args(arguments)) == "train"
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"),
+    [("latency", "latency_s"), ("memory", "peak_memory_bytes"), ("cost", "gpu_s_per_sample")],
+)
+def test_a_sweep_ranks_by_its_objective(ask, objective, key):
+    rows = ask(*SWEEP, "--strategy", "ring,single,pipefusion", "--objective", objective)
+    values = [row[key] for row in rows if row["status"] == "simulated"]
+    assert values == sorted(values)
+    assert len(values) > 2
+
+
+def test_a_sweep_ranks_by_latency_unless_told_otherwise(ask):
+    assert ask(*SWEEP, "--strategy", "ring,tensor") == ask(
+        *SWEEP, "--strategy", "ring,tensor", "--objective", "latency"
+    )
+
+
+def test_simulated_rows_of_a_sweep_give_themselves_again(ask):
+    rows = [row for row in ask(*SWEEP, "--guidance", "parallel") if row["status"] == "simulated"]
+    chosen = {row["strategy"]: row for row in reversed(rows)}  # the best of each strategy
+    for row in [*chosen.values(), rows[-1]]:
+        result = {key: row[key] for key in RESULT_KEYS}
+        assert ask(*again(result)) == result
+
+
+def test_the_winner_says_how_to_have_it_again_and_leaves_its_trace(sim, ask, elsewhere):
+    code, out, err = sim(*SWEEP, "--strategy", "pipefusion,single", "--trace", "best.json")
+    assert code == 0
+    assert "sim: wrote best.json\n" in err
+    (line,) = [line for line in out.splitlines() if line.startswith("again: sim ")]
+    best = ask(*SWEEP, "--strategy", "pipefusion,single")[0]
+    repeated = ask(*shlex.split(line.removeprefix("again: sim ")))
+    assert (repeated["strategy"], repeated["latency_s"]) == ("pipefusion", best["latency_s"])
+    trace = json.loads((elsewhere / "best.json").read_text())
+    ends = [event["ts"] + event["dur"] for event in trace["traceEvents"] if event.get("cat") == "forward"]
+    assert max(ends) == pytest.approx(best["latency_s"] * 1e6)
+
+
+def test_a_sweep_draws_speed_against_memory(sim, elsewhere):
+    code, _, err = sim(*SWEEP, "--strategy", "ring,single", "--objective", "pareto", "--plot", "front.svg")
+    assert code == 0
+    assert "sim: wrote front.svg\n" in err
+    assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+# What there is
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_help_of_a_sampler_shows_only_what_applies(capsys, name):
+    assert main(["run", "--strategy", name, "--help"]) == 0
+    text = capsys.readouterr().out
+    for parameter in asdict(make_sampler(name, {})):
+        assert f"--{parameter.replace('_', '-')} " in text
+    assert "--resolution PIXELS" in text
+    for flag in ("--memory-recipe", "--self-conditioning", "--micro-batches", "32 per GPU"):
+        assert flag not in text
+
+
+def test_the_help_of_a_strategy_that_trains_has_nothing_of_sampling(capsys):
+    assert main(["run", "--strategy", "1f1b", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--memory-recipe" in text
+    for flag in ("--resolution", "--steps", "--guidance", "--patches", "images"):
+        assert flag not in text
+
+
+def test_models_say_what_draws_images_with_them(ask):
+    models = {model["name"]: model for model in ask("models")}
+    assert (models["pixart"]["sampled_on"], models["pixart"]["guidance"]) == ("several GPUs", "batch")
+    assert (models["flux-dev"]["sampled_on"], models["flux-dev"]["guidance"]) == ("several GPUs", "none")
+    assert models["controlnet"]["sampled_on"] == "one GPU"
+    assert models["cdm-lsun"]["sampled_on"] is None
+    unet = next(part for part in models["sdxl"]["components"] if part["trainable"])
+    assert unet["exchanges"] == ["halo", "key_value", "reduce", "statistics"]
+
+
+# Refusals
+
+PIXART = "run --model pixart --cluster a100-nvlink-8"
+
+REFUSED = [
+    # the other task's flags
+    (f"{PIXART} --strategy ring --memory-recipe pulse", "--memory-recipe is of training, ring draws images"),
+    (f"{PIXART} --strategy ring --placement data-inner", "--placement is of training, ring draws images"),
+    (f"{PIXART} --strategy ddp --steps 20", "--steps is of sampling, ddp trains"),
+    (f"{PIXART} --strategy ddp --include vae_decoder", "--include is of sampling, ddp trains"),
+    ("schedule --strategy 1f1b --resolution 64", "--resolution is of sampling, 1f1b trains"),
+    ("sweep --model pixart --task train --steps 5", "--steps is of sampling, --task is train"),
+    ("sweep --model pixart --task sample --checkpointing full", "--checkpointing is of training, --task is sample"),
+    ("sweep --model pixart --steps 5 --checkpointing full", "--checkpointing is of training, --steps of sampling"),
+    ("sweep --model pixart --strategy ddp,ring", "--strategy names ddp, which trains, and ring, which draws images"),
+    ("sweep --model pixart --strategy ddp --task sample", "--task is sample, but ddp trains"),
+    ("sweep --model pixart --strategy ring --task train", "--task is train, but ring draws images"),
+    ("sweep --model pixart --strategy ring,nope", "unknown strategy 'nope'; choose from 1f1b, "),
+    ("sweep --model pixart --patches 4 --micro-batches 4", "no strategy of this sweep has the parameter --micro-"),
+    (
+        "sweep --model pixart --objective cost",
+        "--objective is 'cost', must be one of throughput, latency, memory, pareto in a sweep of training",
+    ),
+    ("tune --model pixart --steps 5", "unknown flag --steps; choose from "),
+    # another strategy's parameters
+    (
+        f"{PIXART} --strategy pipefusion --micro-batches 4",
+        "pipefusion has no parameter --micro-batches; it has --pipeline-degree, --patches, --warmup-steps, --receive, ",
+    ),
+    (f"{PIXART} --strategy ring --patches 4", "ring has no parameter --patches; it has none"),
+    # values
+    (f"{PIXART} --strategy ring --resolution abc", "--resolution is 'abc', must be pixels such as 1024, or width x "),
+    (f"{PIXART} --strategy ring --resolution 1024x", "--resolution is '1024x', must be pixels such as 1024, or width "),
+    (f"{PIXART} --strategy ring --resolution 1x2x3", "--resolution is '1x2x3', must be pixels such as 1024, or width "),
+    (f"{PIXART} --strategy ring --resolution 0", "--resolution is 0, must be at least 1"),
+    (f"{PIXART} --strategy ring --resolution -1024", "--resolution is -1024, must be at least 1"),
+    (f"{PIXART} --strategy ring --resolution 1024x0", "--resolution is 0, must be at least 1"),
+    (f"{PIXART} --strategy ring --resolution 1000000", "--resolution is 1000000, must be at most 65536"),
+    (
+        f"{PIXART} --strategy ring --resolution 1024x1000",
+        "--resolution is 1024x1000, but height(1000) is no multiple of 16, the pixels along a token of transformer",
+    ),
+    (f"{PIXART} --strategy ring --steps 0", "--steps is 0, must be at least 1"),
+    (f"{PIXART} --strategy ring --steps x", "--steps is 'x', must be an integer"),
+    (f"{PIXART} --strategy ring --batch-size 0", "--batch-size is 0, must be at least 1"),
+    (f"{PIXART} --strategy ring --guidance some", "--guidance is 'some', must be one of none, batch, parallel"),
+    (f"{PIXART} --strategy ring --decode-chunks 0", "--decode-chunks is 0, must be at least 1"),
+    (
+        f"{PIXART} --strategy ring --include text_encoder,nope",
+        "--include names 'nope', the frozen components of pixart are text_encoder, vae_decoder",
+    ),
+    (f"{PIXART} --strategy pipefusion --layers 7,x", "--layers is '7,x', must be integers with commas between them"),
+    (f"{PIXART} --strategy pipefusion --layers 1000000", "--layers is 1000000, must be at most 65536"),
+    (f"{PIXART} --strategy pipefusion --layers 29,-1", "--layers is -1, must be at least 0"),
+    (f"{PIXART} --strategy pipefusion --patches 0", "--patches is 0, must be at least 1"),
+    (f"{PIXART} --strategy pipefusion --warmup-steps none", "--warmup-steps is 'none', must be an integer"),
+    # points that do not exist
+    (
+        f"{PIXART} --strategy pipefusion --layers 7,7",
+        "layers(7,7) are 2 stages of 14 layers, not pipeline_degree(8) of 28",
+    ),
+    (f"{PIXART} --strategy ulysses --gpus 3", "heads(16) of transformer is no multiple of ulysses_degree(3)"),
+    (f"{PIXART} --strategy usp", "ulysses_degree(2) * ring_degree(2) = 4 are not gpus(8)"),
+    (f"{PIXART} --strategy hybrid --pipeline-degree 3", "pipeline_degree(3) = 3 do not divide gpus(8)"),
+    (f"{PIXART} --strategy single --gpus 4", "runs on one GPU, not on gpus(4)"),
+    (f"{PIXART} --strategy pipefusion --patches 65", "patches(65) exceeds rows(64) of transformer at 1024"),
+    (f"{PIXART} --strategy distrifusion --gpus 6", "gpus(6) is not a power of two"),
+    (f"{PIXART} --strategy pipefusion --steps 4 --warmup-steps 5", "warmup_steps(5) exceeds steps(4)"),
+    (f"{PIXART} --strategy distrifusion --steps 4 --warmup-steps 5", "warmup_steps(5) exceeds steps(4)"),
+    ("run --model sd21 --strategy pipefusion", "a pipeline of patches needs a transformer, unet has "),
+    ("run --model cdm-lsun --strategy single", "needs one backbone, the model has 2 (unet_64, unet_128)"),
+    (f"{PIXART} --strategy hybrid --gpus 2 --guidance none --guidance-degree 2", "guidance_degree(2) is not 1, "),
+    (f"{PIXART} --strategy ring --gpus 16", "--gpus is 16, but cluster a100-nvlink-8 has at most "),
+    # schedules
+    (
+        "schedule --model pixart --strategy pipefusion --format torch",
+        "--format is 'torch', which has no word for patches, and pipefusion draws images",
+    ),
+    ("schedule --strategy pipefusion", "the order of pipefusion depends on the model: give --model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "problem"), REFUSED, ids=[arguments for arguments, _ in REFUSED])
+def test_what_the_user_can_mend_is_one_line(sim, elsewhere, arguments, problem):
+    code, out, err = sim(*arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith(f"sim: error: {problem}")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert not list(elsewhere.iterdir())
