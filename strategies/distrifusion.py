@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
@@ -10,6 +10,9 @@ from strategies.patch_parallel import DISPLACED, SYNCHRONOUS, Patches
 from strategies.plan import Plan
 from strategies.sampler import Phase, alike_phases, check_warmup
 from strategies.sampling import SamplingScenario
+
+BUNDLED: Final = 60
+"""Source: its released code, for SDXL; the port to transformers in PipeFusion's launches every gather alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class DistriFusion:
     summary: ClassVar[str] = "displaced patches with asynchronous gathers"
 
     warmup_steps: int = fields.warmup_steps()
-    gather_layers: int = fields.parameter(60, "exchanging layers whose gathers are launched together")
+    gather_layers: int = fields.parameter(BUNDLED, "exchanging layers whose gathers are launched together")
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Return the plan of a run."""
@@ -49,8 +52,9 @@ class DistriFusion:
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Yield the default warm-up and bundles, or as many warm-up steps as the run has."""
-        yield cls(min(2, scenario.workload.steps))
+        """Yield gathers in bundles, as on U-Nets, and one by one; at most as many warm-up steps as the run has."""
+        for gather_layers in (BUNDLED, 1):
+            yield cls(min(2, scenario.workload.steps), gather_layers)
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""

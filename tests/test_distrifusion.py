@@ -1,0 +1,224 @@
+"""DistriFusion, synchronous and independent patches: closed forms of their steps, their gathers and their memory.
+
+C seconds of compute and G of gathers in a step on each of n devices, over L exchanging layers; s the factor by which
+a gather slows compute down beside it.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.components import Exchange
+from profiles.errors import InfeasibleError
+from profiles.models import load_model
+from profiles.synthetic import equal_blocks_transformer
+from sim.engine import simulate
+from sim.memory import peak_memory_bytes
+from sim.sampling import run_sampling
+from strategies.distrifusion import DistriFusion
+from strategies.patch_parallel import DISPLACED, SYNCHRONOUS, Patches
+from strategies.registry import make_sampler
+from strategies.sampling import SamplingScenario, SamplingWorkload
+
+LAYERS, LAYER_S = 6, 0.4
+ROWS, HIDDEN = 16, 64
+HIDDEN_BYTES = 2.0 * ROWS**2 * HIDDEN
+LATENT_BYTES = 2.0 * 4 * (2 * ROWS) ** 2
+GPUS = 4
+
+
+def blocks(**rest):
+    return equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN, **rest)
+
+
+def linked(make, bandwidth, slowdown=1.0):
+    return make.cluster(make.link("nvswitch", bandwidth), slowdown=slowdown)
+
+
+def gather_s(size_bytes, bandwidth):
+    return (GPUS - 1) / GPUS * size_bytes / bandwidth
+
+
+def ran(make, sampler, cluster, *, model=None, gpus=GPUS, **workload):
+    return run_sampling(
+        sampler, make.sampling(model or blocks(), cluster, gpus, **{"steps": 4, **workload})
+    ).expected
+
+
+FAST, SLOW = 4e6, 2e5
+"""Bytes per second at which a layer's gather is shorter, or longer, than its compute."""
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.6])
+@pytest.mark.parametrize("bundle", [1, 2, 3, 6, 60])
+@pytest.mark.parametrize("bandwidth", [FAST, SLOW])
+def test_a_displaced_step_takes_its_slowed_compute_or_its_chain_of_gathers(make, bandwidth, bundle, slowdown):
+    """The gathers of a bundle start once its layers are computed, one after the other; at the end of the step all meet.
+
+    Compute-bound: all but the first bundle run beside the gather before; bound by gathers: all but the first wait.
+    """
+    bundles = max(1, LAYERS // bundle)
+    compute_s = LAYERS * LAYER_S / GPUS / bundles
+    gathers_s = gather_s(2 * HIDDEN_BYTES * LAYERS / bundles, bandwidth)
+    beside_s = compute_s + gathers_s * (1 - 1 / slowdown)
+    if bandwidth == FAST:
+        assert gathers_s < compute_s
+        chain_s = compute_s + (bundles - 1) * beside_s + gathers_s
+    else:
+        assert gathers_s > compute_s * slowdown
+        chain_s = compute_s + bundles * gathers_s
+    drawing = ran(make, DistriFusion(1, bundle), linked(make, bandwidth, slowdown))
+    assert drawing.step_s == pytest.approx(chain_s + gather_s(LATENT_BYTES, bandwidth))
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.6])
+def test_a_synchronous_step_pays_every_gather(make, slowdown):
+    cluster = linked(make, FAST, slowdown)
+    step_s = (
+        LAYERS * LAYER_S / GPUS + gather_s(2 * HIDDEN_BYTES * LAYERS, FAST) + gather_s(LATENT_BYTES, FAST)
+    )
+    for sampler in (DistriFusion(4), make_sampler("sync-patch", {})):
+        assert ran(make, sampler, cluster).latency_s == pytest.approx(4 * step_s)
+
+
+def test_independent_patches_gather_only_the_prediction(make):
+    step_s = LAYERS * LAYER_S / GPUS + gather_s(LATENT_BYTES, FAST)
+    assert ran(make, make_sampler("naive-patch", {}), linked(make, FAST)).latency_s == pytest.approx(
+        4 * step_s
+    )
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3, 4])
+def test_as_many_steps_are_synchronous_as_asked_for(make, warmup):
+    cluster = linked(make, FAST)
+    synchronous, displaced = (ran(make, DistriFusion(w, 1), cluster).latency_s / 4 for w in (4, 0))
+    assert displaced < 0.95 * synchronous
+    expected_s = warmup * synchronous + (4 - warmup) * displaced
+    assert ran(make, DistriFusion(warmup, 1), cluster).latency_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 2.0])
+def test_gathers_hide_where_compute_is_long_and_are_not_slowed(make, slowdown):
+    """At most one bundle of six is exposed; slowed compute pays for the others beside it."""
+    cluster = linked(make, FAST, slowdown)
+    free_s = ran(make, DistriFusion(0, 1), make.cluster()).step_s
+    sync_s = ran(make, DistriFusion(4), cluster).step_s
+    hidden = (sync_s - ran(make, DistriFusion(0, 1), cluster).step_s) / (sync_s - free_s)
+    output = gather_s(LATENT_BYTES, FAST) / (sync_s - free_s)
+    assert hidden == pytest.approx((1 - output) * 5 / 6 / slowdown)
+
+
+@pytest.mark.parametrize(("bundle", "launches"), [(1, 6), (2, 3), (4, 2), (6, 1), (60, 1)])
+def test_gathers_are_launched_in_bundles(make, bundle, launches):
+    scenario = make.sampling(blocks(), make.cluster(), GPUS, steps=1)
+    plan = DistriFusion(0, bundle).plan(scenario)
+    *gathers, output = plan.collectives
+    assert [g.size_bytes for g in gathers] == [
+        2 * HIDDEN_BYTES * min(bundle, LAYERS - i * bundle) for i in range(launches)
+    ]
+    assert output.size_bytes == LATENT_BYTES
+
+
+def test_each_bundle_of_layers_reads_what_it_gathered_in_the_step_before(make):
+    scenario = make.sampling(blocks(), linked(make, SLOW), GPUS, steps=4)
+    plan = DistriFusion(1, 2).plan(scenario)
+    made = {t: number for number, c in enumerate(plan.collectives) for t in c.writes}
+    first = LAYERS + 1
+    """Collectives of the synchronous step."""
+    for ops in plan.ops:
+        displaced = [op for op in ops if op.action.step > 0 and op.duration_s]
+        for number, op in enumerate(displaced):
+            step, bundle = divmod(number, 3)
+            read = {made[t] for t in op.reads}
+            stale = {first + 4 * (step - 1) + bundle} if step else set()  # three bundles and the output
+            output = {first - 1 + 4 * step} if bundle == 0 else set()
+            assert read == stale | output
+
+
+def test_sdxl_launches_60_and_60_and_35(make):
+    workload = SamplingWorkload(8, 1024, 1024, steps=1, guidance="none")
+    scenario = SamplingScenario.of(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
+    patches = Patches.of(scenario)
+    sizes = [size for _, size in patches._between_exchanges() if size]
+    assert len(sizes) == 155
+    launched = [size for _, size in patches._pieces(DISPLACED)]
+    assert launched == pytest.approx([sum(sizes[:60]), sum(sizes[60:120]), sum(sizes[120:])])
+    kinds = Counter(e.kind for e in scenario.backbone.exchanges)
+    assert (kinds["halo"], kinds["key_value"], kinds["statistics"]) == (39, 70, 46)
+
+
+def test_compute_is_the_same_in_steps_of_either_kind(make):
+    patches = Patches.of(make.sampling(blocks(text_tokens=64), make.cluster(), GPUS))
+    seconds = [sum(seconds for seconds, _ in patches._pieces(kind)) for kind in (SYNCHRONOUS, DISPLACED)]
+    text = 64 / (ROWS**2 + 64)
+    assert seconds == pytest.approx([LAYERS * LAYER_S * ((1 - text) / GPUS + text)] * 2)
+
+
+@pytest.mark.parametrize("kind", ["halo", "statistics", "key_value"])
+def test_every_kind_of_exchange_is_gathered_from_all_devices(make, kind):
+    """Halos grow with the width and, like statistics, with the devices; keys and values with the pixels."""
+    model = blocks()
+    (transformer,) = model.components
+    exchanges = (Exchange(0, "key_value", 1000, 8), Exchange(2, kind, 100, 8))
+    model = replace(model, components=(replace(transformer, exchanges=exchanges),))
+    size = {}
+    for gpus in (2, 4):
+        for width in (256, 512):
+            scenario = make.sampling(model, make.cluster(), gpus, guidance="batch", width=width)
+            size[gpus, width] = Patches.of(scenario).gathered_bytes(exchanges[1])
+    one = 2 * 2 * 100
+    assert [size[2, 256], size[4, 256], size[2, 512]] == {
+        "halo": [2 * one, 4 * one, 2 * 2 * one],
+        "statistics": [2 * one, 4 * one, 2 * one],
+        "key_value": [one, one, 2 * one],
+    }[kind]
+
+
+def test_keys_and_values_of_all_layers_do_not_shrink_with_the_devices(make):
+    held = []
+    for gpus in (2, 4, 8):
+        scenario = make.sampling(blocks(), make.cluster(), gpus, steps=3, guidance="batch")
+        trace = simulate(DistriFusion(1).plan(scenario))
+        buffers = [dict(row) for row in trace.plan.resident]
+        assert {row["keys and values"] for row in buffers} == {2 * 2 * HIDDEN_BYTES * LAYERS}
+        held.append(peak_memory_bytes(trace).max())
+        synchronous = simulate(DistriFusion(3).plan(scenario)).plan.resident
+        assert all("keys and values" not in dict(row) for row in synchronous)
+    assert held[0] == pytest.approx(held[1]) == pytest.approx(held[2])
+
+
+def test_guidance_in_parallel_gathers_in_each_group_and_the_prediction_over_all(make):
+    scenario = make.sampling(blocks(), make.cluster(), 8, steps=2, guidance="parallel")
+    plan = DistriFusion(1).plan(scenario)
+    found = Counter((c.devices, c.size_bytes) for c in plan.collectives)
+    groups = (tuple(range(4)), tuple(range(4, 8)))
+    assert found == {
+        **{(group, 2 * HIDDEN_BYTES): LAYERS for group in groups},
+        **{(group, 2 * HIDDEN_BYTES * LAYERS): 1 for group in groups},
+        (tuple(range(8)), 2 * LATENT_BYTES): 2,
+    }
+
+
+def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
+    unet = load_model("sdxl")
+    for gpus, model, message in (
+        (3, blocks(), r"gpus\(3\) is not a power of two"),
+        (32, blocks(), r"patches\(32\) exceed rows\(16\) of transformer at 256"),
+        (1, blocks(), r"gpus\(1\) is no multiple of guidance_degree\(2\)"),
+    ):
+        scenario = make.sampling(model, make.cluster(), gpus, guidance="parallel" if gpus == 1 else "none")
+        with pytest.raises(InfeasibleError, match=message):
+            DistriFusion(1).plan(scenario)
+    workload = SamplingWorkload(8, 1024 + 64, 1024, steps=3)
+    scenario = SamplingScenario.of(unet, load_cluster("a100-nvlink-8"), workload)
+    with pytest.raises(
+        InfeasibleError, match=r"rows\(\d+\) / 2\^levels\(2\) of unet is no multiple of patches\(8\)"
+    ):
+        DistriFusion(1).plan(scenario)
+
+
+def test_bundles_as_released_and_none_are_offered(make):
+    scenario = make.sampling(blocks(), make.cluster(), GPUS, steps=4)
+    assert list(DistriFusion.candidates(scenario)) == [DistriFusion(2, 60), DistriFusion(2, 1)]
