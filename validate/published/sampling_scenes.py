@@ -220,10 +220,10 @@ def _cluster(name: str) -> Cluster:
 
 
 def without_communication(cluster: Cluster) -> Cluster:
-    """Return a cluster with free links, beside whose collectives compute is not slower."""
+    """Return a cluster with free links, on which nothing takes time but compute."""
     free = Collectives(0.0, cluster.collectives.efficiency, cluster.collectives.nodes)
     inter = None if cluster.inter_node is None else FREE_LINK
-    return replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free, overlap_slowdown=1.0)
+    return replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
 
 
 def describe(sampler: Sampler, place: Place) -> str:
