@@ -16,6 +16,7 @@ from strategies.distrifusion import DistriFusion
 from strategies.hybrid import Hybrid
 from strategies.naive_patch import NaivePatch
 from strategies.pipefusion import PipeFusion
+from strategies.registry import all_samplers, make_sampler
 from strategies.ring import Ring
 from strategies.sampler import Sampler
 from strategies.sampling import SamplingScenario
@@ -160,11 +161,19 @@ def _best(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
         yield replace(product, warmup_steps=warmup, receive="after")
 
 
+def _paradigms(_row: SamplingRow, _scenario: SamplingScenario) -> Iterator[Sampler]:
+    """Yield parallel sampling with its defaults, where there is such a strategy; it takes iterations as published."""
+    if "paradigms" not in all_samplers():
+        raise Uncovered("parallel sampling of several steps is no strategy here")
+    yield make_sampler("paradigms", {})
+
+
 Reader = Callable[[SamplingRow, SamplingScenario], Iterator[Sampler]]
 READERS: Final[Mapping[str, Reader]] = {
     "distrifusion": _distrifusion,
     "distrifusion+cfg split": _distrifusion,
     "hybrid(best)": _best,
+    "paradigms": _paradigms,
     "patch_parallel_no_comm": _displaced,
     "pipefusion": _pipefusion,
     "usp": _usp,
