@@ -73,7 +73,6 @@ def run_command(options: argparse.Namespace) -> int:
 
 def _run_strategy(options: argparse.Namespace) -> int:
     from sim.experiment import bound, replay_variants, summarize
-    from sim.tables import print_result
     from strategies.strategy import Remarking
 
     _check_files(options)
@@ -90,13 +89,14 @@ def _run_strategy(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
+        from sim.tables import print_result
+
         print_result(result)
     return 0
 
 
 def _run_sampler(options: argparse.Namespace) -> int:
     from sim.sampling import replay_phases, summarize
-    from sim.tables import print_drawing
 
     _check_files(options)
     scenario = sampling_scenario(options)
@@ -109,6 +109,8 @@ def _run_sampler(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
+        from sim.tables import print_drawing
+
         print_drawing(result, scenario)
     return 0
 

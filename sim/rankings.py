@@ -10,8 +10,7 @@ from rich.console import Console
 
 from sim.frames import rows
 from sim.points import Point, seconds, task
-from sim.sampling import SamplingResult
-from sim.sampling_rankings import again, strategies_table, top_table
+from sim.sampling_rankings import strategies_table, top_table
 from sim.standings import held_fixed
 from sim.sweep import Sweep
 from sim.tables import command_of, console
@@ -97,6 +96,4 @@ def _beside(sweep: Sweep, best: Point) -> str:
 def command(point: Point) -> str:
     """Return the command line that gives a simulated point again."""
     assert point.result is not None
-    if isinstance(point.result, SamplingResult):
-        return again(point.result)
     return command_of(point.result)

@@ -1,6 +1,5 @@
 """The tables of a sampling sweep: the best of each method, and the best of all."""
 
-import shlex
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -64,23 +63,3 @@ def _degrees(parameters: dict[str, Any]) -> str:
         (key.removesuffix("_degree"), value) for key, value in parameters.items() if key.endswith("_degree")
     )
     return ", ".join(f"{name} {value}" for name, value in named if value is not None and value > 1) or "-"
-
-
-def again(result: SamplingResult) -> str:
-    """Return the command line that gives a result again."""
-    flags = {
-        "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
-        "batch_size": result.batch_size, "resolution": result.resolution, "steps": result.steps,
-        "guidance": result.guidance, "strategy": result.strategy, **result.parameters, **result.options,
-    }  # fmt: skip
-    words = [
-        word
-        for key, value in flags.items()
-        if value is not None and value != ""
-        for word in (f"--{key.replace('_', '-')}", _flag(value))
-    ]
-    return shlex.join(["sim", "run", *words])
-
-
-def _flag(value: Any) -> str:  # noqa: ANN401
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
