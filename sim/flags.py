@@ -155,6 +155,8 @@ def add_parameters(parser: argparse.ArgumentParser, names: Sequence[str]) -> Non
 def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
     if isinstance(item.default, str):
         return str
+    if isinstance(item.default, float):
+        return number
     one = integers if item.metadata.get("list") else small_integer
     return _or_none(one) if item.default is None else one
 

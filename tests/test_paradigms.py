@@ -1,0 +1,141 @@
+"""ParaDiGMS: windows of steps, published counts, and what an iteration takes."""
+
+from math import ceil
+
+import pytest
+
+from profiles.errors import InfeasibleError
+from profiles.synthetic import equal_blocks_transformer
+from sim.cli import main
+from sim.engine import simulate
+from sim.memory import peak_memory_bytes
+from sim.sampling import run_sampling
+from strategies.paradigms import COUNTS, ParaDiGMS
+from strategies.registry import make_sampler
+
+LAYERS, LAYER_S = 4, 0.1
+
+
+def sampling(make, gpus=8, steps=50, link=None, call_s=0.0, **workload):
+    cluster = make.cluster(link or make.link("ideal"), devices_per_node=8, call_s=call_s)
+    return make.sampling(equal_blocks_transformer(LAYERS, LAYER_S), cluster, gpus, steps=steps, **workload)
+
+
+@pytest.mark.parametrize(
+    ("steps", "window", "iterations"),
+    [(25, 8, 14), (50, 8, 13), (200, 27, 16), (1000, 47, 44)],
+)
+def test_published_runs_take_their_published_iterations(make, steps, window, iterations):
+    """Printed are 16 and 44; 657 and 721 T of MACs are 97 and 107 evaluations of 6.763 T, eight at a time."""
+    scenario = sampling(make, steps=steps)
+    assert ParaDiGMS(window).iterations(scenario) == iterations
+    assert ParaDiGMS().iterations(scenario) == iterations
+
+
+def test_counts_are_evaluations_of_windows_of_whole_steps():
+    for count in COUNTS:
+        assert count.steps < count.evaluations < 5 * count.steps
+        assert 8 <= count.window < count.steps
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 20, 30, 77, 500, 1000, 5000])
+def test_a_run_takes_no_more_iterations_than_steps_and_no_window_converges_more_than_itself(make, steps):
+    scenario = sampling(make, gpus=1, steps=steps)
+    counts = [ParaDiGMS(window).iterations(scenario) for window in range(1, min(steps, 100) + 1)]
+    assert counts[0] == steps
+    assert counts == sorted(counts, reverse=True)
+    assert all(n * window >= steps for window, n in enumerate(counts, 1))
+
+
+def test_a_window_larger_than_the_published_one_saves_no_iterations(make):
+    scenario = sampling(make, steps=50)
+    assert [ParaDiGMS(window).iterations(scenario) for window in (8, 9, 16, 50)] == [13] * 4
+
+
+@pytest.mark.parametrize("guidance", ["none", "batch"])
+@pytest.mark.parametrize(("gpus", "window"), [(8, 8), (4, 8), (8, 20), (1, 3)])
+def test_on_free_links_an_iteration_takes_the_fullest_devices_share_of_the_window(
+    make, gpus, window, guidance
+):
+    scenario = sampling(make, gpus=gpus, guidance=guidance, batch_size=3)
+    samples = ceil(window / gpus) * 3 * (2 if guidance == "batch" else 1)
+    sampler = ParaDiGMS(window)
+    drawing = run_sampling(sampler, scenario).expected
+    assert drawing.step_s == pytest.approx(samples * LAYERS * LAYER_S)
+    assert drawing.latency_s == pytest.approx(sampler.iterations(scenario) * drawing.step_s)
+    assert drawing.latency_s == pytest.approx(sampler.bound(scenario))
+
+
+def test_each_iteration_gathers_the_predictions_of_the_window_before_the_next(make):
+    bandwidth, call_s = 1e6, 0.5
+    scenario = sampling(make, gpus=4, link=make.link("nvswitch", bandwidth), call_s=call_s, guidance="batch")
+    sampler = ParaDiGMS(8)
+    drawing = run_sampling(sampler, scenario).expected
+    sent = 3 / 4 * 8 * 2 * scenario.output_bytes
+    compute_s = 2 * 2 * LAYERS * LAYER_S
+    iterations = sampler.iterations(scenario)
+    assert drawing.step_s == pytest.approx(compute_s + sent / bandwidth + call_s)
+    assert drawing.latency_s == pytest.approx(iterations * drawing.step_s)
+    assert drawing.collective_bytes == pytest.approx(iterations * 4 * sent)
+    assert drawing.p2p_bytes == 0
+
+
+def test_every_device_predicts_its_share_in_every_iteration(make):
+    scenario = sampling(make, gpus=2, steps=3)
+    plan = ParaDiGMS(3).plan(scenario)
+    assert [[str(op.action) for op in ops] for ops in plan.ops] == [
+        ["0P0@0", "0P0@1", "0P0@2"],
+        ["0P1@0", "0P1@1", "0P1@2"],
+    ]
+
+
+def test_memory_grows_with_the_share_of_the_window(make):
+    model = equal_blocks_transformer(LAYERS, LAYER_S, saved_bytes=1e9)
+    scenario = make.sampling(model, make.cluster(), 4, steps=50)
+    small, large = (peak_memory_bytes(simulate(ParaDiGMS(window).plan(scenario))).max() for window in (4, 16))
+    one = 0.52 * 1e9  # of one sample's layer, as sampling_footprint says
+    outputs = scenario.output_bytes * (16 - 4)
+    assert large - small == pytest.approx(3 * one + 2 * outputs)
+
+
+def test_windows_worth_a_look_are_no_larger_than_the_published_one(make):
+    def windows(gpus, steps):
+        return [sampler.window for sampler in ParaDiGMS.candidates(sampling(make, gpus=gpus, steps=steps))]
+
+    assert windows(8, 50) == [8]
+    assert windows(8, 200) == [8, 16, 27]
+    assert windows(2, 50) == [2, 4, 8]
+    assert windows(2, 3) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "workload", "message"),
+    [
+        ({"window": 4}, {}, r"window\(4\) is below gpus\(8\)"),
+        ({"window": 51}, {}, r"window\(51\) exceeds steps\(50\)"),
+        ({}, {"steps": 7}, r"gpus\(8\) exceed steps\(7\)"),
+        ({"tolerance": 0.5}, {}, r"tolerance\(0.5\) is not 0.1, the only one with published iterations"),
+        ({"tolerance": float("nan")}, {}, r"tolerance\(nan\) is not 0.1"),
+        ({}, {"guidance": "parallel"}, "--guidance parallel divides each step's predictions"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_numbers(make, parameters, workload, message):
+    scenario = sampling(make, **workload)
+    sampler = make_sampler("paradigms", parameters)
+    for ask in (sampler.plan, sampler.phases, sampler.bound):
+        with pytest.raises(InfeasibleError, match=message):
+            ask(scenario)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "code", "message"),
+    [
+        ("0.1", 0, ""),
+        ("x", 2, "--tolerance is 'x', must be a number"),
+        ("0.2", 2, "tolerance(0.2) is not 0.1,"),
+    ],
+)
+def test_the_tolerance_is_a_flag(capsys, tolerance, code, message):
+    machine = "run --model pixart --cluster a100-nvlink-8 --strategy paradigms"
+    assert main([*machine.split(), "--tolerance", tolerance]) == code
+    assert message in capsys.readouterr().err
