@@ -19,6 +19,7 @@ from strategies.actions import PatchAction
 from strategies.grid import Team
 from strategies.sampling import SamplingScenario
 from strategies.sampling_builder import SamplingBuilder
+from strategies.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,24 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 
 def run_layers(
-    builder: SamplingBuilder, scenario: SamplingScenario, team: Team, run: Run, action: PatchAction
+    builder: SamplingBuilder | Stopwatch,
+    scenario: SamplingScenario,
+    team: Team,
+    run: Run,
+    action: PatchAction,
 ) -> None:
-    """Append to each device of a team what it does in a run of layers."""
+    """Append to each device of a team what it does in a run of layers; or take the time of one of them."""
     _Runner(builder, scenario, team, run, action).append()
 
 
 class _Runner:
     def __init__(
-        self, builder: SamplingBuilder, scenario: SamplingScenario, team: Team, run: Run, action: PatchAction
+        self,
+        builder: SamplingBuilder | Stopwatch,
+        scenario: SamplingScenario,
+        team: Team,
+        run: Run,
+        action: PatchAction,
     ) -> None:
         self.builder, self.team, self.run, self.action = builder, team, run, action
         self.total_s, self.attention_s = run_seconds(scenario, team, run)

@@ -46,6 +46,7 @@ class Network:
         self._ports: dict[Hashable, int] = {}
         self._routes: dict[tuple[int, int], Route] = {}
         self._groups: dict[tuple[int, ...], Group] = {}
+        self._collectives: dict[Hashable, CollectiveRoute] = {}
 
     @property
     def num_ports(self) -> int:
@@ -78,6 +79,18 @@ class Network:
 
         Its members' ports are those of the simulated devices; what folded replicas do on other ports is alike.
         """
+        key = (
+            collective.operation,
+            collective.devices,
+            collective.size_bytes,
+            collective.group,
+            collective.calls,
+        )
+        if key not in self._collectives:
+            self._collectives[key] = self._find_collective(collective)
+        return self._collectives[key]
+
+    def _find_collective(self, collective: Collective) -> CollectiveRoute:
         placement = self.placement
         group = self._group(collective)
         time = collective_time(

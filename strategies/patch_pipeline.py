@@ -18,11 +18,16 @@ from profiles.errors import InfeasibleError
 from strategies.actions import PatchAction
 from strategies.grid import Grid, Team
 from strategies.layer_runs import Run, run_layers, run_seconds
+from strategies.network import Network
 from strategies.plan import Buffer, Plan, Stage
+from strategies.rounds import Pass, least_seconds
 from strategies.sampling import SamplingScenario
 from strategies.sampling_builder import SamplingBuilder
 from strategies.sampling_footprint import keys_and_values_bytes, parameters, weights, working
+from strategies.stopwatch import Stopwatch
 
+ROUNDING: Final = 1e-9
+"""Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
 RECEIVES: Final = ("before", "after")
 """When a device posts the receive of its next patch: before it computes the one it has, or after."""
 
@@ -108,23 +113,68 @@ class Pipeline:
         return run_seconds(self.scenario, self.grid.team(0, stage), self.run(stage, patch))[0]
 
     def bound(self, warmup_steps: int | None = None) -> float:
-        """Return seconds below which no run can take: all compute of each stage, and every patch's way round."""
+        """Return seconds below which no run can take."""
         steps = self.scenario.workload.steps
-        whole = [self.seconds(stage, None) for stage in range(self.grid.pipeline)]
-        if warmup_steps is None or warmup_steps >= steps:
-            return steps * sum(whole)
-        rows = [
-            [self.seconds(stage, patch) for patch in range(len(self.patches))]
-            for stage in range(self.grid.pipeline)
+        whole = steps if warmup_steps is None else min(warmup_steps, steps)
+        rows = self._ways() if whole < steps else []
+        return (1 - ROUNDING) * least_seconds(self._way(None), rows, whole, steps - whole)
+
+    def _ways(self) -> list[list[Pass]]:
+        """Return the way of each patch; only the first, and those with more rows than others, differ."""
+        known: dict[tuple[float, bool], list[Pass]] = {}
+        for patch, rows in enumerate(self.patches):
+            if (rows, patch == 0) not in known:
+                known[rows, patch == 0] = self._way(patch)
+        return [known[rows, patch == 0] for patch, rows in enumerate(self.patches)]
+
+    def _way(self, patch: int | None) -> list[Pass]:
+        """Return the least seconds of a patch, or of the whole image, on each stage and on the wire after it."""
+        last = self.grid.pipeline - 1
+        return [self._pass(stage, patch, last=stage == last) for stage in range(last + 1)]
+
+    def _pass(self, stage: int, patch: int | None, *, last: bool) -> Pass:
+        team, scenario = self.grid.team(0, stage), self.scenario
+        placement = self.grid.placement(scenario)
+        network = scenario.remember(("bound network", self.grid), lambda: Network(placement))
+        watch = Stopwatch(network, team.devices[0])
+        run_layers(watch, scenario, team, self.run(stage, patch), PatchAction(stage, patch or 0, 0))
+        if not last:
+            size = self.hidden_bytes(stage, patch) / self.grid.sequence
+            route = network.route(team.devices[0], self.grid.team(0, stage + 1).devices[0])
+            return Pass(watch.free_s, watch.ended_s + size * route.wire_s_per_byte + route.delay_s)
+        for group, size in self.gathers(patch):
+            watch.collective("all_gather", group, size)
+        if self.grid.pipeline == 1:
+            return Pass(watch.free_s, watch.free_s)
+        gathered = self.grid.sequence * self.grid.guidance > 1
+        route = network.route(team.devices[0], self.grid.team(0, 0).devices[0])
+        travel_s = self.latents_bytes(patch) * route.wire_s_per_byte + route.delay_s
+        return Pass(watch.free_s, (watch.free_s if gathered else watch.ended_s) + travel_s)
+
+    def hidden_bytes(self, stage: int, patch: int | None) -> float:
+        """Return the bytes of a patch's hidden state after a stage; the text's goes with the first patch."""
+        extent, boundary = self.scenario.extent, self.boundaries[stage + 1]
+        share = 1.0
+        if patch is not None:
+            share = extent.image * self.patches[patch] + (0.0 if patch else 1 - extent.image)
+        return self.scenario.hidden_bytes(boundary - 1) * self.batch * share
+
+    def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float]]:
+        """Return who gathers the noise prediction of a patch, and its bytes: inside each team, then between them."""
+        share = 1.0 if patch is None else self.patches[patch]
+        predicted = self.scenario.output_bytes * self.batch * share
+        teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.guidance)]
+        inside = [group for team in teams for group in team.sequence_groups()]
+        between = list(zip(*(team.devices for team in teams), strict=True))
+        return [(group, predicted) for group in inside if self.grid.sequence > 1] + [
+            (group, predicted * self.grid.guidance) for group in between if self.grid.guidance > 1
         ]
-        rounds = max(map(sum, zip(*rows, strict=True)))
-        left = steps - warmup_steps
-        least: float = left * rounds
-        for stage, row in enumerate(rows):
-            after = sum(later[-1] for later in rows[stage + 1 :])
-            before = -sum(whole[stage + 1 :]) if warmup_steps else sum(first[0] for first in rows[:stage])
-            least = max(least, before + left * sum(row) + after)
-        return warmup_steps * sum(whole) + least
+
+    def latents_bytes(self, patch: int | None) -> float:
+        """Return the bytes of the latents that each device of the last stage sends back to its like in the first."""
+        share = 1.0 if patch is None else self.patches[patch]
+        images = self.scenario.workload.batch_size // self.grid.data
+        return self.scenario.output_bytes * images * share / self.grid.sequence
 
     def _stages(self) -> list[Stage]:
         return [
@@ -224,11 +274,7 @@ class _Writer:
         """Send the hidden state to the next stage; the text's goes with the first patch."""
         if stage == self.grid.pipeline - 1:
             return
-        extent, boundary = self.scenario.extent, self.pipeline.boundaries[stage + 1]
-        share = 1.0
-        if patch is not None:
-            share = extent.image * self.pipeline.patches[patch] + (0.0 if patch else 1 - extent.image)
-        size = self.scenario.hidden_bytes(boundary - 1) * self.pipeline.batch * share / self.grid.sequence
+        size = self.pipeline.hidden_bytes(stage, patch) / self.grid.sequence
         self._send("hidden", guided, (stage, stage + 1), patch, size)
 
     def _send_skips(self, guided: int, stage: int, patch: int | None) -> None:
@@ -250,30 +296,15 @@ class _Writer:
 
     def _finish(self, step: int, patch: int | None) -> None:
         """Gather the noise prediction, and send the latents that follow from it back to the first stage."""
-        share = 1.0 if patch is None else self.pipeline.patches[patch]
         last = self.grid.pipeline - 1
-        predicted = self.scenario.output_bytes * self.pipeline.batch * share
-        teams = [self.grid.team(guided, last) for guided in range(self.grid.guidance)]
-        if self.grid.sequence > 1:
-            for team in teams:
-                for group in team.sequence_groups():
-                    self._gather(group, predicted, patch)
-        if self.grid.guidance > 1:
-            for group in zip(*(team.devices for team in teams), strict=True):
-                self._gather(group, predicted * self.grid.guidance, patch)
+        for group, size in self.pipeline.gathers(patch):
+            self.builder.collective("all_gather", group, size, stage=last, number=patch or 0)
         if last and step < self.last_step:
             if self.grid.sequence * self.grid.guidance > 1:
-                for team in teams:
-                    self._schedule(team, last, patch, step)
-            images = self.scenario.workload.batch_size // self.grid.data
-            size = self.scenario.output_bytes * images * share / self.grid.sequence
+                for guided in range(self.grid.guidance):
+                    self._schedule(self.grid.team(guided, last), last, patch, step)
             for guided in range(self.grid.guidance):
-                self._send("latents", guided, (last, 0), patch, size)
-
-    def _gather(self, group: Sequence[int], size_bytes: float, patch: int | None) -> None:
-        self.builder.collective(
-            "all_gather", group, size_bytes, stage=self.grid.pipeline - 1, number=patch or 0
-        )
+                self._send("latents", guided, (last, 0), patch, self.pipeline.latents_bytes(patch))
 
     def _schedule(self, team: Team, stage: int, patch: int | None, step: int) -> None:
         """Append the scheduler, which needs the gathered prediction; its own time is not counted."""
