@@ -112,8 +112,14 @@ def run_sweep(
     with start_workers(sweep.scenario, count) as staff:
         _bound_points(sweep, staff, report)
         open_points = [point for point in sweep.points if point.reason is None]
-        queue = sorted(open_points, key=lambda point: point.least_score(sweep.objective))
+        queue = _leaders_first(sorted(open_points, key=lambda point: point.least_score(sweep.objective)))
         _simulate_points(sweep, queue, staff, report)
+
+
+def _leaders_first(points: list[Point]) -> list[Point]:
+    """Return the most promising point of each strategy, then the others: a strategy's best rules out its own."""
+    leaders = {point.name: point for point in reversed(points)}
+    return sorted(points, key=lambda point: leaders[point.name] is not point)
 
 
 def _bound_points(sweep: Sweep, staff: Workers, report: Report) -> None:
