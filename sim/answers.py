@@ -6,7 +6,7 @@ from profiles.errors import InfeasibleError
 from sim.experiment import bound, check_held_memory, least_memory_bytes, run_training_within
 from sim.points import AnyScenario, Asked, Result
 from sim.sampling import run_sampling_within
-from strategies.sampler import Sampler
+from strategies.sampler import MemoryBoundedSampler, Sampler
 from strategies.sampling import SamplingScenario
 from strategies.strategy import Strategy
 
@@ -37,7 +37,8 @@ def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
 def _sampling_bounds(asked: Asked, scenario: SamplingScenario) -> Bounds:
     sampler, there = asked.strategy, scenario.on(asked.num_gpus)
     assert isinstance(sampler, Sampler)
-    return Bounds(sampler.bound(there), 0.0)
+    least = sampler.least_memory_bytes(there) if isinstance(sampler, MemoryBoundedSampler) else 0.0
+    return Bounds(sampler.bound(there), least)
 
 
 def outcome_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Outcome:

@@ -60,3 +60,8 @@ class DistriFusion:
         """Return seconds that no run can undercut."""
         check_warmup(scenario, self.warmup_steps)
         return scenario.workload.steps * self._patches(scenario).bound(DISPLACED)
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        kind = DISPLACED if scenario.workload.steps > self.warmup_steps else SYNCHRONOUS
+        return self._patches(scenario).least_memory_bytes(kind)

@@ -95,3 +95,7 @@ class Hybrid:
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""
         return self._pipeline(scenario).bound(self._warmup())
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return self._pipeline(scenario).least_memory_bytes(self._warmup())

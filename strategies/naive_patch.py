@@ -37,3 +37,7 @@ class NaivePatch:
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""
         return scenario.workload.steps * Patches.of(scenario).bound(ALONE)
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return Patches.of(scenario).least_memory_bytes(ALONE)

@@ -157,6 +157,10 @@ class Patches:
         share = self.share(kind)
         return float(scenario.costs.forward_s(scenario.backbone_index, self.batch, share).sum())
 
+    def least_memory_bytes(self, kind: str) -> float:
+        """Return what stays on each device in steps of some kind."""
+        return float(sum(buffer.size_bytes for buffer in self._resident([kind])[0]))
+
     def _pieces(self, kind: str) -> Iterator[tuple[float, float]]:
         """Yield seconds of compute, and the bytes gathered before it (synchronous) or after it (displaced)."""
         if kind == SYNCHRONOUS:

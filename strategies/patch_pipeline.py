@@ -92,8 +92,7 @@ class Pipeline:
                 writer.synchronous_step(step)
             else:
                 writer.displaced_step(step)
-        displaced = warmup_steps is not None and steps[-1] >= warmup_steps
-        return writer.builder.build(self._stages(), self._resident(displaced, steps[0], warmup_steps))
+        return writer.builder.build(self._stages(), self._resident(steps, warmup_steps))
 
     @cached_property
     def batch(self) -> int:
@@ -190,12 +189,16 @@ class Pipeline:
             for stage, (first, end) in enumerate(pairwise(self.boundaries))
         ]
 
-    def _resident(
-        self, displaced: bool, first_step: int, warmup_steps: int | None
-    ) -> list[tuple[Buffer, ...]]:
+    def least_memory_bytes(self, warmup_steps: int | None = None) -> float:
+        """Return what stays on the fullest device."""
+        resident = self._resident(range(self.scenario.workload.steps), warmup_steps)
+        return max(float(sum(buffer.size_bytes for buffer in buffers)) for buffers in resident)
+
+    def _resident(self, steps: Sequence[int], warmup_steps: int | None) -> list[tuple[Buffer, ...]]:
         """Return what stays on each device; with displaced steps also the keys and values of its layers."""
         scenario, grid = self.scenario, self.grid
-        whole_image = warmup_steps is None or first_step < warmup_steps
+        displaced = warmup_steps is not None and steps[-1] >= warmup_steps
+        whole_image = warmup_steps is None or steps[0] < warmup_steps
         rows = 1.0 if whole_image else scenario.extent.patch_share(max(self.patches)).linear
         resident: list[tuple[Buffer, ...]] = []
         for _, stage, team in grid.teams():

@@ -43,3 +43,7 @@ class Ring:
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""
         return self._pipeline(scenario).bound()
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return self._pipeline(scenario).least_memory_bytes()

@@ -62,6 +62,19 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class MemoryBoundedSampler(Protocol):
+    """A sampler that knows a lower bound of the memory of its fullest device."""
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Return bytes that no run of this point can do without.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
 Build = Callable[[SamplingScenario, Sequence[int]], Plan]
 """Returns the plan of some successive steps."""
 

@@ -37,3 +37,7 @@ class SyncPatch:
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""
         return scenario.workload.steps * Patches.of(scenario).bound(SYNCHRONOUS)
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Return bytes that the fullest device cannot do without."""
+        return Patches.of(scenario).least_memory_bytes(SYNCHRONOUS)
