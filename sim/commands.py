@@ -186,7 +186,8 @@ def _write_plot(sweep: Any, path: Path) -> None:  # noqa: ANN401
     if isinstance(sweep.scenario, SamplingScenario):
         drawn = f", {workload.resolution} pixels, {workload.steps} steps"
     title = f"{sweep.scenario.model.title} on {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}"
-    save_figure(plot_sweep(rows(sweep), f"{title}, batch {workload.batch_size}{drawn}"), path)
+    there = sweep.scenario.cluster.device.memory_bytes
+    save_figure(plot_sweep(rows(sweep), f"{title}, batch {workload.batch_size}{drawn}", there), path)
     print(f"sim: wrote {path}", file=sys.stderr)
 
 

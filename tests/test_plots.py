@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from profiles.errors import InputError
+from profiles.synthetic import equal_blocks_transformer
 from sim.engine import simulate
 from sim.experiment import replay
 from sim.memory import peak_memory_bytes
@@ -30,9 +31,12 @@ from sim.plots import (
     plot_winners_info,
     save_figure,
 )
+from sim.plots.charts import strategy_look
+from sim.plots.patches import PatchColours
+from sim.sampling import replay_phases
 from sim.timelines import Bar
 from strategies.actions import parse_action
-from strategies.registry import make_strategy
+from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
 
 GIB = 2.0**30
 
@@ -127,8 +131,8 @@ def test_micro_batches_are_written_only_where_they_fit(make):
     assert texts(plot_timeline(simulate(plan))) == ["7"]
 
 
-def test_sampling_steps_carry_the_number_of_their_patch(make):
-    assert texts(plot_timeline(simulate(make.plan([[make.op("0P3@9", 1.0)]])))) == ["3"]
+def test_sampling_steps_carry_the_number_of_their_patch_and_of_the_step(make):
+    assert texts(plot_timeline(simulate(make.plan([[make.op("0P3@9", 1.0)]])))) == ["3@9"]
 
 
 def test_the_legend_names_what_there_is_and_nothing_else(pipeline, hand_off):
@@ -232,9 +236,56 @@ def test_the_pareto_front_holds_what_no_fitting_point_beats():
 
 
 def test_a_sampling_result_counts_its_images_per_second():
-    row = {"strategy": "pipefusion", "peak_memory_bytes": GIB, "batch_size": 2, "latency_s": 4.0}
-    point = SweepPoint("pipefusion", GIB, 0.5, True)
+    row = drawn("pipefusion", 1, 4.0, 8, batch_size=2)
+    point = SweepPoint("pipefusion", GIB, 0.5, True, 4.0, 8)
     assert plot_sweep_info([row]) == SweepInfo([point], [point])
+
+
+def drawn(strategy, memory_gib, latency_s, num_gpus=1, fits=True, batch_size=1):
+    return {
+        "task": "sample", "status": "simulated", "model": "m", "strategy": strategy, "num_gpus": num_gpus,
+        "latency_s": latency_s, "batch_size": batch_size, "peak_memory_bytes": memory_gib * GIB,
+        "fits_memory": fits,
+    }  # fmt: skip
+
+
+def test_a_sampling_sweep_is_drawn_by_latency_beside_the_memory_of_a_device():
+    rows = [
+        drawn("single", 3, 8.0, 1),
+        drawn("ulysses", 4, 2.0, 8),
+        drawn("ulysses", 4, 3.0, 4),
+        drawn("tensor", 9, 1.0, 8, fits=False),
+    ]
+    figure = plot_sweep(rows, memory_bytes=8 * GIB)
+    (axes,) = figure.axes
+    assert (axes.get_ylabel(), texts(figure)) == ("latency in s", ["ulysses, 2 s"])
+    front, memory = axes.get_lines()
+    assert list(front.get_xdata()) == [3, 4] and list(front.get_ydata()) == [8.0, 2.0]
+    assert set(memory.get_xdata()) == {8}
+    assert legend(figure)[-3:] == ["Pareto front", "memory of a device", "does not fit"]
+    sizes = [list(markers.get_sizes()) for markers in axes.collections if len(markers.get_offsets())]
+    assert sizes == [[18], [60, 46], [60]]
+
+
+def test_no_two_strategies_look_alike_whatever_their_task():
+    names = [*all_strategies(), *all_samplers()]
+    assert len({strategy_look(name) for name in names}) == len(names)
+
+
+def test_a_map_of_winners_takes_samplers_on_fewer_gpus_than_there_are():
+    rows = [
+        drawn(name, 1, latency_s, gpus) | {"cluster": cluster, "resolution": resolution}
+        for cluster, resolution, name, latency_s, gpus in (
+            ("nvlink", "1024", "single", 4.0, 1),
+            ("nvlink", "1024", "ulysses", 1.0, 8),
+            ("pcie", "1024", "single", 4.0, 1),
+            ("pcie", "1024", "ulysses", 2.0, 2),
+        )
+    ]
+    info = plot_winners_info(rows, "cluster", "resolution", "single")
+    assert info.winners == [[Winner("ulysses", 1.0, 3.0), Winner("ulysses", 0.5, 1.0)]]
+    with pytest.raises(InputError, match="two scenarios have resolution 1024 and model m"):
+        plot_winners_info(rows, "model", "resolution", "single")
 
 
 def test_a_sweep_has_a_marker_per_strategy_and_names_the_best():
@@ -380,3 +431,36 @@ def test_a_notebook_can_display_a_figure_that_pyplot_never_saw(hand_off):
 def test_plotting_leaves_pyplot_alone():
     code = "import sys, sim.plots as p; p.plot_sweep; assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
+# Patches
+
+
+@pytest.fixture(scope="module")
+def patched(make):
+    """Two stages, one step of the whole image, then two of two patches."""
+    model = equal_blocks_transformer(4, 0.1)
+    scenario = make.sampling(model, make.cluster(), 2, steps=3)
+    ((_, trace),) = replay_phases(make_sampler("pipefusion", {"patches": 2, "warmup_steps": 1}), scenario)
+    return trace
+
+
+def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched):
+    figure = plot_timeline(patched)
+    whole = ["@0", "@0"]
+    assert sorted(texts(figure)) == sorted(whole + 2 * ["0@1", "1@1", "0@2", "1@2"])
+    assert legend(figure) == ["whole image", "patch 0", "patch 1", "idle"]
+    colours = PatchColours.of(plot_timeline_info(patched).bars)
+    faces = {colours.face(parse_action(text)) for text in ("0P0@0", "0P0@1", "1P1@1", "0P1@2")}
+    assert len(faces) == 3
+
+
+def test_a_narrow_bar_says_the_patch_alone_or_nothing(patched):
+    colours = PatchColours.of(plot_timeline_info(patched).bars)
+    action = parse_action("0P1@2")
+    assert [colours.label(action, room) for room in (3, 2, 0.5)] == ["1@2", "1", ""]
+
+
+def test_the_legend_of_many_patches_names_some():
+    colours = PatchColours(64, frozenset())
+    assert [patch.get_label() for patch in colours.legend()] == [f"patch {n}" for n in range(0, 64, 8)]

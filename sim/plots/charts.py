@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from profiles.errors import InputError
 from profiles.units import MILLISECOND
-from strategies.registry import all_strategies
+from strategies.registry import all_samplers, all_strategies
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
 IDLE_FACE: Final = "#F6F6F6"
@@ -87,7 +87,7 @@ def contrast(colour: Sequence[float]) -> str:
 
 def strategy_look(name: str) -> tuple[str, str]:
     """Return the colour and the marker of a strategy: the same in every figure, no two alike among the first 77."""
-    names = list(all_strategies())
+    names = [*all_strategies(), *all_samplers()]
     number = names.index(name) if name in names else len(names)
     return STRATEGY_COLOURS[number % 7], STRATEGY_MARKERS[number % 11]
 

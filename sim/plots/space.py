@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -12,6 +12,10 @@ from matplotlib.patches import Rectangle
 from profiles.errors import InputError
 from sim.plots.charts import GRID, IDLE_FACE, IDLE_HATCH, Row, chart, contrast, set_title, strategy_look
 from sim.space import samples_per_s
+
+TRAINED: Final = ("model", "cluster", "num_gpus", "batch_size")
+SAMPLED: Final = ("model", "cluster", "batch_size", "resolution", "steps", "guidance")
+"""What makes a scenario; a sampler may use fewer GPUs than there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def plot_winners_info(rows: Iterable[Row], across: str, down: str, baseline: str
 def _check_alone(
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]], cell: tuple[Any, Any], row: Row, axes: tuple[str, str]
 ) -> None:
-    keys = ("model", "cluster", "num_gpus", "batch_size")
+    keys = SAMPLED if row.get("task") == "sample" else TRAINED
     scenario = tuple(row.get(key) for key in keys)
     if scenarios.setdefault(cell, scenario) != scenario:
         both = " and ".join(f"{key} {value}" for key, value in zip(axes, cell, strict=True))

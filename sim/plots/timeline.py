@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from profiles.units import MILLISECOND
 from sim.metrics import idle_s
 from sim.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, milliseconds, set_title
+from sim.plots.patches import PatchColours
 from sim.timelines import (
     COLLECTIVE,
     FROZEN,
@@ -23,7 +24,7 @@ from sim.timelines import (
     compute_bars,
     idle_spans,
 )
-from strategies.actions import FrozenAction, StageAction
+from strategies.actions import PatchAction, StageAction
 from strategies.traces import Span, Trace
 
 COLOURS: Final = {
@@ -38,6 +39,7 @@ COLOURS: Final = {
 }
 Box = tuple[float, float, float, float]
 """Left, right, upper and lower edge."""
+Colour = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +110,13 @@ def _draw_idle(axes: Axes, info: TimelineInfo, foot: float) -> None:
 def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
     """Draw the ops; white lines part them, except where bars are so narrow that nothing else would be seen."""
     narrow_s = info.end_s / 400
-    groups: dict[tuple[str, int, bool], list[Box]] = {}
+    patches = PatchColours.of(info.bars)
+    groups: dict[tuple[Colour, bool], list[Box]] = {}
     for bar in info.bars:
         if bar.duration_s > 0:
             box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
-            groups.setdefault((bar.category, bar.chunk, bar.duration_s > narrow_s), []).append(box)
-    for (category, chunk, wide), boxes in groups.items():
-        face = _shade(COLOURS[category], chunk)
+            groups.setdefault((_face(bar, patches), bar.duration_s > narrow_s), []).append(box)
+    for (face, wide), boxes in groups.items():
         edge, width = ("white", 0.5) if wide else (face, 0.1)
         axes.add_collection(_boxes(boxes, facecolor=face, edgecolor=edge, linewidth=width))
 
@@ -126,7 +128,13 @@ def _draw_collectives(axes: Axes, info: TimelineInfo) -> None:
     )
 
 
-def _shade(colour: str, chunk: int) -> tuple[float, float, float]:
+def _face(bar: Bar, patches: PatchColours) -> Colour:
+    if isinstance(bar.action, PatchAction):
+        return patches.face(bar.action)
+    return _shade(COLOURS[bar.category], bar.chunk)
+
+
+def _shade(colour: str, chunk: int) -> Colour:
     """Return a colour, lighter for later stages of the same device."""
     share = 1.0 - 0.6 ** min(chunk, 4)
     red, green, blue = (value + (1.0 - value) * share for value in to_rgb(colour))
@@ -134,25 +142,26 @@ def _shade(colour: str, chunk: int) -> tuple[float, float, float]:
 
 
 def _number_bars(axes: Axes, info: TimelineInfo, foot: float, inches_per_s: float, row_height: float) -> None:
-    """Write the micro-batch, or the patch, into each bar that is wide enough."""
-    size = min(8.0, 72 * row_height * 0.4)
+    """Write the micro-batch, or the patch and its step, into each bar that is wide enough."""
+    size, patches = min(8.0, 72 * row_height * 0.4), PatchColours.of(info.bars)
     for bar in info.bars:
-        text = _number(bar)
-        width = 72 * bar.duration_s * inches_per_s
-        if size >= 4 and text and width > size * (0.65 * len(text) + 0.3):
+        room = (72 * bar.duration_s * inches_per_s / size - 0.3) / 0.65
+        text = _number(bar, patches, room)
+        if size >= 4 and text and len(text) < room:
             middle = (bar.start_s + bar.end_s) / 2 / MILLISECOND
-            colour = contrast(_shade(COLOURS[bar.category], bar.chunk))
+            colour = contrast(_face(bar, patches))
             axes.text(
                 middle, bar.device + (foot - 0.42) / 2, text,
                 ha="center", va="center_baseline", fontsize=size, color=colour, clip_on=True,
             )  # fmt: skip
 
 
-def _number(bar: Bar) -> str:
-    if isinstance(bar.action, FrozenAction):
-        return ""
-    number = bar.action.micro_batch if isinstance(bar.action, StageAction) else bar.action.patch
-    return str(number) if number >= 0 else ""
+def _number(bar: Bar, patches: PatchColours, room: float) -> str:
+    if isinstance(bar.action, PatchAction):
+        return patches.label(bar.action, room)
+    if isinstance(bar.action, StageAction) and bar.action.micro_batch >= 0:
+        return str(bar.action.micro_batch)
+    return ""
 
 
 def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: float) -> None:
@@ -166,13 +175,15 @@ def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: f
 
 
 def _timeline_legend(info: TimelineInfo) -> list[Patch]:
-    present = {bar.category for bar in info.bars if bar.duration_s > 0}
+    present = {
+        bar.category for bar in info.bars if bar.duration_s > 0 and not isinstance(bar.action, PatchAction)
+    }
     names = {FROZEN: "frozen layers of the next iteration" if info.cross_iteration else "frozen layers"}
     handles = [
         Patch(facecolor=colour, label=names.get(name, name))
         for name, colour in COLOURS.items()
         if name in present
-    ]
+    ] + PatchColours.of(info.bars).legend()
     if info.collectives:
         handles.append(Patch(facecolor=COLOURS[COLLECTIVE], label="collective"))
     if any(info.idle):
