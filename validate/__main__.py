@@ -48,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
         help="write anchors.csv into the model folders of this folder (profiles/models)",
     )
     anchors.set_defaults(run=_anchors)
+    efficiencies = commands.add_parser("efficiencies", help="fit the links of an 8-card PCIe machine")
+    efficiencies.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the lines of the cluster file here"
+    )
+    efficiencies.set_defaults(run=_efficiencies)
     published = commands.add_parser("published", help="print published numbers beside simulated ones")
     published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
     published.add_argument(
@@ -79,6 +84,12 @@ def _anchors(options: argparse.Namespace) -> None:
     from validate.factors import report_anchors  # noqa: PLC0415  as above
 
     report_anchors(options.output)
+
+
+def _efficiencies(options: argparse.Namespace) -> None:
+    from validate.efficiencies import report_efficiencies  # noqa: PLC0415  as above
+
+    report_efficiencies(options.output)
 
 
 def _published(options: argparse.Namespace) -> None:
