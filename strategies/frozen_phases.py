@@ -70,5 +70,5 @@ def _images(scenario: SamplingScenario, plan: Plan) -> int:
 
 def _weights(plan: Plan) -> list[tuple[Buffer, ...]]:
     """Return what stays on each device between the phases."""
-    passing = ("activations", "keys and values")
+    passing = ("activations", "keys and values", "joined keys and values")
     return [tuple(buffer for buffer in row if buffer.name not in passing) for row in plan.resident]

@@ -152,7 +152,7 @@ class ParaDiGMS:
         layers = len(scenario.backbone.layers)
         latents = self._window(scenario) * scenario.workload.batch_size * scenario.output_bytes
         return (
-            *weights(scenario, parameters(scenario, 0, layers)),
+            *weights(scenario, parameters(scenario, 0, layers), scenario.workload.num_gpus),
             working(scenario, 0, layers, self._share(scenario)),
             Buffer("latents of the window", latents),
         )

@@ -73,6 +73,16 @@ def patches() -> Any:
     return parameter(None, "patches that the image is cut into (default: the pipeline degree)")
 
 
+def keys_values() -> Any:
+    """Return the field for what sequence parallelism does with the keys and values of a layer."""
+    return parameter(
+        "kept",
+        "keys and values of all layers: kept whole on every device, as in PipeFusion's first release and its"
+        " Figure 7, or freed after each layer",
+        choices=("kept", "freed"),
+    )
+
+
 def degree(what: str, default: int | None = 1) -> Any:
     """Return the field for one degree of parallelism of a sampler."""
     return parameter(default, f"GPUs {what}")

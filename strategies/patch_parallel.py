@@ -17,7 +17,7 @@ from strategies.grid import Grid, check_exchanges, check_workload
 from strategies.plan import Buffer, Plan, Stage
 from strategies.sampling import SamplingScenario
 from strategies.sampling_builder import SamplingBuilder
-from strategies.sampling_footprint import keys_and_values_bytes, parameters, weights, working
+from strategies.sampling_footprint import joined_bytes, keys_and_values_bytes, parameters, weights, working
 
 ALONE: Final = "alone"
 SYNCHRONOUS: Final = "synchronous"
@@ -214,9 +214,11 @@ class Patches:
         """Return what stays on each device: with displaced steps also keys and values of all layers."""
         scenario, layers = self.scenario, len(self.scenario.backbone.layers)
         buffers = [
-            *weights(scenario, parameters(scenario, 0, layers)),
+            *weights(scenario, parameters(scenario, 0, layers), self.grid.positions),
             working(scenario, 0, layers, self.batch * self.share(DISPLACED).linear),
         ]
+        if self.count > 1 and set(kinds) != {ALONE}:
+            buffers.append(Buffer("joined keys and values", self.batch * joined_bytes(scenario)))
         if DISPLACED in kinds:
             size = self.batch * keys_and_values_bytes(scenario, 0, layers)
             buffers.append(Buffer("keys and values", size))

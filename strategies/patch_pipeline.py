@@ -23,7 +23,7 @@ from strategies.plan import Buffer, Plan, Stage
 from strategies.rounds import Pass, least_seconds
 from strategies.sampling import SamplingScenario
 from strategies.sampling_builder import SamplingBuilder
-from strategies.sampling_footprint import keys_and_values_bytes, parameters, weights, working
+from strategies.sampling_footprint import joined_bytes, keys_and_values_bytes, parameters, weights, working
 from strategies.stopwatch import Stopwatch
 
 ROUNDING: Final = 1e-9
@@ -42,6 +42,7 @@ class Pipeline:
         boundaries: first layers of all stages, and the number of layers.
         patches: share of the image's rows in each patch.
         receive: one of ``RECEIVES``.
+        kept: the keys and values of all layers and tokens stay on every device, from step to step.
     """
 
     scenario: SamplingScenario
@@ -49,6 +50,7 @@ class Pipeline:
     boundaries: tuple[int, ...]
     patches: tuple[float, ...] = (1.0,)
     receive: str = "before"
+    kept: bool = False
 
     @classmethod
     def of(
@@ -59,6 +61,7 @@ class Pipeline:
         layers: Sequence[int] | None = None,
         patches: int = 1,
         receive: str = "before",
+        kept: bool = False,
     ) -> "Pipeline":
         """Return a pipeline.
 
@@ -68,6 +71,7 @@ class Pipeline:
             layers: layers of each stage; by default as many as ``stage_layers`` gives them.
             patches: patches of the image in displaced steps.
             receive: one of ``RECEIVES``.
+            kept: the keys and values of all layers and tokens stay on every device.
 
         Raises:
             InfeasibleError: the layers, or the rows, cannot be divided so.
@@ -80,9 +84,8 @@ class Pipeline:
                 f" pipeline_degree({grid.pipeline}) of {total}",
                 "the layers do not fit the stages",
             )
-        return cls(
-            scenario, grid, tuple(accumulate(given, initial=0)), patch_rows(scenario, grid, patches), receive
-        )
+        boundaries = tuple(accumulate(given, initial=0))
+        return cls(scenario, grid, boundaries, patch_rows(scenario, grid, patches), receive, kept)
 
     def plan(self, steps: Sequence[int], warmup_steps: int | None = None) -> Plan:
         """Return the plan of successive steps; those from ``warmup_steps`` on are displaced, if it is given."""
@@ -205,14 +208,15 @@ class Pipeline:
             first, end = self.boundaries[stage], self.boundaries[stage + 1]
             batch = self.batch * rows / grid.sequence
             buffers = [
-                *weights(scenario, parameters(scenario, first, end) / grid.tensor),
+                *weights(scenario, parameters(scenario, first, end) / grid.tensor, grid.positions),
                 working(scenario, first, end, batch, grid.tensor),
             ]
-            if displaced and len(self.patches) * grid.pipeline > 1:
-                size = (
-                    self.batch * keys_and_values_bytes(scenario, first, end) / (grid.sequence * grid.tensor)
-                )
+            size = self.batch * keys_and_values_bytes(scenario, first, end)
+            if self.kept:
                 buffers.append(Buffer("keys and values", size))
+                buffers.append(Buffer("joined keys and values", self.batch * joined_bytes(scenario)))
+            elif displaced and len(self.patches) * grid.pipeline > 1:
+                buffers.append(Buffer("keys and values", size / (grid.sequence * grid.tensor)))
             resident += [tuple(buffers)] * len(team.devices)
         return resident
 

@@ -1,7 +1,8 @@
 """What a sampler is: a frozen dataclass of its parameters that turns a sampling scenario into plans."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from profiles.errors import InfeasibleError
 from strategies.plan import Plan
@@ -75,6 +76,8 @@ class MemoryBoundedSampler(Protocol):
         ...
 
 
+Keeping = TypeVar("Keeping", bound=MemoryBoundedSampler)
+
 Build = Callable[[SamplingScenario, Sequence[int]], Plan]
 """Returns the plan of some successive steps."""
 
@@ -101,3 +104,14 @@ def check_warmup(scenario: SamplingScenario, warmup_steps: int) -> None:
         raise InfeasibleError(
             f"warmup_steps({warmup_steps}) exceeds steps({steps})", "warm-up longer than the run"
         )
+
+
+def with_freed(scenario: SamplingScenario, sampler: Keeping) -> Iterator[Keeping]:
+    """Yield a sampler that keeps keys and values; where they do not fit, also the one that frees them."""
+    yield sampler
+    there = scenario.cluster.device.memory_bytes
+    try:
+        if there is not None and sampler.least_memory_bytes(scenario) > there:
+            yield replace(sampler, keys_values="freed")  # type: ignore[type-var]
+    except InfeasibleError:
+        return  # whoever asks for it is told

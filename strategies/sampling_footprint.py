@@ -12,19 +12,28 @@ from strategies.sampling import SamplingScenario
 RUNTIME_BYTES: Final = 1.9 * GIB
 """CUDA context, libraries and what the allocator keeps free. Source: PixArt on one A100 at 1024 px takes 12.28 GiB
 (PipeFusion v1, Fig. 7), 10.2 GiB of them weights, 0.2 GiB activations by the share below."""
+NCCL_BYTES: Final = GIB / 4
+"""A communicator's buffers: 32 channels, each 4 MiB to send and 4 to receive. Source: NCCL's user guide, defaults of
+NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS."""
 WORKING_SHARE: Final = 0.52
 """Bytes a forward pass holds at once, over what a layer would keep for its backward pass. Source: one A100 takes
 10.2 GiB more for PixArt at 8192 px than at 4096 (PipeFusion v1, Fig. 7): 12.1 hidden states of 23.1 saved ones."""
 
 
-def weights(scenario: SamplingScenario, parameters: float) -> tuple[Buffer, ...]:
-    """Return the bytes of some parameters of the backbone, of all frozen components, and of the runtime."""
+def weights(scenario: SamplingScenario, parameters: float, devices: int) -> tuple[Buffer, ...]:
+    """Return the bytes of some parameters of the backbone, of all frozen components, and of the runtime.
+
+    Args:
+        scenario: its model.
+        parameters: of the backbone.
+        devices: that work together.
+    """
     model = scenario.model
     frozen = sum(model.components[i].parameters for i in model.frozen)
     return (
         Buffer("weights", parameters * FROZEN_WEIGHT_BYTES),
         Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
-        Buffer("runtime", RUNTIME_BYTES),
+        Buffer("runtime", RUNTIME_BYTES + (NCCL_BYTES if devices > 1 else 0.0)),
     )
 
 
@@ -59,6 +68,15 @@ def keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> f
         if exchange.kind == "key_value" and first <= exchange.layer < end
     )
     return 2.0 * elements * extent.pixels
+
+
+def joined_bytes(scenario: SamplingScenario) -> float:
+    """Return the bytes of the keys and values of all image tokens of one layer, the largest, of one sample.
+
+    Where they lie in pieces, one per device, attention needs a copy in one piece.
+    """
+    layers = len(scenario.backbone.layers)
+    return max(keys_and_values_bytes(scenario, layer, layer + 1) for layer in range(layers))
 
 
 def decoding_bytes(component: Component, extent: Extent, chunks: int) -> float:

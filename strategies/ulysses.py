@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from strategies import parameters as fields
 from strategies.grid import make_grid
 from strategies.patch_pipeline import Pipeline
 from strategies.plan import Plan
-from strategies.sampler import Phase, alike_phases
+from strategies.sampler import Phase, alike_phases, with_freed
 from strategies.sampling import SamplingScenario
 
 
@@ -18,6 +19,8 @@ class Ulysses:
     name: ClassVar[str] = "ulysses"
     task: ClassVar[str] = "sample"
     summary: ClassVar[str] = "sequence parallelism by all-to-all over all GPUs"
+
+    keys_values: str = fields.keys_values()
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Return the plan of a run."""
@@ -33,12 +36,13 @@ class Ulysses:
     def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
         guidance = scenario.guidance_groups
         degree = scenario.workload.num_gpus // guidance
-        return Pipeline.of(scenario, make_grid(scenario, guidance=guidance, ulysses=degree))
+        grid = make_grid(scenario, guidance=guidance, ulysses=degree)
+        return Pipeline.of(scenario, grid, kept=self.keys_values == "kept")
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Yield the one point."""
-        yield cls()
+        """Yield the one point; where its keys and values do not fit, that which frees them too."""
+        yield from with_freed(scenario, cls())
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""

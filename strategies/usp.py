@@ -8,7 +8,7 @@ from strategies import parameters as fields
 from strategies.grid import make_grid
 from strategies.patch_pipeline import Pipeline
 from strategies.plan import Plan
-from strategies.sampler import Phase, alike_phases
+from strategies.sampler import Phase, alike_phases, with_freed
 from strategies.sampling import SamplingScenario
 
 
@@ -22,6 +22,7 @@ class USP:
 
     ulysses_degree: int = fields.degree("that exchange tokens for heads around attention", 2)
     ring_degree: int = fields.degree("around which keys and values pass", 2)
+    keys_values: str = fields.keys_values()
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Return the plan of a run."""
@@ -38,7 +39,7 @@ class USP:
         grid = make_grid(
             scenario, guidance=scenario.guidance_groups, ring=self.ring_degree, ulysses=self.ulysses_degree
         )
-        return Pipeline.of(scenario, grid)
+        return Pipeline.of(scenario, grid, kept=self.keys_values == "kept")
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
@@ -46,7 +47,7 @@ class USP:
         degree = scenario.workload.num_gpus // scenario.guidance_groups
         for ulysses in range(2, degree):
             if degree % ulysses == 0:
-                yield cls(ulysses, degree // ulysses)
+                yield from with_freed(scenario, cls(ulysses, degree // ulysses))
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""
