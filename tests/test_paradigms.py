@@ -12,6 +12,7 @@ from sim.memory import peak_memory_bytes
 from sim.sampling import run_sampling
 from strategies.paradigms import COUNTS, ParaDiGMS
 from strategies.registry import make_sampler
+from strategies.sampling_footprint import WORKING_SHARE
 
 LAYERS, LAYER_S = 4, 0.1
 
@@ -93,7 +94,7 @@ def test_memory_grows_with_the_share_of_the_window(make):
     model = equal_blocks_transformer(LAYERS, LAYER_S, saved_bytes=1e9)
     scenario = make.sampling(model, make.cluster(), 4, steps=50)
     small, large = (peak_memory_bytes(simulate(ParaDiGMS(window).plan(scenario))).max() for window in (4, 16))
-    one = 0.52 * 1e9  # of one sample's layer, as sampling_footprint says
+    one = WORKING_SHARE * 1e9
     outputs = scenario.output_bytes * (16 - 4)
     assert large - small == pytest.approx(3 * one + 2 * outputs)
 
