@@ -168,6 +168,10 @@ class ParaDiGMS:
         """Return seconds that no run can undercut."""
         return self.iterations(scenario) * self._iteration_s(scenario)
 
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Return bytes that no device can do without: what stays on each."""
+        return sum(buffer.size_bytes for buffer in self._resident(scenario))
+
 
 def _published_window(steps: int) -> int:
     """Return the window of published runs, for a number of steps."""

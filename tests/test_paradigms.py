@@ -140,3 +140,13 @@ def test_the_tolerance_is_a_flag(capsys, tolerance, code, message):
     machine = "run --model pixart --cluster a100-nvlink-8 --strategy paradigms"
     assert main([*machine.split(), "--tolerance", tolerance]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("window", [4, 7, 16])
+def test_no_run_takes_less_memory_than_it_says_it_cannot_do_without(make, window):
+    model = equal_blocks_transformer(LAYERS, LAYER_S, parameters=10**6, saved_bytes=1e9)
+    scenario = make.sampling(model, make.cluster(), 4, steps=50, guidance="batch")
+    sampler = ParaDiGMS(window)
+    peak = run_sampling(sampler, scenario).expected.peak_memory_bytes
+    gathered = ceil(window / 4) * 4 * 2 * scenario.output_bytes
+    assert peak == pytest.approx(sampler.least_memory_bytes(scenario) + gathered)
