@@ -1,0 +1,358 @@
+"""The sweep over samplers against a simulation of every point: what it finds, on how many GPUs, and what it says."""
+
+import json
+from dataclasses import replace
+from math import inf
+
+import pandas as pd
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.errors import InfeasibleError, InputError
+from profiles.models import load_model
+from profiles.synthetic import equal_blocks_transformer
+from sim.frames import rows, write_rows
+from sim.points import Asked
+from sim.rankings import print_rows_json, print_sweep
+from sim.sampling import run_sampling, run_sampling_within
+from sim.space import best_of_each, pareto_front
+from sim.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Point, Sweep, find_points, objectives, run_sweep
+from strategies.naive_patch import NaivePatch
+from strategies.registry import all_samplers, make_sampler
+from strategies.sampling import SamplingScenario, SamplingWorkload
+
+SAMPLERS = list(all_samplers())
+PIPELINES = ("single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid")
+"""Samplers whose bound knows all that blocks them."""
+
+
+def pixart(num_gpus=4, cluster="a100-nvlink-8", resolution=512, steps=4, **workload):
+    workload = SamplingWorkload(num_gpus, resolution, resolution, steps, **workload)
+    return SamplingScenario.of(load_model("pixart"), load_cluster(cluster), workload)
+
+
+def swept(scenario, objective="latency", names=None, fixed=None, workers=1, top=TOP):
+    sweep = Sweep(scenario, objective, find_points(scenario, names, fixed), top)
+    run_sweep(sweep, workers=workers)
+    return sweep
+
+
+def simulated(sweep):
+    return [point for point in sweep.ranked() if point.status == "simulated"]
+
+
+def simulate_everything(scenario):
+    """Return every point of every sampler, simulated without any bound."""
+    points = [point for point in find_points(scenario) if point.strategy is not None]
+    for point in points:
+        try:
+            point.result = run_sampling(point.strategy, scenario.on(point.num_gpus))
+        except InfeasibleError as error:
+            point.reason = str(error)
+        else:
+            point.reason = point.result.missing_memory
+    return points
+
+
+SCENARIOS = {
+    "nvlink": pixart,
+    "pcie, three images": lambda: pixart(4, "l40-pcie-8", 1024, batch_size=3),
+    "two nodes": lambda: pixart(16, "p4de", 512, 2, guidance="none"),
+    "guidance in parallel": lambda: pixart(8, guidance="parallel", batch_size=2),
+    "u-net": lambda: SamplingScenario.of(
+        load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)
+    ),
+    "six devices": lambda: pixart(6),
+}
+
+
+@pytest.fixture(scope="module", params=SCENARIOS)
+def scenario(request):
+    return SCENARIOS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def everything(scenario):
+    return simulate_everything(scenario)
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    return swept(pixart(8))
+
+
+# The same as simulating everything
+
+
+@pytest.mark.parametrize("objective", SAMPLING_OBJECTIVES)
+def test_the_best_twenty_and_the_best_of_each_are_those_of_a_simulation_of_every_point(
+    scenario, everything, objective
+):
+    exact, found = Sweep(scenario, objective, everything), swept(scenario, objective)
+    scores = [[p.score(objective) for p in simulated(each)] for each in (found, exact)]
+    if objective != "pareto":
+        assert scores[0][:TOP] == scores[1][:TOP]
+    for name in {point.name for point in simulated(exact)}:
+        best, truth = (next(p for p in simulated(each) if p.name == name) for each in (found, exact))
+        assert best.score(objective) == truth.score(objective)
+
+
+def test_the_pareto_front_is_that_of_a_simulation_of_every_point(scenario, everything):
+    fronts = [
+        [(item["peak_memory_bytes"], item["latency_s"]) for item in pareto_front(rows(each))]
+        for each in (swept(scenario, "pareto"), Sweep(scenario, "pareto", everything))
+    ]
+    assert fronts[0] == fronts[1]
+    assert fronts[0]
+
+
+def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
+    for point in everything:
+        if point.result is not None:
+            there = scenario.on(point.num_gpus)
+            assert point.strategy.bound(there) <= point.result.expected.latency_s, point
+
+
+@pytest.mark.parametrize(
+    "cluster", ["a100-nvlink-8", "p4de"]
+)  # the other slows compute beside collectives down
+def test_the_bound_of_a_pipeline_of_patches_is_its_time_where_no_port_is_shared(cluster):
+    scenario = pixart(8, cluster, steps=3)
+    for point in simulate_everything(scenario):
+        if point.name in PIPELINES:
+            there, taken = scenario.on(point.num_gpus), point.result.expected.latency_s
+            assert point.strategy.bound(there) == pytest.approx(taken, rel=1e-6), point
+
+
+def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everything):
+    for point in everything:
+        if point.result is not None and hasattr(point.strategy, "least_memory_bytes"):
+            least = point.strategy.least_memory_bytes(scenario.on(point.num_gpus))
+            assert 0.8 * point.result.expected.peak_memory_bytes < least, point
+            assert least <= point.result.expected.peak_memory_bytes, point
+
+
+def test_most_points_need_no_replay(sweep):
+    assert len(sweep.points) > 5 * TOP
+    assert len([point for point in sweep.points if point.result is not None]) < 2.5 * TOP
+
+
+def test_two_processes_find_exactly_what_one_finds(sweep):
+    def found(points):
+        return [(p.status, p.name, p.num_gpus, p.parameters, p.bound_s, p.reason, p.result) for p in points]
+
+    assert found(swept(pixart(8), workers=2).ranked()) == found(sweep.ranked())
+
+
+def test_a_run_within_a_limit_is_the_run_or_seconds_from_the_limit_on():
+    scenario = pixart()
+    for name in ("single", "distrifusion", "pipefusion"):
+        there = scenario.on(1 if name == "single" else 4)
+        sampler = make_sampler(name, {})
+        result = run_sampling(sampler, there)
+        taken = result.expected.latency_s
+        assert run_sampling_within(sampler, there, inf) == result
+        assert run_sampling_within(sampler, there, taken * 1.0001) == result
+        least = run_sampling_within(sampler, there, 0.9 * taken)
+        assert 0.9 * taken <= least <= taken
+        assert run_sampling_within(sampler, there, 0.1 * taken) == sampler.bound(there)
+
+
+# On how many GPUs
+
+
+@pytest.mark.parametrize(("num_gpus", "counts"), [(8, {8, 4, 2}), (6, {6, 4, 2}), (2, {2})])
+def test_samplers_are_looked_at_on_smaller_powers_of_two_and_single_on_one(num_gpus, counts):
+    points = find_points(pixart(num_gpus))
+    of = {
+        name: {p.num_gpus for p in points if p.name == name and p.strategy is not None} for name in SAMPLERS
+    }
+    assert of["single"] == {1}
+    assert of["naive-patch"] == of["tensor"] == counts
+    assert of["usp"] == counts - {2}  # two degrees above 1 need four GPUs
+
+
+def test_on_one_gpu_there_is_single_alone():
+    points = find_points(pixart(1))
+    assert [point.name for point in points if point.strategy is not None] == ["single"]
+    assert {p.kind for p in points if p.strategy is None} == {"no degrees for so few GPUs"}
+
+
+def test_a_result_says_on_how_many_gpus_it_runs_and_what_an_image_costs(sweep):
+    for point in simulated(sweep):
+        result = point.result
+        assert result.num_gpus == point.num_gpus == result.to_json()["num_gpus"]
+        assert result.gpu_s_per_sample == pytest.approx(point.score("cost"))
+
+
+def test_fewer_gpus_can_win_by_cost():
+    best = simulated(swept(pixart(8), "cost", [name for name in SAMPLERS if name != NaivePatch.name]))[0]
+    assert best.num_gpus < 8
+    assert best.name != simulated(swept(pixart(8)))[0].name
+
+
+def test_where_links_are_slow_a_sampler_is_best_kept_to_fewer_gpus():
+    """Over PCIe the all-to-alls of eight take longer than their compute saves."""
+    best = simulated(swept(pixart(8, "l40-pcie-8"), names=["ulysses"]))[0]
+    assert best.num_gpus < 8
+
+
+def test_images_of_a_batch_are_drawn_on_gpus_left_over():
+    sweep = swept(pixart(4, batch_size=4), names=["hybrid"])
+    degrees = ("guidance_degree", "ulysses_degree", "ring_degree", "pipeline_degree", "tensor_degree")
+    replicated = [p for p in sweep.points if sum(p.parameters[d] > 1 for d in degrees) < 2]
+    assert replicated
+    assert all(p.status != "infeasible" for p in replicated)
+
+
+# Fixed parameters
+
+
+def test_a_fixed_degree_keeps_the_numbers_of_gpus_that_have_it():
+    points = find_points(pixart(8), ["pipefusion"], {"pipeline_degree": 4})
+    assert {point.num_gpus for point in points} == {4}
+    assert {point.strategy.pipeline_degree for point in points} == {4}
+
+
+def test_a_fixed_value_that_no_candidate_has_is_set_on_all():
+    points = find_points(pixart(8), ["pipefusion", "distrifusion", "tensor"], {"warmup_steps": 3})
+    warmups = {p.strategy.warmup_steps for p in points if p.name != "tensor"}
+    assert warmups == {3}
+    assert {point.num_gpus for point in points} == {8, 4, 2}
+
+
+def test_names_and_parameters_that_do_not_draw_are_refused():
+    with pytest.raises(InputError, match="spp trains, it does not draw images"):
+        find_points(pixart(), ["spp"])
+    with pytest.raises(InputError, match="no strategy of this sweep has the parameter --micro-batches"):
+        find_points(pixart(), None, {"micro_batches": 4})
+
+
+def test_each_task_has_its_objectives_and_its_default():
+    assert objectives(pixart())[0] == "latency"
+    assert "cost" in objectives(pixart())
+    assert "cost" not in OBJECTIVES
+
+
+# What does not exist, or does not fit
+
+
+def test_points_that_do_not_exist_are_infeasible_with_their_equation():
+    scenario = SamplingScenario.of(
+        load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)
+    )
+    sweep = swept(scenario, names=["pipefusion", "ring", "distrifusion"])
+    assert sweep.infeasible_by_reason()["needs a transformer"] >= 4
+    assert {point.name for point in simulated(sweep)} == {"distrifusion"}
+
+
+def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
+    model = equal_blocks_transformer(4, 0.1, parameters=10**9, saved_bytes=2e9)
+    cluster = load_cluster("ideal")
+    device = replace(cluster.device, memory_bytes=9 * 2.0**30)
+    workload = SamplingWorkload(4, model.height, model.width, 3, guidance="none")
+    scenario = SamplingScenario.of(model, replace(cluster, device=device), workload)
+    sweep = swept(scenario)
+    lacking = [point for point in sweep.points if point.kind == "out of memory"]
+    assert {point.name for point in lacking} >= {"single", "ulysses", "naive-patch"}
+    assert {point.name for point in simulated(sweep)} >= {"pipefusion", "tensor"}
+    for point in lacking:
+        assert (point.status, point.score("latency")) == ("infeasible", inf)
+        assert "GiB too much" in point.reason
+        assert point.result is not None or point.least_memory_bytes > 9 * 2.0**30
+
+
+# What a person and a file get
+
+
+def test_the_best_is_the_best_whose_patches_see_one_another(sweep):
+    assert simulated(sweep)[0].name == NaivePatch.name
+    best = sweep.best()
+    others = [point for point in simulated(sweep) if point.name != NaivePatch.name]
+    assert best is others[0]
+    assert swept(pixart(2), names=[NaivePatch.name]).best().name == NaivePatch.name
+    assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best() is None
+
+
+def test_every_status_has_its_keys(sweep):
+    items = rows(sweep)
+    by_status = {item["status"]: item for item in items}
+    asked = {"task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution"}
+    asked |= {"steps", "guidance", "status"}
+    assert set(by_status["bounded"]) == asked | {"bound_s"}
+    assert asked | {"latency_s", "step_s", "gpu_s_per_sample"} < set(by_status["simulated"])
+    assert {item["task"] for item in items} == {"sample"}
+    assert {item["num_gpus"] for item in items} == {1, 2, 4, 8}
+    infeasible = rows(Sweep(pixart(), points=[Point(None, "usp", reason="it does not")]))[0]
+    assert set(infeasible) == asked | {"reason"}
+    assert infeasible["num_gpus"] == 4
+
+
+def test_rows_in_a_file_have_a_column_for_each_parameter(tmp_path):
+    sweep = swept(pixart(2), names=["pipefusion"], fixed={"layers": (10, 18)})
+    write_rows(sweep, tmp_path / "rows.csv")
+    frame = pd.read_csv(tmp_path / "rows.csv")
+    assert set(frame["layers"]) == {"10,18"}
+    assert {"patches", "pipeline_degree", "latency_s", "status"} < set(frame.columns)
+    assert frame["num_gpus"].tolist() == [2] * len(sweep.ranked())
+
+
+def table_rows(text):
+    """The cells of the lines that belong to a table."""
+    lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.split("│")] for line in lines]
+
+
+def test_a_sweep_prints_the_best_of_each_strategy_then_the_best_twenty(sweep, capsys):
+    print_sweep(sweep)
+    text = capsys.readouterr().out
+    cells = table_rows(text)
+    best_of = {row[1] for row in cells[:-TOP]}
+    assert best_of == {point.name for point in simulated(sweep)}
+    assert len(cells) == len(best_of) + TOP
+    assert [row[0] for row in cells[-TOP:]] == [str(rank) for rank in range(1, TOP + 1)]
+    (single,) = (row for row in cells[:-TOP] if row[1] == "single")
+    assert single[2] == "1"
+    assert "1.00" in single
+    assert f"best without seams (naive-patch leaves them): {sweep.best().name}" in text
+    assert "of each run the devices compute" in text
+    again = next(line for line in text.splitlines() if line.startswith("again: "))
+    assert f"--strategy {sweep.best().name}" in again
+    assert f"--gpus {sweep.best().num_gpus} " in again
+
+
+def test_degrees_are_named_and_those_of_one_are_not(capsys):
+    fixed = {"guidance_degree": 2, "pipeline_degree": 2, "patches": 4}
+    print_sweep(swept(pixart(4), names=["hybrid"], fixed=fixed))
+    (first, *_) = table_rows(capsys.readouterr().out)
+    assert first[:5] == ["1", "hybrid", "4", "guidance 2, pipeline 2", "4"]
+
+
+def test_the_front_is_printed_where_it_is_asked_for(capsys):
+    sweep = swept(pixart(4), "pareto")
+    print_sweep(sweep)
+    cells = table_rows(capsys.readouterr().out)
+    front = pareto_front(rows(sweep))
+    assert len(cells) == len({point.name for point in simulated(sweep)}) + len(front)
+    latencies = [float(row[5].split()[0]) for row in cells[-len(front) :]]
+    assert latencies == sorted(round(item["latency_s"], 3) for item in front)
+
+
+def test_all_rows_are_one_json_list(sweep, capsys):
+    print_rows_json(sweep)
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(rows(sweep)))
+
+
+def test_the_best_of_each_strategy_on_several_scenarios():
+    scenarios = [pixart(4), pixart(4, resolution=1024)]
+    found = best_of_each(scenarios, ["ulysses", "pipefusion", "single"], workers=1)
+    assert [item["resolution"] for item in found] == ["512"] * 3 + ["1024"] * 3
+    for scenario, items in zip(scenarios, (found[:3], found[3:]), strict=True):
+        for item in items:
+            every = [p for p in simulate_everything(scenario) if p.name == item["strategy"]]
+            assert item["latency_s"] == min(p.result.expected.latency_s for p in every)
+
+
+def test_what_is_asked_of_a_process_is_a_strategy_and_its_gpus():
+    (point,) = find_points(pixart(4), ["single"])
+    assert Asked(point.strategy, point.num_gpus) == Asked(make_sampler("single", {}), 1)
