@@ -194,8 +194,8 @@ def test_a_point_that_does_not_fit_warns_by_how_much(sim):
     assert result["fits_memory"] is False
     gib = result["peak_memory_bytes"] / 2**30
     assert err == (
-        f"sim: warning: ddp does not fit: needs {gib:.1f} GiB, the device has 80.0 GiB:"
-        f" {gib - 80:.1f} GiB too much\n"
+        f"sim: warning: ddp does not fit: needs {gib:.1f} GiB, the device has 79.2 GiB:"
+        f" {gib - 79.15:.1f} GiB too much\n"
     )
 
 

@@ -367,7 +367,7 @@ REFUSED = [
         f"{PIXART} --strategy pipefusion --micro-batches 4",
         "pipefusion has no parameter --micro-batches; it has --pipeline-degree, --patches, --warmup-steps, --receive, ",
     ),
-    (f"{PIXART} --strategy ring --patches 4", "ring has no parameter --patches; it has none"),
+    (f"{PIXART} --strategy ring --patches 4", "ring has no parameter --patches; it has --keys-values"),
     # values
     (f"{PIXART} --strategy ring --resolution abc", "--resolution is 'abc', must be pixels such as 1024, or width x "),
     (f"{PIXART} --strategy ring --resolution 1024x", "--resolution is '1024x', must be pixels such as 1024, or width "),

@@ -102,7 +102,7 @@ def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_d
         ({"method": "usp", "method_config": "ulysses=4,ring=2"}, USP(4, 2)),
         ({"method": "cfg", "method_config": "cfg=2 eager", "num_gpus": "2"}, ("guidance_degree=2",)),
         ({"method": "hybrid", "method_config": "cfg=2,pp=4"}, ("guidance_degree=2", "pipeline_degree=4")),
-        ({"method": "hybrid", "method_config": "u1 r1 pp8"}, PipeFusion(None, None, 1, "after")),
+        ({"method": "hybrid", "method_config": "u1 r1 pp8"}, PipeFusion(None, None, 0, "after")),
         (
             {"method": "cfg2 u2 pp2"},
             ("guidance_degree=2", "ulysses_degree=2", "pipeline_degree=2"),
@@ -117,10 +117,10 @@ def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_d
         ),
         (
             {"method": "hybrid", "note": "[label] up to 8 GPUs hybrid=pipefusion curve; 16: ulysses=4"},
-            PipeFusion(None, None, 1, "after"),
+            PipeFusion(None, None, 0, "after"),
         ),
-        ({"method": "pipefusion"}, PipeFusion(None, None, 1, "after")),
-        ({"method": "distrifusion"}, DistriFusion(1, 1)),
+        ({"method": "pipefusion"}, PipeFusion(None, None, 0, "after")),
+        ({"method": "distrifusion"}, DistriFusion(0, 1)),
         ({"method": "distrifusion", "source": LEGACY}, DistriFusion(2, 1)),
         ({"method": "distrifusion", "source": DISTRIFUSION, "model": "SDXL"}, DistriFusion(5, 60)),
         (
@@ -128,14 +128,14 @@ def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_d
             DistriFusion(3, 1),
         ),
         ({"method": "distrifusion", "method_config": "warmup 4(+1)"}, DistriFusion(5, 1)),
-        ({"method": "distrifusion+cfg split", "method_config": "cfg=2 x patch=4"}, DistriFusion(1, 1)),
+        ({"method": "distrifusion+cfg split", "method_config": "cfg=2 x patch=4"}, DistriFusion(0, 1)),
     ],
 )
 def test_a_method_is_read_by_rule(cells, sampler):
     (found,) = asked(**cells)
     if isinstance(sampler, tuple):
         degrees = {name: int(value) for name, value in (word.split("=") for word in sampler)}
-        receive = {"warmup_steps": 1, "receive": "after"}
+        receive = {"warmup_steps": 0, "receive": "after"}
         sampler = Hybrid(**({"guidance_degree": 1} | degrees | receive))
     assert found == sampler
 
@@ -150,7 +150,7 @@ def test_the_best_hybrid_is_of_pure_methods_and_products_and_of_guidance_alone_o
     eight, two = asked(method="hybrid(best)"), asked(method="hybrid(best)", num_gpus="2")
     assert {type(one) for one in eight} == {Ulysses, Ring, TensorParallel, PipeFusion, Hybrid}
     assert all(
-        one.receive == "after" and one.warmup_steps == 1 for one in eight if isinstance(one, PipeFusion)
+        one.receive == "after" and one.warmup_steps == 0 for one in eight if isinstance(one, PipeFusion)
     )
     assert Hybrid(guidance_degree=2) in two
     assert Hybrid(guidance_degree=2) not in eight
