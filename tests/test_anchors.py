@@ -1,0 +1,120 @@
+"""Anchors: a prediction for one GPU is what was published for it, and several GPUs start from there."""
+
+from dataclasses import replace
+from math import log, sqrt
+
+import pytest
+
+from profiles.anchors import Anchor, read_anchors
+from profiles.clusters import load_cluster
+from profiles.components import MeasuredTime
+from profiles.devices import Device, Rates, load_device
+from profiles.errors import InputError
+from profiles.models import load_model, model_names
+from profiles.sampling_costs import SamplingCosts, anchor_factor
+from profiles.synthetic import equal_blocks_transformer
+from sim.sampling import run_sampling
+from strategies.registry import make_sampler
+from strategies.sampling import SamplingScenario, SamplingWorkload
+
+RATED = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e12, 0.0))
+
+
+def anchored(*anchors, device=RATED):
+    """Two equal blocks of a second each, and published latencies of (side, batch, steps, seconds)."""
+    model = equal_blocks_transformer(2)
+    (transformer,) = model.components
+    layers = tuple(replace(layer, matmul_flop=1e12) for layer in transformer.layers)
+    found = tuple(
+        Anchor(device.name, side, side, batch, steps, s, "a test") for side, batch, steps, s in anchors
+    )
+    return replace(model, components=(replace(transformer, layers=layers, times=()),), anchors=found)
+
+
+def pass_s(model, side=256, batch=1, device=RATED):
+    return SamplingCosts(model, device, side, side).forward_s(0, batch).sum()
+
+
+def test_without_anchors_the_estimate_stands():
+    assert pass_s(anchored()) == 2.0
+    assert anchor_factor(anchored(), RATED, 256**2) == 1.0
+
+
+def test_one_gpu_takes_what_was_published():
+    model = anchored((256, 2, 10, 60.0))
+    assert 10 * pass_s(model, batch=2) == pytest.approx(60.0)
+    assert pass_s(model, batch=1) == pytest.approx(3.0)
+
+
+def test_another_devices_anchor_says_nothing():
+    other = replace(RATED, name="other")
+    assert pass_s(anchored((256, 1, 1, 60.0), device=other)) == 2.0
+
+
+def test_of_several_latencies_the_geometric_mean_counts():
+    model = anchored((256, 1, 1, 4.0), (256, 1, 1, 9.0))
+    assert pass_s(model) == pytest.approx(6.0)
+
+
+def test_between_resolutions_the_factor_follows_the_logarithm_of_the_pixels():
+    model = anchored((256, 1, 1, 2.0 * 1.2), (1024, 1, 1, 2.0 * 16 * 3.0))
+    factor = {side: anchor_factor(model, RATED, side**2) for side in (128, 256, 512, 1024, 4096)}
+    assert factor == pytest.approx({128: 1.2, 256: 1.2, 512: sqrt(1.2 * 3.0), 1024: 3.0, 4096: 3.0})
+    assert log(factor[512]) == pytest.approx((log(1.2) + log(3.0)) / 2)
+
+
+def test_frozen_components_and_measured_times_are_not_scaled(make):
+    model = anchored((256, 1, 1, 20.0))
+    encoder = make.component("text", [1.0], trainable=False)
+    layers = tuple(replace(layer, matmul_flop=1e12) for layer in encoder.layers)
+    both = replace(model, components=(*model.components, replace(encoder, layers=layers, times=())))
+    assert SamplingCosts(both, RATED, 256, 256).forward_s(1, 1).sum() == 1.0
+    times = tuple(MeasuredTime(i, 1, 5.0, 0.0) for i in range(2))
+    measured = replace(model, components=(replace(model.components[0], times=((RATED.name, times),)),))
+    assert pass_s(measured) == pytest.approx(10.0)
+
+
+def published_once():
+    """Yield each model's anchors of which there is one alone for the device and the resolution."""
+    for name in model_names():
+        anchors = load_model(name).anchors
+        places = [(anchor.device, anchor.height, anchor.width) for anchor in anchors]
+        yield from ((name, a) for a, place in zip(anchors, places, strict=True) if places.count(place) == 1)
+
+
+SHIPPED = list(published_once())
+
+
+@pytest.mark.parametrize(("name", "anchor"), SHIPPED, ids=[f"{n} {a.device} {a.width}" for n, a in SHIPPED])
+def test_shipped_models_take_one_gpu_as_long_as_published(name, anchor):
+    model, device = load_model(name).for_task("sample"), load_device(anchor.device)
+    (backbone,) = model.backbones
+    costs = SamplingCosts(model, device, anchor.height, anchor.width)
+    assert anchor.steps * costs.forward_s(backbone, anchor.batch).sum() == pytest.approx(anchor.latency_s)
+    assert anchor.source
+
+
+@pytest.mark.parametrize(("side", "published"), [(4096, sqrt(183.6 * 186.08)), (8192, 2728.0)])
+def test_a_run_of_pixart_on_one_a100_is_the_published_one(side, published):
+    """20 steps of DPM-Solver. Source: PipeFusion v1, Fig. 9, and xDiT."""
+    workload = SamplingWorkload(1, side, side, steps=20)
+    scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+    result = run_sampling(make_sampler("single", {}), scenario)
+    assert result.expected.latency_s == pytest.approx(published)
+    assert result.to_json()["provenance"] == "estimated"
+
+
+def test_anchors_are_read_and_refused_by_line(tmp_path):
+    path = tmp_path / "anchors.csv"
+    assert read_anchors(path) == ()
+    head = "device,height,width,batch,steps,latency_s,source\n"
+    path.write_text(head + "a100-80gb-sxm,1024,512,2,20,1.5,a paper\n")
+    assert read_anchors(path) == (Anchor("a100-80gb-sxm", 1024, 512, 2, 20, 1.5, "a paper"),)
+    for cells, message in (
+        ("x,1024,512,2,20,0,a paper", "anchors.csv:2: latency_s is '0', must be positive"),
+        ("x,1024,512,0,20,1,a paper", "anchors.csv:2: batch is 0"),
+        ("x,1024,512,2,20,-1,a paper", "anchors.csv:2: latency_s is -1, must not be negative"),
+    ):
+        path.write_text(head + cells + "\n")
+        with pytest.raises(InputError, match=message):
+            read_anchors(path)

@@ -1,0 +1,86 @@
+"""The grid divides GPUs as xDiT does, and refuses what cannot be divided with the equation and its numbers."""
+
+from itertools import product
+
+import pytest
+
+from profiles.errors import InfeasibleError
+from profiles.synthetic import equal_blocks_transformer
+from strategies.grid import Grid, make_grid
+
+
+def sampling(make, num_gpus, **workload):
+    return make.sampling(equal_blocks_transformer(4, heads=8), make.cluster(), num_gpus, **workload)
+
+
+def test_tensor_is_innermost_and_guidance_outermost():
+    grid = Grid(guidance=2, pipeline=2, ring=2, ulysses=2, tensor=2)
+    assert grid.positions == 32
+    assert [(g, s, team.devices) for g, s, team in grid.teams()] == [
+        (0, 0, tuple(range(8))), (0, 1, tuple(range(8, 16))),
+        (1, 0, tuple(range(16, 24))), (1, 1, tuple(range(24, 32))),
+    ]  # fmt: skip
+    team = grid.team(0, 1)
+    assert team.tensor_groups() == [(8, 9), (10, 11), (12, 13), (14, 15)]
+    assert team.ulysses_groups() == [(8, 10), (9, 11), (12, 14), (13, 15)]
+    assert team.ring_groups() == [(8, 12), (9, 13), (10, 14), (11, 15)]
+    assert team.sequence_groups() == [(8, 10, 12, 14), (9, 11, 13, 15)]
+
+
+@pytest.mark.parametrize(("ring", "ulysses", "tensor"), list(product((1, 2, 3), repeat=3)))
+def test_groups_of_each_kind_hold_every_device_once(ring, ulysses, tensor):
+    team = Grid(ring=ring, ulysses=ulysses, tensor=tensor).team(0, 0)
+    kinds = {
+        tensor: team.tensor_groups(), ulysses: team.ulysses_groups(), ring: team.ring_groups(),
+        ring * ulysses: team.sequence_groups(),
+    }  # fmt: skip
+    for size, groups in kinds.items():
+        assert {len(group) for group in groups} == {size}
+        assert sorted(device for group in groups for device in group) == list(team.devices)
+
+
+@pytest.mark.parametrize(
+    ("guidance", "degree", "data", "batch"),
+    [("none", 1, 1, 4), ("batch", 1, 1, 8), ("batch", 2, 1, 4), ("parallel", 2, 1, 4), ("batch", 1, 4, 2)],
+)
+def test_a_pass_holds_the_predictions_of_its_group(make, guidance, degree, data, batch):
+    scenario = sampling(make, 8, guidance=guidance, batch_size=4)
+    assert Grid(data=data, guidance=degree, pipeline=8 // degree // data).batch(scenario) == batch
+
+
+def test_gpus_left_over_draw_other_images(make):
+    scenario = sampling(make, 8, batch_size=4)
+    grid = make_grid(scenario, pipeline=4, data=None)
+    assert (grid.data, grid.positions) == (2, 4)
+    placement = grid.placement(scenario)
+    assert (placement.num_groups, placement.num_positions) == (2, 4)
+
+
+REFUSED = [
+    ({"pipeline": 3}, {}, r"pipeline_degree\(3\) = 3 are not gpus\(8\)"),
+    ({}, {}, r"runs on one GPU, not on gpus\(8\)"),
+    ({"ring": 2, "ulysses": 2}, {}, r"ulysses_degree\(2\) \* ring_degree\(2\) = 4 are not gpus\(8\)"),
+    ({"ring": 3, "data": None}, {"batch_size": 8}, r"ring_degree\(3\) = 3 do not divide gpus\(8\)"),
+    (
+        {"pipeline": 4, "data": None},
+        {"batch_size": 3},
+        r"batch_size\(3\) is no multiple of the data-parallel degree gpus\(8\) / 4 = 2",
+    ),
+    ({"guidance": 2, "pipeline": 4}, {}, r"guidance_degree\(2\) is not 1, and --guidance is none"),
+    ({"guidance": 4, "pipeline": 2}, {"guidance": "batch"}, r"guidance_degree\(4\) is not 1 or 2"),
+    ({"pipeline": 8}, {"guidance": "parallel"}, r"guidance_degree\(1\) is not 2, and --guidance is parallel"),
+]
+
+
+@pytest.mark.parametrize(("degrees", "workload", "message"), REFUSED)
+def test_what_cannot_be_divided_is_refused(make, degrees, workload, message):
+    with pytest.raises(InfeasibleError, match=message):
+        make_grid(sampling(make, 8, **workload), **degrees)
+
+
+@pytest.mark.parametrize("name", ["ulysses", "tensor"])
+def test_heads_must_be_a_multiple_of_what_divides_them(make, name):
+    with pytest.raises(
+        InfeasibleError, match=rf"heads\(8\) of transformer is no multiple of {name}_degree\(16\)"
+    ):
+        make_grid(sampling(make, 16), **{name: 16})

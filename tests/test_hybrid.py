@@ -1,0 +1,159 @@
+"""Hybrids: each degree alone is the method of its name, and products are what their parts say."""
+
+from collections import defaultdict
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from profiles.errors import InfeasibleError
+from profiles.synthetic import equal_blocks_transformer
+from sim.engine import simulate
+from sim.sampling import run_sampling
+from strategies.hybrid import Hybrid
+from strategies.pipefusion import PipeFusion
+from strategies.registry import make_sampler
+
+LAYERS, ROWS, HIDDEN = 8, 16, 64
+HIDDEN_BYTES = 2.0 * ROWS**2 * HIDDEN
+LATENT_BYTES = 2.0 * 4 * (2 * ROWS) ** 2
+LINEAR_S, ATTENTION_S = 0.75, 0.25
+
+
+def blocks():
+    """Blocks of a second at the rates of the device; a quarter is attention."""
+    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=8, parameters=10**6)
+    (transformer,) = model.components
+    work = {"matmul_flop": LINEAR_S * 1e12, "attention_flop": ATTENTION_S * 1e12}
+    layers = tuple(replace(layer, **work) for layer in transformer.layers)
+    return replace(model, components=(replace(transformer, layers=layers, times=()),))
+
+
+def free(make):
+    return make.cluster(memory_bytes_per_s=1e9)
+
+
+def node(make):
+    link = make.link("nvswitch", 1e6, 1e-3, 2e-3)
+    return make.cluster(link, slowdown=1.4, call_s=3e-3, efficiency=0.8, memory_bytes_per_s=1e9)
+
+
+def sampling(make, gpus, cluster=free, **workload):
+    return make.sampling(blocks(), cluster(make), gpus, **{"steps": 4, **workload})
+
+
+@pytest.mark.parametrize(
+    ("degree", "sampler"),
+    [
+        ("ulysses_degree", make_sampler("ulysses", {"keys_values": "freed"})),
+        ("ring_degree", make_sampler("ring", {"keys_values": "freed"})),
+        ("tensor_degree", make_sampler("tensor", {})),
+        ("pipeline_degree", PipeFusion()),
+    ],
+)
+def test_one_degree_alone_is_the_method_of_its_name(make, degree, sampler):
+    for workload in ({"guidance": "none"}, {"guidance": "batch"}):
+        scenario = sampling(make, 4, node, **workload)
+        hybrid, alone = (run_sampling(s, scenario).expected for s in (Hybrid(**{degree: 4}), sampler))
+        assert hybrid == alone
+
+
+def test_ulysses_and_ring_together_are_usp(make):
+    scenario = sampling(make, 8, node)
+    usp = make_sampler("usp", {"ulysses_degree": 2, "ring_degree": 4, "keys_values": "freed"})
+    assert run_sampling(Hybrid(ulysses_degree=2, ring_degree=4), scenario).expected == (
+        run_sampling(usp, scenario).expected
+    )
+
+
+def test_guidance_is_divided_by_the_degree_or_by_the_flag(make):
+    by_degree = run_sampling(
+        Hybrid(guidance_degree=2, ulysses_degree=4), sampling(make, 8, node, guidance="batch")
+    )
+    by_flag = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 8, node, guidance="parallel"))
+    assert by_degree.expected == by_flag.expected
+
+
+def test_gpus_left_over_draw_the_other_images_at_the_same_time(make):
+    several = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 8, node, batch_size=2)).expected
+    one = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 4, node)).expected
+    assert several.latency_s == pytest.approx(one.latency_s)
+    assert several.collective_bytes == pytest.approx(2 * one.collective_bytes)
+    assert several.peak_memory_bytes == one.peak_memory_bytes
+
+
+@pytest.mark.parametrize("inner", ["ulysses_degree", "ring_degree", "tensor_degree"])
+def test_in_a_pipeline_each_stage_is_as_fast_as_its_team(make, inner):
+    """On free links: M patches a step, each on L / N layers, divided by the team."""
+    stages, team, patches, steps, warmup = 2, 4, 4, 4, 1
+    hybrid = Hybrid(pipeline_degree=stages, patches=patches, warmup_steps=warmup, **{inner: team})
+    latency_s = run_sampling(hybrid, sampling(make, stages * team)).expected.latency_s
+    image_s = LAYERS * (LINEAR_S + ATTENTION_S) / team
+    displaced = patches * (steps - warmup) + stages - 1
+    assert latency_s == pytest.approx(warmup * image_s + displaced * image_s / stages / patches)
+
+
+def test_inside_a_pipeline_a_ring_passes_all_keys_and_values_around_for_every_patch(make):
+    """Fresh and stale; each member holds 1 / R of them. Around Ulysses go only the tokens of the patch."""
+    patches = 4
+    sizes = {}
+    for inner in ("ring_degree", "ulysses_degree"):
+        hybrid = Hybrid(pipeline_degree=2, patches=patches, warmup_steps=1, **{inner: 2})
+        sizes[inner] = defaultdict(list)
+        plan = simulate(hybrid.plan(sampling(make, 4, steps=2))).plan
+        for collective in plan.collectives:
+            if collective.devices == (0, 1):
+                sizes[inner][collective.operation].append(collective.size_bytes)
+    whole = 2 * HIDDEN_BYTES * LAYERS / 2 / 2
+    assert sum(sizes["ring_degree"]["send_recv"]) == pytest.approx((1 + patches) * whole)
+    image = HIDDEN_BYTES * LAYERS / 2 / 2
+    assert sum(sizes["ulysses_degree"]["all_to_all"]) == pytest.approx((1 + 1) * 4 * image)
+
+
+def test_hidden_states_travel_between_the_likes_of_two_teams(make):
+    scenario = sampling(make, 8, steps=2)
+    for inner, parts in (("ulysses_degree", 4), ("ring_degree", 4), ("tensor_degree", 1)):
+        hybrid = Hybrid(pipeline_degree=2, patches=4, warmup_steps=1, **{inner: 4})
+        trace = simulate(hybrid.plan(scenario))
+        hidden = [t for t in trace.wiring.transfers if t and trace.plan.tensors[t.tensor].role == "hidden"]
+        assert {(t.source, t.target) for t in hidden} == {(i, i + 4) for i in range(4)}
+        assert sum(t.size_bytes for t in hidden) == pytest.approx(4 * 2 * HIDDEN_BYTES / parts)
+
+
+def test_candidates_are_products_of_the_gpus(make):
+    scenario = sampling(make, 8, guidance="batch", batch_size=2)
+    found = list(Hybrid.candidates(scenario))
+    seen = set()
+    for hybrid in found:
+        degrees = (
+            hybrid.guidance_degree, hybrid.ulysses_degree, hybrid.ring_degree, hybrid.pipeline_degree,
+            hybrid.tensor_degree,
+        )  # fmt: skip
+        assert 8 % prod(degrees) == 0
+        assert sum(degree > 1 for degree in (*degrees, 8 // prod(degrees))) >= 2
+        seen.add((*degrees, 8 // prod(degrees)))
+    assert {
+        (2, 1, 1, 4, 1, 1),
+        (1, 2, 2, 2, 1, 1),
+        (1, 1, 1, 2, 4, 1),
+        (1, 4, 1, 1, 1, 2),
+        (2, 2, 1, 1, 1, 2),
+    } <= seen
+
+
+def test_what_has_no_meaning_is_refused(make):
+    scenario = sampling(make, 4)
+    for hybrid, message in (
+        (Hybrid(ulysses_degree=4, patches=2), r"patches\(2\) need pipeline_degree above 1"),
+        (Hybrid(pipeline_degree=4, patches=8, warmup_steps=5), r"warmup_steps\(5\) exceeds steps\(4\)"),
+        (
+            Hybrid(pipeline_degree=2, ulysses_degree=2, patches=16),
+            r"patches\(16\) \* sequence\(2\) exceeds rows",
+        ),
+        (
+            Hybrid(ulysses_degree=2),
+            r"batch_size\(1\) is no multiple of the data-parallel degree gpus\(4\) / 2",
+        ),
+    ):
+        with pytest.raises(InfeasibleError, match=message):
+            hybrid.plan(scenario)

@@ -1,0 +1,206 @@
+"""What sampling takes: shares of the classes of work, resolutions compared with real counts, and measured times."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from profiles.components import MeasuredTime
+from profiles.costs import estimate_forward_s
+from profiles.devices import Device, Rates, load_device
+from profiles.errors import InputError
+from profiles.models import load_model
+from profiles.sampling_costs import (
+    REPLICATED_SHARE,
+    WHOLE,
+    Extent,
+    SamplingCosts,
+    Share,
+    sequence_share,
+    tensor_share,
+)
+from profiles.synthetic import equal_blocks_transformer
+from validate.architectures import architecture
+from validate.count import count_component
+
+RATES = Rates(4e12, 2e12, 1e12, 1e9, 1e-3)
+RATED = Device("rated", "made by a test", None, RATES)
+LINEAR_S, ATTENTION_S, MEMORY_S, LAUNCH_S = 0.5, 0.25, 0.125, 0.01
+"""Of one block: 1e12 FLOP of products, 2.5e11 of attention, 1.25e8 bytes, 10 kernels."""
+
+
+def worked(**rest):
+    """Three equal blocks with work of every class, and no measured times."""
+    model = equal_blocks_transformer(3, **{"rows": 16, **rest})
+    (transformer,) = model.components
+    work = {"matmul_flop": 1e12, "attention_flop": 2.5e11, "moved_bytes": 1.25e8, "kernels": 10}
+    layers = tuple(replace(layer, **work) for layer in transformer.layers)
+    return replace(model, components=(replace(transformer, layers=layers, times=()),))
+
+
+def block_s(model, batch=1, share=WHOLE, *, height=256, width=256, device=RATED):
+    """Seconds of one block; all are alike."""
+    seconds = SamplingCosts(model, device, height, width).forward_s(0, batch, share)
+    assert len(seconds) == len(model.components[0].layers)
+    return float(seconds[0])
+
+
+# Shares.
+
+
+def test_the_whole_image_at_the_reference_takes_the_estimate_of_training():
+    model = worked()
+    expected = LINEAR_S + ATTENTION_S + MEMORY_S + LAUNCH_S
+    assert block_s(model) == pytest.approx(expected)
+    assert block_s(model) == pytest.approx(estimate_forward_s(model.components[0].layers[0], RATES, 1))
+
+
+def test_work_grows_with_the_batch_and_launches_do_not():
+    assert block_s(worked(), 4) == pytest.approx(4 * (LINEAR_S + ATTENTION_S + MEMORY_S) + LAUNCH_S)
+
+
+def test_each_class_of_work_takes_its_own_share():
+    seconds = block_s(worked(), 1, Share(0.5, 0.1, 0.2))
+    assert seconds == pytest.approx(0.5 * LINEAR_S + 0.1 * ATTENTION_S + 0.2 * MEMORY_S + LAUNCH_S)
+    costs = SamplingCosts(worked(), RATED, 256, 256)
+    assert costs.attention_s(0, 3, Share(0.5, 0.1, 0.2)) == pytest.approx([3 * 0.1 * ATTENTION_S] * 3)
+
+
+def test_shares_of_shares_multiply():
+    assert Share(0.5, 0.25, 1.0).times(Share(0.5, 0.5, 0.5)) == Share(0.25, 0.125, 0.5)
+    assert sequence_share(4) == Share(0.25, 0.25, 0.25)
+    assert tensor_share(1) == WHOLE == sequence_share(1)
+    assert tensor_share(4) == Share(0.25, 0.25, REPLICATED_SHARE + (1 - REPLICATED_SHARE) / 4)
+
+
+def extent(model, height=256, width=256):
+    return Extent(model, model.components[0], height, width)
+
+
+def test_a_patch_attends_with_its_rows_to_all_tokens():
+    """Attention by share of the queries times all keys; alone, by the share of both."""
+    assert extent(worked()).patch_share(0.25) == Share(0.25, 0.25, 0.25)
+    assert extent(worked()).alone_share(0.25) == Share(0.25, 0.0625, 0.25)
+
+
+def test_every_patch_carries_all_tokens_of_the_text():
+    of = extent(worked(text_tokens=64))
+    assert of.image == 256 / 320
+    tokens = (0.25 * 256 + 64) / 320
+    assert of.patch_share(0.25) == pytest.approx((tokens, tokens, tokens))
+    assert of.alone_share(0.25) == pytest.approx((tokens, tokens**2, tokens))
+    assert of.patch_share(1.0) == pytest.approx(WHOLE)
+
+
+# Resolutions.
+
+
+def test_linear_work_grows_with_the_tokens_and_attention_with_their_square():
+    seconds = block_s(worked(), height=512, width=768)
+    assert seconds == pytest.approx(6 * (LINEAR_S + MEMORY_S) + 36 * ATTENTION_S + LAUNCH_S)
+
+
+def test_tokens_of_the_text_do_not_grow():
+    model = worked(text_tokens=64)
+    tokens = (4 * 256 + 64) / 320
+    assert extent(model, 512, 512).tokens == tokens
+    assert extent(model, 512, 512).image == 4 * 256 / (4 * 256 + 64)
+    seconds = block_s(model, height=512, width=512)
+    assert seconds == pytest.approx(tokens * (LINEAR_S + MEMORY_S) + tokens**2 * ATTENTION_S + LAUNCH_S)
+
+
+def test_what_does_not_depend_on_the_pixels_stays():
+    model = worked()
+    text = replace(model, components=(replace(model.components[0], image_tokens=0, text_tokens=77),))
+    assert block_s(text, height=1024, width=1024) == block_s(text)
+    assert extent(text, 1024, 1024).tokens == 1.0
+
+
+def test_traffic_is_that_of_half_precision_whatever_the_model_is_trained_in():
+    single = replace(worked(), dtype="float32")
+    assert block_s(single) == pytest.approx(block_s(worked()) - MEMORY_S / 2)
+
+
+COUNTED = {"pixart": 0.04, "sd3-medium": 0.04, "sdxl": 0.01}
+"""Models, and how far the growth of any column may be from that of a real count. What is off: pooled text, time
+embeddings and the text's keys and values, which the columns let grow with the pixels."""
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_columns_grow_as_a_count_at_another_resolution(name):
+    """One forward pass of the real module at 2048 x 1024, on the meta device, and the folder's columns scaled to it."""
+    model = load_model(name)
+    backbone = model.components[model.backbones[0]]
+    (spec,) = (spec for spec in architecture(name).components if spec.name == backbone.name)
+    counted, of = count_component(spec, 2048, 1024), Extent(model, backbone, 2048, 1024)
+    growth = {"conv_flop": of.pixels, "matmul_flop": of.tokens, "moved_bytes": of.tokens}
+    for column, factor in {**growth, "attention_flop": of.tokens**2}.items():
+        scaled = factor * sum(getattr(layer, column) for layer in backbone.layers)
+        real = sum(getattr(work, column) for work in counted.work)
+        assert real == pytest.approx(scaled, rel=COUNTED[name]), column
+    found, scaled_elements = Counter(), Counter()
+    for exchange in counted.exchanges:
+        found[exchange.kind] += exchange.elements
+    factors = {"key_value": of.pixels, "reduce": of.pixels, "halo": of.width, "statistics": 1.0}
+    for exchange in backbone.exchanges:
+        scaled_elements[exchange.kind] += exchange.elements * factors[exchange.kind]
+    assert found == scaled_elements
+    assert [work.output_bytes for work in counted.work] == pytest.approx(
+        [layer.output_bytes * of.tokens for layer in backbone.layers[:-1]]
+        + [backbone.layers[-1].output_bytes * of.pixels]
+    )
+
+
+# Measured times.
+
+
+def timed(model, device, *points):
+    """The model with measured (batch, seconds) of each block on a device."""
+    (transformer,) = model.components
+    times = tuple(
+        MeasuredTime(i, batch, seconds, 0.0)
+        for i in range(len(transformer.layers))
+        for batch, seconds in points
+    )
+    return replace(model, components=(replace(transformer, times=((device.name, times),)),))
+
+
+def test_measured_times_override_the_estimate():
+    model = timed(worked(), RATED, (1, 3.0), (2, 5.0))
+    assert [block_s(model, batch) for batch in (1, 2, 4)] == pytest.approx([3.0, 5.0, 9.0])
+    assert SamplingCosts(model, RATED, 256, 256).provenance == "measured"
+    assert SamplingCosts(worked(), RATED, 256, 256).provenance == "estimated"
+
+
+def test_measured_times_are_divided_and_grow_in_proportion_to_the_estimated_work():
+    model = timed(worked(), RATED, (1, 3.0), (2, 5.0))
+    work_s = LINEAR_S + ATTENTION_S + MEMORY_S
+    linear, attention, memory = (2.0 * part / work_s for part in (LINEAR_S, ATTENTION_S, MEMORY_S))
+    assert block_s(model, height=512) == pytest.approx(2 * linear + 4 * attention + 2 * memory + 1.0)
+    shared = block_s(model, 1, Share(0.5, 0.25, 1.0))
+    assert shared == pytest.approx(0.5 * linear + 0.25 * attention + memory + 1.0)
+
+
+def test_without_work_columns_measured_times_grow_with_the_tokens():
+    ideal = Device("ideal", "made by a test", None, None)
+    model = equal_blocks_transformer(3, 0.5, text_tokens=64)
+    tokens = (4 * 256 + 64) / 320
+    assert block_s(model, 2, height=512, width=512, device=ideal) == pytest.approx(2 * 0.5 * tokens)
+    assert block_s(model, 2, Share(0.25, 1.0, 1.0), device=ideal) == pytest.approx(2 * 0.5 * 0.25)
+
+
+def test_a_device_without_rates_needs_measured_times():
+    ideal = Device("ideal", "made by a test", None, None)
+    with pytest.raises(InputError, match="ideal"):
+        SamplingCosts(worked(), ideal, 256, 256)
+
+
+def test_shipped_models_cost_something_in_every_layer_at_any_resolution():
+    device = load_device("a100-80gb-sxm")
+    for name in ("pixart", "sdxl", "flux-dev", "hunyuan-1.5b"):
+        model = load_model(name).for_task("sample")
+        small, large = (SamplingCosts(model, device, side, side) for side in (512, 2048))
+        for index in range(len(model.components)):
+            assert np.all(small.forward_s(index, 1) > 0), name
+            assert np.all(large.forward_s(index, 1) >= small.forward_s(index, 1)), name
