@@ -6,12 +6,12 @@ before. The last stage turns the prediction into latents and sends them to the f
 devices under sequence and tensor parallelism; with one stage this is those alone.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
-from math import ceil
+from itertools import accumulate, combinations, pairwise
+from math import ceil, inf
 from typing import Final
 
 from profiles.errors import InfeasibleError
@@ -143,15 +143,14 @@ class Pipeline:
         if not last:
             size = self.hidden_bytes(stage, patch) / self.grid.sequence
             route = network.route(team.devices[0], self.grid.team(0, stage + 1).devices[0])
-            return Pass(watch.free_s, watch.ended_s + size * route.wire_s_per_byte + route.delay_s)
+            return Pass(watch.free_s, watch.free_s + size * route.wire_s_per_byte + route.delay_s)
         for group, size in self.gathers(patch):
             watch.collective("all_gather", group, size)
         if self.grid.pipeline == 1:
             return Pass(watch.free_s, watch.free_s)
-        gathered = self.grid.sequence * self.grid.guidance > 1
         route = network.route(team.devices[0], self.grid.team(0, 0).devices[0])
         travel_s = self.latents_bytes(patch) * route.wire_s_per_byte + route.delay_s
-        return Pass(watch.free_s, (watch.free_s if gathered else watch.ended_s) + travel_s)
+        return Pass(watch.free_s, watch.free_s + travel_s)
 
     def hidden_bytes(self, stage: int, patch: int | None) -> float:
         """Return the bytes of a patch's hidden state after a stage; the text's goes with the first patch."""
@@ -298,7 +297,7 @@ class _Writer:
         source, target = (self.grid.team(guided, stage) for stage in stages)
         for sender, receiver in zip(source.devices, target.devices, strict=True):
             tensor = self.builder.tensor(role, stages[0], patch or 0, size_bytes)
-            self.builder.write(sender, tensor)
+            self.builder.send(sender, tensor)
             self.mail.setdefault((receiver, patch), []).append(tensor)
 
     def _finish(self, step: int, patch: int | None) -> None:
@@ -307,22 +306,46 @@ class _Writer:
         for group, size in self.pipeline.gathers(patch):
             self.builder.collective("all_gather", group, size, stage=last, number=patch or 0)
         if last and step < self.last_step:
-            if self.grid.sequence * self.grid.guidance > 1:
-                for guided in range(self.grid.guidance):
-                    self._schedule(self.grid.team(guided, last), last, patch, step)
             for guided in range(self.grid.guidance):
                 self._send("latents", guided, (last, 0), patch, self.pipeline.latents_bytes(patch))
-
-    def _schedule(self, team: Team, stage: int, patch: int | None, step: int) -> None:
-        """Append the scheduler, which needs the gathered prediction; its own time is not counted."""
-        for device in team.devices:
-            self.builder.compute(device, PatchAction(stage, patch or 0, step), 0.0)
 
 
 def stage_layers(num_layers: int, degree: int) -> tuple[int, ...]:
     """Return the layers of each stage: as many as fit evenly, rounded up; the last stages get the rest, or none."""
     size = ceil(num_layers / degree)
     return tuple(max(0, min(size, num_layers - stage * size)) for stage in range(degree))
+
+
+def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
+    """Return the layers of each stage such that the longest stage is as short as can be, and no stage is empty.
+
+    Args:
+        seconds: of each layer; at least as many as stages.
+        degree: stages.
+    """
+    assert degree <= len(seconds), f"{degree} stages of {len(seconds)} layers"
+    sums = [0.0, *accumulate(seconds)]
+    lengths = sorted({end - start for start, end in combinations(sums, 2)})
+    fitting = bisect_left(lengths, True, key=lambda longest: _stages_within(seconds, longest) <= degree)
+    longest, layers, taken = lengths[fitting], [], 0
+    for left in range(degree - 1, -1, -1):
+        count = 1
+        while taken + count < len(seconds) - left and sums[taken + count + 1] - sums[taken] <= longest:
+            count += 1
+        layers.append(count)
+        taken += count
+    return tuple(layers)
+
+
+def _stages_within(seconds: Sequence[float], longest: float) -> float:
+    """Return how few stages no longer than that hold all layers; infinite where one layer is longer."""
+    if max(seconds) > longest:
+        return inf
+    stages, start = 1, 0.0
+    for before, after in pairwise([0.0, *accumulate(seconds)]):
+        if after - start > longest:
+            stages, start = stages + 1, before
+    return stages
 
 
 def patch_rows(scenario: SamplingScenario, grid: Grid, patches: int) -> tuple[float, ...]:

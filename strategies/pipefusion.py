@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from strategies import parameters as fields
-from strategies.grid import make_grid
-from strategies.patch_pipeline import RECEIVES, Pipeline
+from strategies.grid import Grid, make_grid
+from strategies.patch_pipeline import RECEIVES, Pipeline, paced_layers
 from strategies.plan import Plan
 from strategies.sampler import Phase, check_warmup
 from strategies.sampling import SamplingScenario
@@ -49,12 +49,18 @@ class PipeFusion:
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Yield powers of two as patches, from 2 to 64, and the pipeline degree itself."""
+        """Yield powers of two as patches, from 2 to 64, and the pipeline degree itself.
+
+        Each with as many layers in every stage as fit evenly, and with the layers that pace the stages best.
+        """
         degree = scenario.workload.num_gpus // scenario.guidance_groups
-        warmup = min(2, scenario.workload.steps)
+        warmup, total = min(2, scenario.workload.steps), len(scenario.backbone.layers)
         for patches in sorted({degree, 2, 4, 8, 16, 32, 64}):
             if degree > 1 and patches <= scenario.rows:
                 yield cls(degree, patches, warmup)
+                if degree <= total:
+                    layers = paced_layers(_patch_seconds(scenario, patches), degree)
+                    yield cls(degree, patches, warmup, layers=layers)
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""
@@ -63,3 +69,11 @@ class PipeFusion:
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Return bytes that the fullest device cannot do without."""
         return self._pipeline(scenario).least_memory_bytes(self.warmup_steps)
+
+
+def _patch_seconds(scenario: SamplingScenario, patches: int) -> list[float]:
+    """Return the seconds of each layer on one of some patches."""
+    grid = Grid(guidance=scenario.guidance_groups)
+    share = scenario.extent.patch_share(1 / patches)
+    seconds = scenario.costs.forward_s(scenario.backbone_index, grid.batch(scenario), share)
+    return [float(value) for value in seconds]

@@ -70,6 +70,12 @@ class SamplingBuilder:
         """Let a device's last op write a tensor at its end."""
         self._ops[device][-1].writes.append(tensor)
 
+    def send(self, device: int, tensor: int) -> None:
+        """Let a device hand over a tensor once its last op has ended and all that was announced to it is there."""
+        if self._awaited[device]:
+            self.compute(device, self._ops[device][-1].action, 0.0)
+        self.write(device, tensor)
+
     def post_after(self, device: int, tensor: int, index: int) -> None:
         """Let a device post the receive of a tensor only when its op of that index has ended."""
         if index >= 0:

@@ -157,3 +157,18 @@ def test_what_has_no_meaning_is_refused(make):
     ):
         with pytest.raises(InfeasibleError, match=message):
             hybrid.plan(scenario)
+
+
+def test_a_stage_hands_on_only_what_its_tensor_group_has_summed(make):
+    """Each pass through a stage has two collectives of sums; both are done when its hidden state leaves."""
+    plan = (trace := simulate(Hybrid(1, 1, 1, 2, 2, 2, 1).plan(sampling(make, 4, node)))).plan
+    collectives = list(zip(plan.collectives, trace.collectives, strict=True))
+    transfers = [transfer for transfer in trace.wiring.transfers if transfer is not None]
+    assert transfers
+    for transfer in transfers:
+        source = transfer.source
+        ops = list(zip(plan.ops[source], trace.ends[source], strict=True))
+        (written,) = [end for op, end in ops if transfer.tensor in op.writes]
+        passes = {op.action for op, end in ops if end <= written}
+        sums = [end for one, (_, end) in collectives if source in one.devices and end <= written]
+        assert len(sums) == 2 * len(passes)

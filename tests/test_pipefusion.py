@@ -5,7 +5,9 @@ S steps, M patches, N stages of equal layers; t seconds of one patch on one stag
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import accumulate, combinations, pairwise
 
+import numpy as np
 import pytest
 
 from profiles.errors import InfeasibleError
@@ -13,7 +15,7 @@ from profiles.synthetic import equal_blocks_transformer
 from sim.engine import simulate
 from sim.metrics import busy_s, idle_s
 from sim.sampling import run_sampling
-from strategies.patch_pipeline import stage_layers
+from strategies.patch_pipeline import paced_layers, stage_layers
 from strategies.pipefusion import PipeFusion
 
 LAYERS = 8
@@ -228,3 +230,19 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
         sampler, scenario = drawn(make, **rest)
         with pytest.raises(InfeasibleError, match=message):
             sampler.plan(scenario)
+
+
+def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        count, degree = int(rng.integers(3, 9)), int(rng.integers(1, 4))
+        seconds = [float(value) for value in rng.uniform(0.1, 1.0, count).round(2)]
+        layers = paced_layers(seconds, degree)
+        cuts = [(0, *inner, count) for inner in combinations(range(1, count), degree - 1)]
+        longest = [max(sum(seconds[a:b]) for a, b in pairwise(cut)) for cut in cuts]
+        ends = (0, *accumulate(layers))
+        assert min(layers) > 0
+        assert ends[-1] == count
+        assert max(sum(seconds[a:b]) for a, b in pairwise(ends)) == pytest.approx(min(longest))
+    assert paced_layers([1.0] * 28, 8) != stage_layers(28, 8)
+    assert max(paced_layers([1.0] * 28, 8)) == 4
