@@ -299,7 +299,7 @@ def _print_patches(options: argparse.Namespace) -> int:
     """Print a sampler's order: all steps of a run, and the frozen components that it includes."""
     from strategies.actions import format_order
     from strategies.frozen_phases import with_frozen
-    from strategies.sampler import Phase
+    from strategies.sampler import Phase, guidance_groups
 
     sampler = make_sampler(options.strategy, parameters(options))
     if options.format == "torch":
@@ -310,7 +310,8 @@ def _print_patches(options: argparse.Namespace) -> int:
         raise InputError(f"the order of {options.strategy} depends on the model: give --model")
     scenario = sampling_scenario(options)
     sampler.bound(scenario)  # refuses what cannot exist before its order is written out
-    phases = with_frozen(scenario, (Phase("run", sampler.plan(scenario), 1, scenario.workload.steps),))
+    run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
+    phases = with_frozen(scenario, (run,), guidance_groups(sampler, scenario))
     orders = zip(*(phase.plan.order for phase in phases), strict=True)
     sys.stdout.write(format_order([action for part in row for action in part] for row in orders))
     return 0

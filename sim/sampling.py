@@ -12,7 +12,7 @@ from strategies.actions import PatchAction
 from strategies.frozen_phases import with_frozen
 from strategies.network import Network
 from strategies.plan import Op
-from strategies.sampler import Phase, Sampler
+from strategies.sampler import Phase, Sampler, guidance_groups
 from strategies.sampling import SamplingScenario
 from strategies.traces import Trace
 
@@ -192,7 +192,7 @@ def replay_phases(sampler: Sampler, scenario: SamplingScenario) -> Replayed:
 def _replay_phases(sampler: Sampler, scenario: SamplingScenario) -> Iterator[tuple[Phase, Trace]]:
     """Yield the phases of a run, each as soon as it is replayed."""
     networks: dict[int, Network] = {}
-    for phase in with_frozen(scenario, sampler.phases(scenario)):
+    for phase in with_frozen(scenario, sampler.phases(scenario), guidance_groups(sampler, scenario)):
         placement = phase.plan.placement
         network = networks.setdefault(placement.num_positions, Network(placement))
         yield phase, simulate(phase.plan, network)

@@ -12,8 +12,16 @@ from strategies.sampling_builder import SamplingBuilder
 from strategies.sampling_footprint import decoding_bytes
 
 
-def with_frozen(scenario: SamplingScenario, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    """Return the phases of a run with those of the frozen components that the workload includes."""
+def with_frozen(
+    scenario: SamplingScenario, phases: tuple[Phase, ...], guidance_groups: int
+) -> tuple[Phase, ...]:
+    """Return the phases of a run with those of the frozen components that the workload includes.
+
+    Args:
+        scenario: model and workload.
+        phases: of the denoising steps.
+        guidance_groups: groups of devices that each do one of an image's predictions; 1 where none is divided.
+    """
     if not scenario.workload.include:
         return phases
     model, plan = scenario.model, phases[0].plan
@@ -21,7 +29,7 @@ def with_frozen(scenario: SamplingScenario, phases: tuple[Phase, ...]) -> tuple[
     after = set(_after_backbone(scenario))
     encoders = [i for i in included if i not in after]
     decoders = [i for i in included if i in after]
-    before = (Phase("encode", _encode(scenario, plan, encoders), 1, 0),) if encoders else ()
+    before = (Phase("encode", _encode(scenario, plan, encoders, guidance_groups), 1, 0),) if encoders else ()
     last = (Phase("decode", _decode(scenario, plan, decoders), 1, 0),) if decoders else ()
     return (*before, *phases, *last)
 
@@ -36,9 +44,9 @@ def _after_backbone(scenario: SamplingScenario) -> list[int]:
     return sorted(reached.difference(model.backbones))
 
 
-def _encode(scenario: SamplingScenario, plan: Plan, components: list[int]) -> Plan:
+def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guidance_groups: int) -> Plan:
     builder = SamplingBuilder(plan.placement)
-    prompts = _images(scenario, plan) * scenario.workload.predictions // scenario.guidance_groups
+    prompts = _images(scenario, plan) * scenario.workload.predictions // guidance_groups
     for component in components:
         for layer, seconds in enumerate(scenario.costs.forward_s(component, prompts)):
             for device in range(plan.num_devices):

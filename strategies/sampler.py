@@ -76,6 +76,12 @@ class MemoryBoundedSampler(Protocol):
         ...
 
 
+def guidance_groups(sampler: Sampler, scenario: SamplingScenario) -> int:
+    """Return the groups of devices that each do one of an image's predictions; 1 where none is divided."""
+    degree: int | None = getattr(sampler, "guidance_degree", None)
+    return degree or scenario.guidance_groups
+
+
 Keeping = TypeVar("Keeping", bound=MemoryBoundedSampler)
 
 Build = Callable[[SamplingScenario, Sequence[int]], Plan]

@@ -121,7 +121,11 @@ def test_pcie_has_switches_and_a_host(read):
     [
         ('name = "small"', "name = 3", "name is 3, must be a string"),
         ('source = "made by a test"\n', "", "source is missing"),
-        ('device = "ideal"', 'device = "abacus"', "device is 'abacus', must be one of a100-80gb-pcie, a100-80gb-sxm, "),
+        (
+            'device = "ideal"',
+            'device = "abacus"',
+            "device is 'abacus', must be one of a100-80gb-pcie, a100-80gb-sxm, ",
+        ),
         ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
         ("max_nodes = 2", "max_nodes = -1", "max_nodes is -1, must be at least 1"),
         ("overlap_slowdown = 1.5", "overlap_slowdown = 0.5", "overlap_slowdown is 0.5, must be at least 1"),

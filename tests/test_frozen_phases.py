@@ -46,7 +46,7 @@ def test_nothing_frozen_runs_unless_it_is_included(make):
     assert latency_s(make) == pytest.approx(3 * LAYERS * LAYER_S / 4)
     scenario = sampling(make)
     phases = make_sampler("ulysses", {}).phases(scenario)
-    assert with_frozen(scenario, phases) == phases
+    assert with_frozen(scenario, phases, 1) == phases
 
 
 def test_encoders_come_first_and_the_decoder_last(make):
@@ -126,3 +126,12 @@ def test_pixart_at_8192_decodes_only_in_bands():
         scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
         fits[chunks] = run_sampling(make_sampler("pipefusion", {"warmup_steps": 2}), scenario).fits_memory
     assert fits == {1: False, 64: True}
+
+
+def test_groups_of_a_hybrid_encode_the_prompts_of_their_own_predictions(make):
+    scenario = sampling(make, guidance="batch", include=("text",))
+    for degree, prompts in ((1, 2), (2, 1)):
+        sampler = make_sampler("hybrid", {"guidance_degree": degree, "ulysses_degree": 4 // degree})
+        (phase, _), *_ = replay_phases(sampler, scenario)
+        actions = {op.action for ops in phase.plan.ops for op in ops}
+        assert {action.samples for action in actions if isinstance(action, FrozenAction)} == {prompts}

@@ -92,7 +92,9 @@ def test_a_transformer_exchanges_its_image_tokens_alone(name, tokens, width, hea
 @pytest.mark.parametrize("name", EXCHANGED)
 def test_every_layer_of_a_backbone_exchanges_something(name):
     component = backbone(name)
-    silent = {0} if component.layers[0].name == "conv_in" else set()  # a U-Net's first convolution has the latent
+    silent = (
+        {0} if component.layers[0].name == "conv_in" else set()
+    )  # a U-Net's first convolution has the latent
     assert {exchange.layer for exchange in component.exchanges} == set(range(len(component.layers))) - silent
     others = [other for other in load_model(name).components if not other.trainable]
     assert all(other.exchanges == () for other in others)

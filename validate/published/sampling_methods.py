@@ -29,8 +29,8 @@ from validate.published.sampling_rows import SamplingRow, Uncovered
 
 WARMUPS: Final = (("DistriFusion", 5), ("PipeFusion", 2), ("", 0))
 """Synchronous steps that are run where a row says nothing: DistriFusion's setting is 4, PipeFusion's first release's 1,
-and both run one more. xDiT's charts do not say: its README's example asks for none, and on its L40s a pipeline at 2048 px
-takes 3.16 s, where one serial step and 19 of 20 others could not take less than 4.0."""
+and both run one more. xDiT's charts do not say: its README's example asks for none, and on its L40s a pipeline at 2048
+px takes 3.16 s, where one serial step and 19 of 20 others could not take less than 4.0."""
 FIRST_RELEASE: Final = "PipeFusion"
 """Its source; it posts the next receive before it computes, xDiT after."""
 BEST_PATCHES: Final = (2, 4, 8, 16, 32)
