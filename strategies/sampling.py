@@ -1,16 +1,17 @@
 """The sampling scenario: which model draws which images on which cluster."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from profiles.clusters import Cluster
 from profiles.components import Component
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InputError
 from profiles.models import Model
 from profiles.sampling_costs import Extent, SamplingCosts
+from strategies.scene import Scene, check_gpus
 
 T = TypeVar("T")
 
@@ -72,19 +73,11 @@ class SamplingWorkload:
 
 
 @dataclass(frozen=True)
-class SamplingScenario:
+class SamplingScenario(Scene[SamplingWorkload, SamplingCosts]):
     """A model on a cluster, and what is drawn there, with the costs of the layers at that resolution.
 
     ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
     """
-
-    model: Model
-    cluster: Cluster
-    workload: SamplingWorkload
-    costs: SamplingCosts
-    asked_model: str = ""
-    asked_cluster: str = ""
-    _memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, model: Model, cluster: Cluster, workload: SamplingWorkload) -> "SamplingScenario":
@@ -93,12 +86,7 @@ class SamplingScenario:
         Raises:
             InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
         """
-        if workload.num_gpus > cluster.max_devices:
-            raise InputError(
-                f"--gpus is {workload.num_gpus}, but cluster {cluster.name} has at most"
-                f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
-                f" = {cluster.max_devices}"
-            )
+        check_gpus(cluster, workload.num_gpus)
         model = model.for_task("sample")
         frozen = [model.components[i].name for i in model.frozen]
         for name in workload.include:
@@ -109,31 +97,6 @@ class SamplingScenario:
                 )
         costs = SamplingCosts(model, cluster.device, workload.height, workload.width)
         return cls(model, cluster, workload, costs)
-
-    @property
-    def model_name(self) -> str:
-        """What to ask for to have this model again: its name or its folder."""
-        return self.asked_model or self.model.name
-
-    @property
-    def cluster_name(self) -> str:
-        """What to ask for to have this cluster again: its name or its file."""
-        return self.asked_cluster or self.cluster.name
-
-    @cached_property
-    def backbone_index(self) -> int:
-        """The index of the only backbone.
-
-        Raises:
-            InfeasibleError: the model has none or several.
-        """
-        backbones = self.model.backbones
-        if len(backbones) != 1:
-            names = ", ".join(self.model.components[i].name for i in backbones) or "none"
-            raise InfeasibleError(
-                f"needs one backbone, the model has {len(backbones)} ({names})", "needs one backbone"
-            )
-        return backbones[0]
 
     @property
     def backbone(self) -> Component:

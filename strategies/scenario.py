@@ -4,15 +4,16 @@ It is what every strategy is asked about; the strategy's own parameters are its 
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InputError
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
+from strategies.scene import Scene, check_gpus
 
 T = TypeVar("T")
 
@@ -70,20 +71,12 @@ class TrainingWorkload:
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Scene[TrainingWorkload, ModelCosts]):
     """A model on a cluster under a workload, with the costs of the layers there.
 
     ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
     What strategies derive from it and would else derive again for every point is kept with ``remember``.
     """
-
-    model: Model
-    cluster: Cluster
-    workload: TrainingWorkload
-    costs: ModelCosts
-    asked_model: str = ""
-    asked_cluster: str = ""
-    _memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, model: Model, cluster: Cluster, workload: TrainingWorkload) -> "Scenario":
@@ -92,12 +85,7 @@ class Scenario:
         Raises:
             InputError: the cluster is too small, or the model has no costs on its devices.
         """
-        if workload.num_gpus > cluster.max_devices:
-            raise InputError(
-                f"--gpus is {workload.num_gpus}, but cluster {cluster.name} has at most"
-                f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
-                f" = {cluster.max_devices}"
-            )
+        check_gpus(cluster, workload.num_gpus)
         model = model.for_task("train")
         own = {model.components[i].self_conditioning for i in model.backbones}
         if workload.self_conditioning is None and len(own) > 1:
@@ -112,29 +100,13 @@ class Scenario:
         return cls(model, cluster, workload, ModelCosts(model, cluster.device))
 
     @property
-    def model_name(self) -> str:
-        """What to ask for to have this model again: its name or its folder."""
-        return self.asked_model or self.model.name
-
-    @property
-    def cluster_name(self) -> str:
-        """What to ask for to have this cluster again: its name or its file."""
-        return self.asked_cluster or self.cluster.name
-
-    @property
     def backbone(self) -> int:
         """The index of the only backbone.
 
         Raises:
             InfeasibleError: the model has none or several.
         """
-        backbones = self.model.backbones
-        if len(backbones) != 1:
-            names = ", ".join(self.model.components[i].name for i in backbones) or "none"
-            raise InfeasibleError(
-                f"needs one backbone, the model has {len(backbones)} ({names})", "needs one backbone"
-            )
-        return backbones[0]
+        return self.backbone_index
 
     @property
     def self_conditioning(self) -> float:
