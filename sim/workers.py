@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import active_children
 from typing import Final
 
 from profiles.errors import InfeasibleError
@@ -48,10 +49,15 @@ def start_workers(scenario: AnyScenario, count: int) -> Iterator[Workers]:
         yield Workers(scenario)
         return
     executor = ProcessPoolExecutor(count, initializer=_start_worker, initargs=(scenario,))
+    others = set(active_children())
     try:
         yield Workers(scenario, executor)
-    finally:
+    except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - others:
+            process.terminate()  # or the exit would wait for the points they are at
+        raise
+    executor.shutdown(wait=False, cancel_futures=True)
 
 
 _scenario_of_worker: list[AnyScenario] = []
