@@ -6,7 +6,7 @@ as a member's own. The bus bandwidth is that of nccl-tests: bus volume over time
 
 from dataclasses import dataclass
 
-from profiles.clusters import Cluster
+from profiles.clusters import Cluster, interpolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ def collective_time(
         volume = sent_bytes(operation, size_bytes, group.size)
         device_port_s = volume / efficiency / inner.bandwidth_bytes_per_s
     if group.num_nodes > 1 and outer is not None:
+        if inner.kind == "pcie":  # its table says what cards in one node reach, nothing of the network
+            efficiency = interpolate(collectives.nodes, group.num_nodes)
         volume = _crossing_bytes(operation, size_bytes, group)
         node_port_s = volume / efficiency / outer.bandwidth_bytes_per_s
         fixed_s += _hops(operation, group.num_nodes) * outer.latency_s

@@ -57,6 +57,8 @@ def read_component(
         inputs=head.texts("inputs", ()),
         image_tokens=head.integer("image_tokens", 1),
         text_tokens=head.integer("text_tokens", 0),
+        frames=head.integer("frames", 1, minimum=1),
+        latent_bytes=head.number("latent_MB", 0.0) * MB,
         carried_bytes=head.number("carried_MB", 0.0) * MB,
         self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
         layers=_read_layers(head, rows, trainable),

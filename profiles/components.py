@@ -67,7 +67,9 @@ class Component:
     ``carried_bytes`` is the context that travels with the hidden state over every cut, per sample;
     ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device;
     ``reads`` which layers read what of an input, where that is not the first layer the whole output;
-    ``exchanges`` are in execution order; ``tasks`` are those that it exists for.
+    ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
+    latents, among which its image tokens are divided evenly; ``latent_bytes`` what a backbone denoises, per sample, 0
+    where that is as large as its prediction.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Component:
     times: tuple[tuple[str, tuple[MeasuredTime, ...]], ...] = ()
     reads: tuple[Read, ...] = ()
     tasks: tuple[str, ...] = ("train", "sample")
+    frames: int = 1
+    latent_bytes: float = 0.0
 
     @cached_property
     def parameters(self) -> int:

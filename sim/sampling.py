@@ -226,11 +226,11 @@ def _stages(scenario: SamplingScenario, replayed: Replayed) -> list[dict[str, An
     plan = next(phase.plan for phase, _ in replayed if phase.steps)
     return [
         {
-            "component": scenario.model.components[stage.component].name,
             "devices": [d for d, ops in enumerate(plan.ops) if _stage_of(ops[0]) == number],
             "first_layer": stage.first_layer,
             "last_layer": stage.last_layer,
             "forward_s": stage.forward_s,
+            "backward_s": stage.backward_s,
             "parameters": stage.parameters,
         }
         for number, stage in enumerate(plan.stages)

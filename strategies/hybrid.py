@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.grid import make_grid
-from strategies.patch_pipeline import RECEIVES, Pipeline
+from strategies.patch_pipeline import RECEIVES, Pipeline, paced_stages
 from strategies.plan import Plan
 from strategies.sampler import Phase, alike_phases, check_warmup
 from strategies.sampling import SamplingScenario
@@ -39,6 +39,8 @@ class Hybrid:
     receive: str = fields.parameter(
         "before", "when the next patch is asked for: before or after computing", choices=RECEIVES
     )
+    layers: tuple[int, ...] | None = fields.integers("layers of each stage, with commas (default: even)")
+    keys_values: str = fields.keys_values("freed")
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Return the plan of a run."""
@@ -46,7 +48,6 @@ class Hybrid:
 
     def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
         """Return the phases of a run: one where patches overlap the steps, else alike steps."""
-        check_warmup(scenario, self.warmup_steps)
         if self.pipeline_degree == 1:
             return alike_phases(scenario, self._steps)
         return (Phase("run", self.plan(scenario), 1, scenario.workload.steps),)
@@ -59,7 +60,8 @@ class Hybrid:
         return None if self.pipeline_degree == 1 else self.warmup_steps
 
     def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
-        check_warmup(scenario, self.warmup_steps)
+        if self.pipeline_degree > 1:
+            check_warmup(scenario, self.warmup_steps)
         grid = make_grid(
             scenario,
             guidance=self.guidance_degree or scenario.guidance_groups,
@@ -74,11 +76,17 @@ class Hybrid:
             raise InfeasibleError(
                 f"patches({patches}) need pipeline_degree above 1", "patches without a pipeline"
             )
-        return Pipeline.of(scenario, grid, patches=patches, receive=self.receive)
+        kept = self.keys_values == "kept" and grid.pipeline == 1 and grid.sequence > 1
+        return Pipeline.of(
+            scenario, grid, layers=self.layers, patches=patches, receive=self.receive, kept=kept
+        )
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Yield all products of at least two degrees, with patches from the pipeline degree on."""
+        """Yield all products of at least two degrees, with patches from the pipeline degree on.
+
+        The layers of a pipeline are those that pace its stages best.
+        """
         workload = scenario.workload
         gpus, warmup = workload.num_gpus, min(2, workload.steps)
         groups = {"none": (1,), "batch": (1, 2), "parallel": (2,)}[workload.guidance]
@@ -90,7 +98,8 @@ class Hybrid:
                 continue
             for patches in sorted({pipeline, 2 * pipeline, 4 * pipeline}) if pipeline > 1 else [1]:
                 if patches * ulysses * ring <= scenario.rows:
-                    yield cls(*degrees, patches, warmup)
+                    layers = paced_stages(scenario, pipeline, patches) if pipeline > 1 else None
+                    yield cls(*degrees, patches, warmup, layers=layers)
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""

@@ -14,7 +14,7 @@ from math import ceil
 
 import numpy as np
 
-from profiles.sampling_costs import WHOLE, FloatArray, Share, sequence_share, tensor_share
+from profiles.sampling_costs import HALF_BYTES, WHOLE, FloatArray, Share, sequence_share, tensor_share
 from strategies.actions import PatchAction
 from strategies.grid import Team
 from strategies.sampling import SamplingScenario
@@ -67,7 +67,7 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     extent = scenario.extent
-    scale = 2.0 * extent.pixels / (extent.image or 1.0)  # half precision; the text's tokens come on top
+    scale = HALF_BYTES * extent.pixels / (extent.image or 1.0)  # the text's tokens come on top
     of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
     keys = [e.elements for e in of if e.kind == "key_value"]
     sums = [e.elements for e in of if e.kind == "reduce"]

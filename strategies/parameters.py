@@ -73,10 +73,10 @@ def patches() -> Any:
     return parameter(None, "patches that the image is cut into (default: the pipeline degree)")
 
 
-def keys_values() -> Any:
+def keys_values(default: str = "kept") -> Any:
     """Return the field for what sequence parallelism does with the keys and values of a layer."""
     return parameter(
-        "kept",
+        default,
         "keys and values of all layers: kept whole on every device, as in PipeFusion's first release and its"
         " Figure 7, or freed after each layer",
         choices=("kept", "freed"),

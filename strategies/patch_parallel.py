@@ -11,7 +11,7 @@ from typing import Final
 
 from profiles.components import Exchange
 from profiles.errors import InfeasibleError
-from profiles.sampling_costs import Share
+from profiles.sampling_costs import HALF_BYTES, Share
 from strategies.actions import PatchAction
 from strategies.grid import Grid, check_exchanges, check_workload
 from strategies.plan import Buffer, Plan, Stage
@@ -201,7 +201,7 @@ class Patches:
             "halo": extent.width * self.count,
             "statistics": float(self.count),
         }
-        return 2.0 * self.batch * exchange.elements * growth[exchange.kind]
+        return HALF_BYTES * self.batch * exchange.elements * growth[exchange.kind]
 
     def _stages(self) -> list[Stage]:
         """Return the one stage, which every device holds."""
@@ -211,7 +211,11 @@ class Patches:
         return [Stage(scenario.backbone_index, 0, layers - 1, 0, self.bound(DISPLACED), 0.0, of)]
 
     def _resident(self, kinds: Sequence[str]) -> list[tuple[Buffer, ...]]:
-        """Return what stays on each device: with displaced steps also keys and values of all layers."""
+        """Return what stays on each device: with displaced steps also keys and values of all layers.
+
+        Gathers under way hold as much again: an all-gather into a list of tensors writes one flat tensor first, which
+        is copied when it is waited for (torch.distributed; PipeFusion v1, Fig. 7, shows both).
+        """
         scenario, layers = self.scenario, len(self.scenario.backbone.layers)
         buffers = [
             *weights(scenario, parameters(scenario, 0, layers), self.grid.positions),

@@ -175,7 +175,7 @@ class Pipeline:
         """Return the bytes of the latents that each device of the last stage sends back to its like in the first."""
         share = 1.0 if patch is None else self.patches[patch]
         images = self.scenario.workload.batch_size // self.grid.data
-        return self.scenario.output_bytes * images * share / self.grid.sequence
+        return self.scenario.latent_bytes * images * share / self.grid.sequence
 
     def _stages(self) -> list[Stage]:
         return [
@@ -314,6 +314,17 @@ def stage_layers(num_layers: int, degree: int) -> tuple[int, ...]:
     """Return the layers of each stage: as many as fit evenly, rounded up; the last stages get the rest, or none."""
     size = ceil(num_layers / degree)
     return tuple(max(0, min(size, num_layers - stage * size)) for stage in range(degree))
+
+
+def paced_stages(scenario: SamplingScenario, degree: int, patches: int) -> tuple[int, ...] | None:
+    """Return the layers that pace the stages best on one of some patches; None where there are too few layers."""
+
+    def make() -> tuple[int, ...] | None:
+        share = scenario.extent.patch_share(1 / patches)
+        seconds = scenario.costs.forward_s(scenario.backbone_index, scenario.workload.predictions, share)
+        return paced_layers(seconds.tolist(), degree) if degree <= len(seconds) else None
+
+    return scenario.remember(("paced", degree, patches), make)
 
 
 def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from strategies import parameters as fields
-from strategies.grid import Grid, make_grid
-from strategies.patch_pipeline import RECEIVES, Pipeline, paced_layers
+from strategies.grid import make_grid
+from strategies.patch_pipeline import RECEIVES, Pipeline, paced_stages
 from strategies.plan import Plan
 from strategies.sampler import Phase, check_warmup
 from strategies.sampling import SamplingScenario
@@ -54,12 +54,11 @@ class PipeFusion:
         Each with as many layers in every stage as fit evenly, and with the layers that pace the stages best.
         """
         degree = scenario.workload.num_gpus // scenario.guidance_groups
-        warmup, total = min(2, scenario.workload.steps), len(scenario.backbone.layers)
+        warmup = min(2, scenario.workload.steps)
         for patches in sorted({degree, 2, 4, 8, 16, 32, 64}):
             if degree > 1 and patches <= scenario.rows:
                 yield cls(degree, patches, warmup)
-                if degree <= total:
-                    layers = paced_layers(_patch_seconds(scenario, patches), degree)
+                if layers := paced_stages(scenario, degree, patches):
                     yield cls(degree, patches, warmup, layers=layers)
 
     def bound(self, scenario: SamplingScenario) -> float:
@@ -69,11 +68,3 @@ class PipeFusion:
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Return bytes that the fullest device cannot do without."""
         return self._pipeline(scenario).least_memory_bytes(self.warmup_steps)
-
-
-def _patch_seconds(scenario: SamplingScenario, patches: int) -> list[float]:
-    """Return the seconds of each layer on one of some patches."""
-    grid = Grid(guidance=scenario.guidance_groups)
-    share = scenario.extent.patch_share(1 / patches)
-    seconds = scenario.costs.forward_s(scenario.backbone_index, grid.batch(scenario), share)
-    return [float(value) for value in seconds]

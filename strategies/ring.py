@@ -8,7 +8,7 @@ from strategies import parameters as fields
 from strategies.grid import make_grid
 from strategies.patch_pipeline import Pipeline
 from strategies.plan import Plan
-from strategies.sampler import Phase, alike_phases, with_freed
+from strategies.sampler import Phase, alike_phases
 from strategies.sampling import SamplingScenario
 
 
@@ -35,14 +35,14 @@ class Ring:
 
     def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
         guidance = scenario.guidance_groups
-        degree = scenario.workload.num_gpus // guidance
+        degree = max(1, scenario.workload.num_gpus // guidance)
         grid = make_grid(scenario, guidance=guidance, ring=degree)
         return Pipeline.of(scenario, grid, kept=self.keys_values == "kept")
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Yield the one point; where its keys and values do not fit, that which frees them too."""
-        yield from with_freed(scenario, cls())
+        """Yield what keeps keys and values, and what frees them."""
+        yield from (cls(), cls("freed"))
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""

@@ -1,8 +1,7 @@
 """What a sampler is: a frozen dataclass of its parameters that turns a sampling scenario into plans."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from profiles.errors import InfeasibleError
 from strategies.plan import Plan
@@ -82,8 +81,6 @@ def guidance_groups(sampler: Sampler, scenario: SamplingScenario) -> int:
     return degree or scenario.guidance_groups
 
 
-Keeping = TypeVar("Keeping", bound=MemoryBoundedSampler)
-
 Build = Callable[[SamplingScenario, Sequence[int]], Plan]
 """Returns the plan of some successive steps."""
 
@@ -110,14 +107,3 @@ def check_warmup(scenario: SamplingScenario, warmup_steps: int) -> None:
         raise InfeasibleError(
             f"warmup_steps({warmup_steps}) exceeds steps({steps})", "warm-up longer than the run"
         )
-
-
-def with_freed(scenario: SamplingScenario, sampler: Keeping) -> Iterator[Keeping]:
-    """Yield a sampler that keeps keys and values; where they do not fit, also the one that frees them."""
-    yield sampler
-    there = scenario.cluster.device.memory_bytes
-    try:
-        if there is not None and sampler.least_memory_bytes(scenario) > there:
-            yield replace(sampler, keys_values="freed")  # type: ignore[type-var]
-    except InfeasibleError:
-        return  # whoever asks for it is told

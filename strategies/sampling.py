@@ -113,6 +113,12 @@ class SamplingScenario(Scene[SamplingWorkload, SamplingCosts]):
         """Bytes of one noise prediction."""
         return self.backbone.layers[-1].output_bytes * self.extent.pixels * self.extent.bytes
 
+    @cached_property
+    def latent_bytes(self) -> float:
+        """Bytes of one image's latents; half of a prediction that holds the noise's variance too."""
+        size = self.backbone.latent_bytes * self.extent.pixels * self.extent.bytes
+        return size or self.output_bytes
+
     @property
     def guidance_groups(self) -> int:
         """Groups of GPUs that each do one of the two noise predictions; 1 where none is divided."""
@@ -120,11 +126,10 @@ class SamplingScenario(Scene[SamplingWorkload, SamplingCosts]):
 
     @property
     def rows(self) -> int:
-        """Rows of the backbone's image tokens; of a video, those of one frame at most."""
-        workload = self.workload
-        return max(
-            1, round(sqrt(self.backbone.image_tokens * self.extent.pixels * workload.height / workload.width))
-        )
+        """Rows of the backbone's image tokens; of a video, those of one frame."""
+        workload, backbone = self.workload, self.backbone
+        tokens = backbone.image_tokens / backbone.frames * self.extent.pixels
+        return max(1, round(sqrt(tokens * workload.height / workload.width)))
 
     def hidden_bytes(self, layer: int) -> float:
         """Return the bytes of the hidden state after a layer, of one sample: image and text."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from profiles.components import Component
 from profiles.recipes import FROZEN_WEIGHT_BYTES
-from profiles.sampling_costs import REPLICATED_SHARE, Extent
+from profiles.sampling_costs import HALF_BYTES, REPLICATED_SHARE, Extent
 from profiles.units import GIB
 from strategies.plan import Buffer
 from strategies.sampling import SamplingScenario
@@ -67,7 +67,7 @@ def keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> f
         for exchange in scenario.backbone.exchanges
         if exchange.kind == "key_value" and first <= exchange.layer < end
     )
-    return 2.0 * elements * extent.pixels
+    return HALF_BYTES * elements * extent.pixels
 
 
 def joined_bytes(scenario: SamplingScenario) -> float:

@@ -32,7 +32,7 @@ class TensorParallel:
 
     def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
         guidance = scenario.guidance_groups
-        degree = scenario.workload.num_gpus // guidance
+        degree = max(1, scenario.workload.num_gpus // guidance)
         return Pipeline.of(scenario, make_grid(scenario, guidance=guidance, tensor=degree))
 
     @classmethod

@@ -8,7 +8,7 @@ from strategies import parameters as fields
 from strategies.grid import make_grid
 from strategies.patch_pipeline import Pipeline
 from strategies.plan import Plan
-from strategies.sampler import Phase, alike_phases, with_freed
+from strategies.sampler import Phase, alike_phases
 from strategies.sampling import SamplingScenario
 
 
@@ -43,11 +43,12 @@ class USP:
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Yield every pair of degrees above 1."""
+        """Yield every pair of degrees above 1, keeping keys and values and freeing them."""
         degree = scenario.workload.num_gpus // scenario.guidance_groups
         for ulysses in range(2, degree):
             if degree % ulysses == 0:
-                yield from with_freed(scenario, cls(ulysses, degree // ulysses))
+                yield cls(ulysses, degree // ulysses)
+                yield cls(ulysses, degree // ulysses, "freed")
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Return seconds that no run can undercut."""

@@ -24,7 +24,7 @@ RESULT_KEYS = [
     "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
 ]  # fmt: skip
 OPTION_KEYS = ["include", "decode_chunks"]
-STAGE_KEYS = ["component", "devices", "first_layer", "last_layer", "forward_s", "parameters"]
+STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
 
 MACHINE = ("--model", "pixart", "--cluster", "a100-nvlink-8")
 RUN = ("run", *MACHINE, "--gpus", 4, "--steps", 4)

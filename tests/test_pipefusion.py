@@ -10,13 +10,16 @@ from itertools import accumulate, combinations, pairwise
 import numpy as np
 import pytest
 
+from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
+from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.engine import simulate
 from sim.metrics import busy_s, idle_s
 from sim.sampling import run_sampling
 from strategies.patch_pipeline import paced_layers, stage_layers
 from strategies.pipefusion import PipeFusion
+from strategies.sampling import SamplingScenario, SamplingWorkload
 
 LAYERS = 8
 LAYER_S = 0.25
@@ -246,3 +249,20 @@ def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
         assert max(sum(seconds[a:b]) for a, b in pairwise(ends)) == pytest.approx(min(longest))
     assert paced_layers([1.0] * 28, 8) != stage_layers(28, 8)
     assert max(paced_layers([1.0] * 28, 8)) == 4
+
+
+def test_what_goes_back_to_the_first_stage_is_latents_without_the_variance(make):
+    """PixArt predicts eight channels, four of them the variance; a scheduler returns four."""
+    workload = SamplingWorkload(4, 1024, 1024, steps=3)
+    scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-pcie-4"), workload)
+    plan = PipeFusion(patches=4, warmup_steps=1).plan(scenario)
+    sizes = {tensor.size_bytes for tensor in plan.tensors if tensor.role == "latents"}
+    assert sizes == {4 * 128 * 128 * 2, 4 * 128 * 128 * 2 / 4}
+
+
+def test_patches_of_a_video_are_rows_of_its_frames():
+    workload = SamplingWorkload(2, 480, 720)
+    scenario = SamplingScenario.of(load_model("cogvideox-2b"), load_cluster("a100-nvlink-8"), workload)
+    assert scenario.rows == 480 / 16
+    with pytest.raises(InfeasibleError, match=r"patches\(31\) exceeds rows\(30\)"):
+        PipeFusion(patches=31).plan(scenario)

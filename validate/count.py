@@ -21,6 +21,8 @@ from validate.layering import LayerSpec
 from validate.specs import Architecture, ComponentSpec
 from validate.tally import Tally, Work, tensor_bytes, together
 
+LATENTS: Final = ("hidden_states", "sample")
+"""The arguments of a backbone that are to be denoised, of which each takes one."""
 DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -28,7 +30,8 @@ DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
 class ComponentCount:
     """One component, counted: ``layers[i]`` does ``work[i]``; skips are pairs of layer indices.
 
-    ``reads`` are (name of an input, layer that reads it, bytes that it reads).
+    ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``latent_bytes`` what a backbone
+    denoises.
     """
 
     spec: ComponentSpec
@@ -39,6 +42,7 @@ class ComponentCount:
     reads: tuple[tuple[str, int, int], ...]
     exchanges: tuple[ExchangeCount, ...]
     carried_bytes: int
+    latent_bytes: int = 0
 
     @property
     def parameters(self) -> int:
@@ -105,6 +109,9 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
         exchanges=tuple(exchanges.found),
         carried_bytes=sum(carried.values()),
+        latent_bytes=tensor_bytes(sample[name] for name in LATENTS if name in sample)
+        if spec.trainable
+        else 0,
     )
     tally.check_complete()
     assert counted.flop == flop, f"{spec.name}: layers have {counted.flop} FLOP, the whole {flop}"

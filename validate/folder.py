@@ -103,6 +103,10 @@ def _component(count: ComponentCount) -> Iterator[str]:
         yield f"tasks = {_quoted(list(spec.tasks))}"
     yield f"image_tokens = {count.image_tokens}"
     yield f"text_tokens = {spec.text_tokens}"
+    if spec.frames > 1:
+        yield f"frames = {spec.frames}"
+    if 0 < count.latent_bytes < count.work[-1].output_bytes:  # the prediction holds the variance too
+        yield f"latent_MB = {_scaled(count.latent_bytes, 6)}"
     if spec.carried:
         yield f"carried_MB = {_scaled(count.carried_bytes, 6)}  # {', '.join(spec.carried)}"
     if spec.self_conditioning:
