@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from math import inf
+from statistics import median
 
 import pytest
 
@@ -291,7 +292,7 @@ def test_a_method_that_runs_out_of_memory_never_wins():
 def test_contests_are_between_methods_on_one_machine_at_one_size(predicted):
     found = contests(predicted)
     words = [one.words for one in found]
-    assert len(words) == len(set(words)) >= 25
+    assert len(words) == len(set(words)) >= 20
     assert all(len(one.published) > 1 for one in found)
     assert not any("hybrid(best)" in one.published for one in found)
     out = [one for one in found if inf in one.published.values()]
@@ -302,7 +303,7 @@ def test_contests_are_between_methods_on_one_machine_at_one_size(predicted):
 def test_a_miss_has_the_first_text_that_is_about_it(predicted):
     off = [one for one in predicted if one.error is not None and abs(one.error) > 0.2]
     assert off
-    assert all(missed(one) for one in off)
+    assert all(why(one) for one in off)
     fine = next(one for one in predicted if one.error is not None and abs(one.error) < 0.2 and one.latency_s)
     assert not missed(fine)
     assert why(fine) == ""
@@ -338,3 +339,28 @@ def test_the_command_prints_the_report_on_sampling_alone(capsys, tmp_path):
     assert "DiffusionPipe" not in shown
     print_sampling()
     assert capsys.readouterr().out == shown
+
+
+def test_what_no_link_is_fitted_to_is_predicted_as_the_readme_says(predicted):
+    """Median within 7 %, three numbers in four within 15 %, the right winner in four comparisons of five."""
+    errors = [abs(one.error) for one in judged(predicted)]
+    assert len(errors) >= 80
+    assert median(errors) < 0.07
+    assert sum(error < 0.15 for error in errors) >= 0.75 * len(errors)
+    found = [one for one in contests(predicted) if not one.for_links]
+    assert len(found) >= 20
+    assert sum(one.loss == 0 for one in found) >= 0.8 * len(found)
+
+
+def slowed(cluster, factor):
+    link = cluster.intra_node
+    return replace(
+        cluster, intra_node=replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / factor)
+    )
+
+
+def test_links_a_quarter_as_fast_would_be_noticed():
+    """Links a quarter as fast leave the bounds: the test above can fail."""
+    slow = {name: slowed(load_cluster(name), 4) for name in ("a100-nvlink-8", "a100-pcie-4")}
+    errors = [abs(one.error) for one in judged(predictions(clusters=slow))]
+    assert median(errors) > 0.07

@@ -6,6 +6,7 @@ from math import inf
 from statistics import median
 from typing import Final
 
+from profiles.clusters import load_cluster
 from profiles.units import GB, GIB
 from validate.published.rows import Section, percent
 from validate.published.sampling_misses import missed, why
@@ -17,6 +18,9 @@ NEAR: Final = 0.15
 """Relative error within which a prediction counts as near."""
 TWICE: Final = 0.002
 """Relative difference below which two numbers of one point are one measurement, rounded twice."""
+MEMORY_SOURCE: Final = ("Fig7 memory.py",)
+MEMORY_METHODS: Final = ("original", "sp_ulysses")
+"""The rows from which the constants of ``strategies.sampling_footprint`` were taken."""
 NO_RIVALS: Final = (FREE, "hybrid(best)")
 """No methods that compete with others: an ideal, and the best of all the others by its definition."""
 HEADER: Final = ("", "numbers", "median error", "worst error", "within 15 %")
@@ -118,13 +122,16 @@ class Contest:
 
 
 def contests(predicted: Iterable[SamplingPrediction]) -> list[Contest]:
-    """Return the comparisons of at least two methods on the same GPUs at the same size, by source and figure."""
+    """Return the comparisons of at least two methods that a source ran on the same GPUs at the same size.
+
+    Several figures of one such setting make one comparison: some print the same runs again.
+    """
     groups: dict[tuple[str, ...], list[SamplingPrediction]] = {}
     for one in predicted:
         row = one.row
         timed = row.latency_s is not None or row["latency_s"]
         if one.outcome is not None and timed and row.num_gpus != 1 and row["method"] not in NO_RIVALS:
-            key = (source(one), row.figure, one.model, one.cluster, row["num_gpus"], row["resolution_px"])
+            key = (source(one), one.model, one.cluster, row["num_gpus"], row["resolution_px"])
             groups.setdefault((*key, row["steps"]), []).append(one)
     return [
         _contest(key, rows) for key, rows in groups.items() if len({one.row["method"] for one in rows}) > 1
@@ -138,8 +145,8 @@ def _contest(key: tuple[str, ...], rows: Predicted) -> Contest:
         method = one.row["method"]
         published[method] = min(published.get(method, inf), one.row.latency_s or inf)
         predicted[method] = min(predicted.get(method, inf), one.latency_s or inf)
-    where, figure, model, cluster, gpus, resolution, steps = key
-    words = f"{where}, {figure}: {model}, {resolution} px, {steps} steps, {gpus} GPUs of {cluster}"
+    where, model, cluster, gpus, resolution, steps = key
+    words = f"{where}: {model}, {resolution} px, {steps} steps, {gpus} GPUs of {cluster}"
     return Contest(words, published, predicted, rows[0].for_links)
 
 
@@ -193,10 +200,13 @@ def out_of_memory(predicted: Predicted) -> Section:
             continue
         said = "out of memory" if one.row.out_of_memory else "fits"
         verdict = "out of memory" if one.out_of_memory else "fits"
-        rows.append([words(one), said, verdict, f"{one.outcome.memory_bytes / GIB:.1f} GiB"])
+        there = load_cluster(one.cluster).device.memory_bytes or inf
+        needed = f"{one.outcome.memory_bytes / GIB:.1f} of {there / GIB:.1f} GiB"
+        rows.append([words(one), said, verdict, needed, f"{one.outcome.memory_bytes / there - 1:+.1%}"])
     right = sum(row[1] == row[2] for row in rows)
     title = f"Out of memory: {right} of {len(rows)} rows right"
-    return Section(title, ("row", "published", "predicted", "largest device"), rows)
+    remark = "Constants of memory were set with these rows in view; those within 1 % of a device's size decide little."
+    return Section(title, ("row", "published", "predicted", "largest device", "beyond it"), rows, remark)
 
 
 def memory(predicted: Predicted) -> Section:
@@ -206,18 +216,22 @@ def memory(predicted: Predicted) -> Section:
         if one.outcome is None or one.row.memory_gib is None:
             continue
         found = one.outcome.memory_bytes / GIB
-        errors.append(abs(found / one.row.memory_gib - 1))
+        error = found / one.row.memory_gib - 1
+        used = one.row.figure in MEMORY_SOURCE and one.row["method"] in MEMORY_METHODS
+        if not used:
+            errors.append(abs(error))
         rows.append(
-            [words(one), f"{one.row.memory_gib:g}", f"{found:.2f}", f"{found / one.row.memory_gib - 1:+.1%}"]
+            [words(one), f"{one.row.memory_gib:g}", f"{found:.2f}", f"{error:+.1%}", "yes" if used else ""]
         )
     middle = (
         f"median error {percent(median(errors))}, worst {percent(max(errors))}" if errors else "none covered"
     )
     remark = (
-        "PixArt on one A100 set the runtime's bytes and the share of the activations that is held at once."
+        "PixArt on one A100 set the runtime's bytes and the share of the activations held at once; Ulysses' rows said"
+        " that keys and values are kept. They do not count."
     )
-    header = ("row", "published GiB", "predicted", "error")
-    return Section(f"Memory: {len(rows)} rows, {middle}", header, rows, remark)
+    header = ("row", "published GiB", "predicted", "error", "used")
+    return Section(f"Memory: {len(errors)} rows, {middle}", header, rows, remark)
 
 
 def volumes(predicted: Predicted) -> Section:
