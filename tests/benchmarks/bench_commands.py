@@ -1,7 +1,7 @@
 """Time from the start of the process to the last line: `python -m pytest tests/benchmarks/bench_commands.py`.
 
 Targets of the design: 1.0 s for the first result of `sim run`, 5 s for a sweep of Stable Diffusion 2.1 on 64 GPUs
-over every training strategy.
+over every training strategy; 3 s and 6 s for sweeps over all samplers on 8 and 16 GPUs.
 """
 
 import subprocess
@@ -39,3 +39,28 @@ def test_sweep_on_eight_gpus(benchmark, tmp_path):
 
 def test_sweep_on_sixty_four_gpus(benchmark, tmp_path):
     call(benchmark, tmp_path, "sweep --model sd21 --gpus 64", 2)
+
+
+def test_first_result_of_a_run_that_draws(benchmark, tmp_path):
+    point = "--strategy pipefusion --patches 8 --warmup-steps 2 --steps 20 --resolution 2048"
+    call(benchmark, tmp_path, f"run --model pixart --cluster a100-nvlink-8 --gpus 8 {point}", 5)
+
+
+def test_sweep_over_samplers_on_eight_cards(benchmark, tmp_path):
+    drawn = "--resolution 2048 --steps 20"
+    call(benchmark, tmp_path, f"sweep --model pixart --cluster l20-pcie-8 --gpus 8 {drawn}", 3)
+
+
+def test_sweep_over_samplers_of_a_unet(benchmark, tmp_path):
+    drawn = "--resolution 1024 --steps 50"
+    call(benchmark, tmp_path, f"sweep --model sdxl --cluster a100-nvlink-8 --gpus 8 {drawn}", 3)
+
+
+def test_sweep_over_samplers_on_two_nodes(benchmark, tmp_path):
+    drawn = "--resolution 2048 --steps 20"
+    call(benchmark, tmp_path, f"sweep --model pixart --cluster l40-pcie-8 --gpus 16 {drawn}", 2)
+
+
+def test_sweep_over_samplers_on_two_nodes_of_the_largest_model(benchmark, tmp_path):
+    drawn = "--resolution 2048 --steps 28"
+    call(benchmark, tmp_path, f"sweep --model flux-dev --cluster l40-pcie-8 --gpus 16 {drawn}", 2)
