@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiles.errors import DiffusimError
+from validate.linking.command import add_links_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="FILE", help="write every row of sampling with its prediction here"
     )
     published.set_defaults(run=_published)
+    add_links_parser(commands)
     return parser
 
 

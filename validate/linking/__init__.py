@@ -1,0 +1,1 @@
+"""Links: measured times of messages and collectives, and the cluster file that follows from them."""

@@ -1,0 +1,90 @@
+"""The cluster file: its text, and writing it whole or not at all."""
+
+import json
+import os
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiles.clusters import OPERATIONS, Cluster, Curve, Link, read_cluster
+from profiles.errors import InputError
+from profiles.units import GB, MICROSECOND
+from validate.linking.fitting import LinkFit
+
+
+def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
+    """Return the text of a cluster file; what has to be said about the fit stands in comments."""
+    cluster = found.cluster
+    slowdown = f"overlap_slowdown = {cluster.overlap_slowdown:.4g}"
+    lines = [
+        f"name = {json.dumps(cluster.name, ensure_ascii=False)}",
+        f"source = {json.dumps(cluster.source, ensure_ascii=False)}",
+        f'device = "{cluster.device.name}"',
+        f"devices_per_node = {cluster.devices_per_node}",
+        f"max_nodes = {cluster.max_nodes}",
+        slowdown if slowdown_measured else f"{slowdown}          # not measured",
+        "",
+        "[intra_node]",
+        *_link_lines(cluster.intra_node),
+    ]
+    if cluster.inter_node:
+        lines += ["", "[inter_node]", *_link_lines(cluster.inter_node)]
+    for note in found.notes:
+        lines += ["", *textwrap.wrap(note, 118, initial_indent="# ", subsequent_indent="# ")]
+    lines += ["", "[collectives]", f"call_us = {cluster.collectives.call_s / MICROSECOND:.4g}"]
+    curves = dict(cluster.collectives.efficiency)
+    lines += [f"{operation} = {_curve_text(curves[operation])}" for operation in OPERATIONS]
+    lines.append(f"nodes = {_curve_text(cluster.collectives.nodes)}")
+    return "\n".join(lines) + "\n"
+
+
+def _link_lines(link: Link) -> list[str]:
+    if link.kind == "ideal":
+        return ['kind = "ideal"                  # one device per node: nothing runs inside it']
+    return [
+        f'kind = "{link.kind}"',
+        f"bandwidth_GB_per_s = {link.bandwidth_bytes_per_s / GB:.4g}",
+        f"latency_us = {link.latency_s / MICROSECOND:.4g}",
+        f"call_us = {link.call_s / MICROSECOND:.4g}",
+    ]
+
+
+def _curve_text(curve: Curve) -> str:
+    return "{ " + ", ".join(f"{at:.0f} = {value:.4g}" for at, value in curve) + " }"
+
+
+def write_cluster(path: Path, text: str) -> Cluster:
+    """Write a cluster file under its name once it reads back, and return what it says.
+
+    Raises:
+        InputError: the file cannot be written; nothing is left behind.
+    """
+    with whole_file("--output", path) as partial:
+        partial.write_text(text, encoding="utf-8")
+        return read_cluster(partial)
+
+
+@contextmanager
+def whole_file(flag: str, path: Path) -> Iterator[Path]:
+    """Yield a file beside the one to write, which takes its place if all goes well: no reader meets half a file."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"{flag} {path}: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def check_output(flag: str, path: Path) -> None:
+    """Refuse a path that could not be written, before anything is measured.
+
+    Raises:
+        InputError: its folder does not exist, or it is a folder.
+    """
+    if path.is_dir():
+        raise InputError(f"{flag} {path}: is a folder, must be a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{flag} {path}: there is no folder {path.parent}")

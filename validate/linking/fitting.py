@@ -1,0 +1,265 @@
+"""Fitting: the links of a cluster file from measured times.
+
+Every column of the fit is asked of ``profiles.collectives.collective_time``, so what is fitted is what is simulated.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from profiles.clusters import OPERATIONS, Cluster, Collectives, Curve, Link, interpolate
+from profiles.collectives import Group, bus_volume, collective_time
+from profiles.devices import load_device
+from profiles.errors import InputError
+from profiles.units import GB
+from validate.linking.laws import Floats, Law, fit_law, robust_fit
+from validate.linking.samples import PING_PONG, Measurement, Sample
+
+STAND_INS: Final = {
+    "all_reduce": ("all_gather", "reduce_scatter", "send_recv"),
+    "all_gather": ("reduce_scatter", "all_reduce", "send_recv"),
+    "reduce_scatter": ("all_gather", "all_reduce", "send_recv"),
+    "all_to_all": ("send_recv", "all_gather", "all_reduce", "reduce_scatter"),
+    "send_recv": ("all_gather", "all_reduce", "reduce_scatter"),
+}
+"""Whose efficiencies an operation takes that was not measured, by preference."""
+
+Key = tuple[str, Group]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFit:
+    """A cluster and what has to be said about it.
+
+    Attributes:
+        cluster: fitted.
+        notes: what was not measured, bounded or broken, one sentence each.
+        errors: predicted over measured seconds less 1, of every idle sample.
+    """
+
+    cluster: Cluster
+    notes: tuple[str, ...]
+    errors: tuple[tuple[Sample, float], ...]
+
+
+def fit_links(measurement: Measurement, name: str, device: str) -> LinkFit:
+    """Return the cluster under which the measured times come out.
+
+    Raises:
+        InputError: the samples do not determine a link.
+    """
+    notes: list[str] = []
+    cluster = _ports(measurement, name, device, notes)
+    curves = _curves(measurement.idle(), PING_PONG)
+    laws = {key: fit_law(_volumes(cluster, samples), _seconds(samples)) for key, samples in curves.items()}
+    cluster = _with_latencies(cluster, laws, notes)
+    reached = {key: _efficiency(cluster, samples) for key, samples in curves.items()}
+    cluster = replace(cluster, collectives=_collectives(cluster, reached, measurement.missing, notes))
+    errors = tuple((sample, predict(cluster, sample) / sample.seconds - 1) for sample in measurement.idle())
+    return LinkFit(cluster, tuple(notes), errors)
+
+
+def predict(cluster: Cluster, sample: Sample) -> float:
+    """Return the seconds that the simulator gives an operation nobody disturbs."""
+    if sample.operation != PING_PONG:
+        return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
+    link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
+    assert link is not None
+    return link.latency_s + link.call_s + sample.size_bytes / link.bandwidth_bytes_per_s
+
+
+def _ports(measurement: Measurement, name: str, device: str, notes: list[str]) -> Cluster:
+    """Return the cluster with its ports' bandwidths; each link's fixed time is all software as yet."""
+    slowdowns = [factor for _, factor in measurement.slowdowns]
+    inside = Link("ideal", float("inf"), 0.0, 0.0)
+    between = None
+    if measurement.devices_per_node > 1:
+        inside = _link(measurement.idle(), 1, "nvswitch", notes)
+    if measurement.num_nodes > 1:
+        between = _link(measurement.idle(), 2, "nic", notes)
+    return Cluster(
+        name=name,
+        source=measurement.environment,
+        device=load_device(device),
+        devices_per_node=measurement.devices_per_node,
+        max_nodes=measurement.num_nodes,
+        overlap_slowdown=max(1.0, median(slowdowns)) if slowdowns else 1.0,
+        intra_node=inside,
+        inter_node=between,
+        collectives=Collectives(
+            0.0, tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS), ((1.0, 1.0),)
+        ),
+    )
+
+
+def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]) -> Link:
+    where = "inside a node" if num_nodes == 1 else "between nodes"
+    messages = _messages(samples, num_nodes)
+    if messages:
+        law = fit_law(np.array([sample.size_bytes for sample in messages]), _seconds(messages))
+        if law.break_at:
+            notes.append(
+                f"messages {where}: another line begins at {law.break_at:.0f} bytes; one law stands for both"
+            )
+    else:
+        law = _fastest(samples, num_nodes, where)
+        notes.append(
+            f"messages {where}: not measured; an estimate, the bandwidth and fixed time of the fastest collective"
+        )
+    if law.s_per_unit <= 0:
+        raise InputError(f"messages {where}: their times do not grow with their bytes; measure larger ones")
+    return Link(kind, 1 / law.s_per_unit, 0.0, law.fixed_s)
+
+
+def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
+    """Return single messages: ping-pong, else a round of two."""
+    pairs = [sample for sample in samples if sample.group == Group(2, num_nodes)]
+    chosen = [sample for sample in pairs if sample.operation == PING_PONG]
+    return chosen or [sample for sample in pairs if sample.operation == "send_recv"]
+
+
+def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
+    """Return the law of the collective with the highest bus bandwidth of the ports in question."""
+    laws = []
+    for (operation, group), curve in _curves(samples, PING_PONG).items():
+        if (group.num_nodes > 1) == (num_nodes > 1):
+            volumes = np.array([sample.size_bytes for sample in curve]) * bus_volume(operation, group.size)
+            laws.append(fit_law(volumes, _seconds(curve)))
+    if not laws:
+        raise InputError(f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there")
+    return min(laws, key=lambda law: law.s_per_unit)
+
+
+def _curves(samples: Iterable[Sample], without: str) -> dict[Key, list[Sample]]:
+    curves: dict[Key, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.operation != without:
+            curves[sample.operation, sample.group].append(sample)
+    return dict(curves)
+
+
+def _seconds(samples: Sequence[Sample]) -> Floats:
+    return np.array([sample.seconds for sample in samples])
+
+
+def _volumes(cluster: Cluster, samples: Sequence[Sample]) -> Floats:
+    """Return the seconds that each sample would hold a port it has to itself, at efficiency 1."""
+    times = [collective_time(cluster, s.operation, s.size_bytes, s.group) for s in samples]
+    return np.array([max(time.device_port_s, time.node_port_s) for time in times])
+
+
+def _with_latencies(cluster: Cluster, laws: dict[Key, Law], notes: list[str]) -> Cluster:
+    """Split fixed times into software per call and one latency per step, whose number differs by operation and size."""
+    if not laws:
+        notes.append("collectives: not measured; as fast as their ports allow")
+        return cluster
+    inner, outer = cluster.intra_node, cluster.inter_node
+    steps = [[1.0, *(_steps(cluster, key, which) for which in ("intra_node", "inter_node"))] for key in laws]
+    fixed = np.array([law.fixed_s for law in laws.values()])
+    limits = np.array([np.inf, inner.call_s, outer.call_s if outer else 0.0])
+    least = max(float(fixed.max()) * 1e-3, 1e-9)
+    call_s, inner_s, outer_s = robust_fit(np.array(steps), fixed, np.maximum(fixed, least), limits)
+    if len({tuple(row) for row in steps}) == 1:
+        notes.append("latency and software per call: not told apart by operations of one kind")
+    return replace(
+        cluster,
+        intra_node=_split(inner, float(inner_s)),
+        inter_node=_split(outer, float(outer_s)) if outer else None,
+        collectives=replace(cluster.collectives, call_s=float(call_s)),
+    )
+
+
+def _split(link: Link, latency_s: float) -> Link:
+    latency_s = min(latency_s, link.call_s)
+    return replace(link, latency_s=latency_s, call_s=link.call_s - latency_s)
+
+
+def _steps(cluster: Cluster, key: Key, which: str) -> float:
+    """Return how many latencies of one link an operation takes, which is its fixed time if that latency is 1 s."""
+    operation, group = key
+    probe = cluster
+    for name in ("intra_node", "inter_node"):
+        link = getattr(cluster, name)
+        if link is not None:
+            probe = replace(probe, **{name: replace(link, latency_s=float(name == which))})
+    return collective_time(probe, operation, 1.0, group).fixed_s
+
+
+def _efficiency(cluster: Cluster, samples: Sequence[Sample]) -> float:
+    """Return the share of the port's bandwidth reached, given the fixed times; may exceed 1."""
+    first = samples[0]
+    fixed_s = collective_time(cluster, first.operation, first.size_bytes, first.group).fixed_s
+    seconds = _seconds(samples)
+    (stretch,) = robust_fit(_volumes(cluster, samples)[:, None], seconds - fixed_s, seconds)
+    return 1 / float(stretch) if stretch > 0 else float("inf")
+
+
+def _collectives(
+    cluster: Cluster, reached: dict[Key, float], missing: Sequence[str], notes: list[str]
+) -> Collectives:
+    """Return efficiencies by operation and group size inside a node, and one factor for the nodes spanned."""
+    inside: dict[str, dict[float, float]] = defaultdict(dict)
+    for (operation, group), value in reached.items():
+        if group.num_nodes == 1:
+            inside[operation][group.size] = _bounded(f"{operation} of {group.size}", value, notes)
+    nodes = _nodes(inside, reached, notes)
+    for (operation, group), value in reached.items():
+        if group.num_nodes > 1 and not any(key == (operation, 1) for key in _measured_inside(reached)):
+            share = value / interpolate(nodes, group.num_nodes)
+            inside[operation][group.size] = _bounded(f"{operation} of {group.size}", share, notes)
+    curves = {operation: tuple(sorted(points.items())) for operation, points in inside.items()}
+    return Collectives(cluster.collectives.call_s, _complete(curves, missing, notes), nodes)
+
+
+def _measured_inside(reached: Iterable[Key]) -> set[tuple[str, int]]:
+    return {(operation, 1) for operation, group in reached if group.num_nodes == 1}
+
+
+def _nodes(inside: dict[str, dict[float, float]], reached: dict[Key, float], notes: list[str]) -> Curve:
+    factors: dict[int, list[float]] = defaultdict(list)
+    for (operation, group), value in reached.items():
+        if group.num_nodes > 1 and inside.get(operation):
+            curve = tuple(sorted(inside[operation].items()))
+            factors[group.num_nodes].append(value / interpolate(curve, group.size))
+    points = {1.0: 1.0}
+    for number, values in sorted(factors.items()):
+        points[float(number)] = _bounded(f"collectives over {number} nodes", median(values), notes)
+    return tuple(points.items())
+
+
+def _bounded(what: str, efficiency: float, notes: list[str]) -> float:
+    if efficiency > 1.0 and np.isfinite(efficiency):
+        if efficiency > 1.02:
+            notes.append(
+                f"{what}: reached {efficiency:.2f} of the bandwidth of single messages, bounded to 1"
+            )
+        return 1.0
+    return efficiency if np.isfinite(efficiency) else 1.0
+
+
+def _complete(
+    curves: dict[str, Curve], missing: Sequence[str], notes: list[str]
+) -> tuple[tuple[str, Curve], ...]:
+    """Return a curve for every operation; those that were not measured take that of another."""
+    result = []
+    for operation in OPERATIONS:
+        curve = curves.get(operation)
+        if curve is None:
+            stand_in = next((other for other in STAND_INS[operation] if other in curves), None)
+            curve = curves[stand_in] if stand_in else ((1.0, 1.0),)
+            why = "the backend has none" if operation in missing else "not measured"
+            notes.append(
+                f"{operation}: {why}; as {stand_in}" if stand_in else f"{operation}: {why}; 1 is a bound"
+            )
+        result.append((operation, curve))
+    return tuple(result)
+
+
+def bus_GB_per_s(sample: Sample) -> float:  # noqa: N802
+    """Return the bus bandwidth of a sample, as nccl-tests prints it."""
+    factor = 1.0 if sample.operation == PING_PONG else bus_volume(sample.operation, sample.group.size)
+    return factor * sample.size_bytes / sample.seconds / GB

@@ -1,0 +1,271 @@
+"""Measuring: ping-pong over neighbour pairs and collectives over groups, idle and beside compute.
+
+A time is the median of the repetitions on the first rank of its group, by CUDA events or the clock of the process.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from statistics import median
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from profiles.clusters import OPERATIONS
+from profiles.errors import DiffusimError, InputError
+from validate.linking.beside import Compute
+from validate.linking.environment import environment
+from validate.linking.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
+from validate.linking.ranks import Place
+from validate.linking.samples import PING_PONG, Measurement, Sample
+from validate.linking.watch import Watch, watched
+
+SMALLEST_BYTES: Final = 1024
+STEP: Final = 4
+WARM_UP: Final = 3
+REPEATS: Final = (5, 50)
+REPEATED_BYTES: Final = 2**25
+"""Bytes after which a size is not repeated further, within the bounds of ``REPEATS``."""
+BESIDE_S: Final = 0.4
+"""Seconds that each operation runs beside compute, and that compute runs alone."""
+BESIDE_SIZES: Final = 3
+"""How many of the largest sizes are measured beside compute."""
+TIMEOUT: Final = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One measurement of this process and the ranks it is joined to."""
+
+    place: Place
+    device: torch.device
+    sizes: tuple[int, ...]
+    everyone: Members
+
+
+def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
+    """Return message sizes in steps of four, ``max_bytes`` the largest."""
+    sizes = [max_bytes]
+    while sizes[-1] // STEP >= SMALLEST_BYTES:
+        sizes.append(sizes[-1] // STEP)
+    return tuple(reversed(sizes))
+
+
+def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | None:
+    """Measure the links of all ranks; return what was found on rank 0, nothing on the others.
+
+    Raises:
+        InputError: there is no GPU for a rank and NCCL was asked for.
+        DiffusimError: the connection to another rank broke.
+    """
+    backend, device = choose_backend(place, backend)
+    found: list[Measurement] = []
+    try:
+        store = join(place, backend, device)
+        watch = Watch(store, place.rank, place.num_ranks)
+        watch.start()
+        watched(watch, lambda: found.extend(_measure_all(place, backend, device, max_bytes)))
+    except RuntimeError as error:  # of torch.distributed and of the store
+        raise DiffusimError(f"rank {place.rank}: {str(error).splitlines()[0]}") from error
+    return found[0] if found else None
+
+
+def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device]:
+    """Return the backend and the device of this rank: NCCL where every rank of a node has a GPU, else gloo."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if backend == "nccl" and gpus < place.devices_per_node:
+        raise InputError(
+            f"--backend nccl: {place.devices_per_node} ranks per node need as many GPUs, found {gpus}"
+        )
+    if backend == "gloo" or gpus < place.devices_per_node:
+        return "gloo", torch.device("cpu")
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return "nccl", device
+
+
+def join(place: Place, backend: str, device: torch.device) -> dist.TCPStore:
+    """Join the ranks and return the store they share."""
+    store, rank, num_ranks = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("links", store),
+        rank=rank,
+        world_size=num_ranks,
+        timeout=TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    assert isinstance(store, dist.TCPStore)
+    return store
+
+
+def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Iterator[Measurement]:
+    """Yield the measurement on rank 0."""
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
+    everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
+    session = Session(place, device, sizes_up_to(max_bytes), everyone)
+    samples = [sample for pair in _pairs(place) for sample in _curve(session, PING_PONG, pair)]
+    missing = [operation for operation in OPERATIONS if not _supported(session, operation)]
+    offered = [operation for operation in OPERATIONS if operation not in missing]
+    for members in _groups(place):
+        for operation in offered:
+            samples += _curve(session, operation, members)
+    beside, slowdowns = _beside(session, offered)
+    gathered: list[list[Sample] | None] = [None] * place.num_ranks
+    dist.all_gather_object(gathered, samples)
+    dist.barrier()
+    dist.destroy_process_group()
+    if place.rank == 0:
+        everything = [sample for part in gathered if part for sample in part] + beside
+        yield Measurement(
+            place.devices_per_node,
+            place.num_nodes,
+            f"python -m validate links, {environment(place, backend, device)}",
+            tuple(everything),
+            tuple(slowdowns),
+            tuple(missing),
+        )
+
+
+def _pairs(place: Place) -> list[Members]:
+    """Return neighbours: ranks that follow one another."""
+    pairs = [(first, first + 1) for first in range(place.num_ranks - 1)]
+    return [Members(pair, len({rank // place.devices_per_node for rank in pair})) for pair in pairs]
+
+
+def _groups(place: Place) -> list[Members]:
+    """Return groups of growing size: 2, 4, 8 ranks and so on of the first node, then of 2, 4 nodes and so on."""
+    inside = [Members(tuple(range(size)), 1) for size in doublings(place.devices_per_node)]
+    across = [
+        Members(tuple(range(nodes * place.devices_per_node)), nodes) for nodes in doublings(place.num_nodes)
+    ]
+    return [members._replace(handle=dist.new_group(list(members.ranks))) for members in inside + across]
+
+
+def doublings(largest: int) -> list[int]:
+    """Return 2, 4, 8 and so on, and the largest; nothing where that is 1."""
+    sizes = []
+    while 2 ** (len(sizes) + 1) < largest:
+        sizes.append(2 ** (len(sizes) + 1))
+    return [*sizes, largest] if largest > 1 else []
+
+
+def _supported(session: Session, operation: str) -> bool:
+    """Try an operation once: some versions of gloo lack some."""
+    elements = elements_of(SMALLEST_BYTES, session.everyone)
+    try:
+        bind(operation, session.everyone, elements, session.device)()
+    except (NotImplementedError, RuntimeError) as error:
+        if "support" not in str(error) and not isinstance(error, NotImplementedError):
+            raise
+        return False
+    return True
+
+
+def _curve(session: Session, operation: str, members: Members) -> list[Sample]:
+    """Return the idle samples of one operation over all sizes, on the first rank of the group; all ranks call it."""
+    samples = []
+    first, rank = members.ranks[0], session.place.rank
+    for size in session.sizes:
+        elements = elements_of(size, members)
+        if rank in members.ranks:
+            call = bind(operation, members, elements, session.device)
+            seconds = times(call, session.device, _repeats(size))
+            samples.append(_sample(operation, members, elements, seconds))
+        dist.barrier()
+    return samples if rank == first else []
+
+
+def _sample(
+    operation: str, members: Members, elements: int, seconds: Sequence[float], beside: bool = False
+) -> Sample:
+    one_way = 0.5 if operation == PING_PONG else 1.0
+    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * median(seconds), beside)
+
+
+def _repeats(size_bytes: int) -> int:
+    least, most = REPEATS
+    return max(least, min(most, REPEATED_BYTES // size_bytes))
+
+
+def times(call: Call, device: torch.device, repeats: int, warm_up: int = WARM_UP) -> list[float]:
+    """Return the seconds of each repetition."""
+    for _ in range(warm_up):
+        call()
+    if device.type != "cuda":
+        return [_clocked(call) for _ in range(repeats)]
+    seconds = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        seconds.append(begin.elapsed_time(end) / 1e3)
+    return seconds
+
+
+def _clocked(call: Call) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], list[tuple[str, float]]]:
+    """Return samples of operations beside compute, and how collectives of the largest size slow the compute down."""
+    samples, slowdowns = [], []
+    pair = session.everyone._replace(ranks=(0, 1), num_nodes=1 if session.place.devices_per_node > 1 else 2)
+    with Compute(session.device) as compute:
+        dist.barrier()
+        begin = time.perf_counter()
+        time.sleep(2 * BESIDE_S)
+        alone = compute.median_s(begin + BESIDE_S / 2, time.perf_counter())
+        for operation in (PING_PONG, *offered):
+            members = pair if operation == PING_PONG else session.everyone
+            for size in session.sizes[-BESIDE_SIZES:]:
+                elements = elements_of(size, members)
+                seconds, slowed = _run_beside(session, operation, members, elements, compute)
+                if seconds:
+                    samples.append(_sample(operation, members, elements, seconds, beside=True))
+            if operation != PING_PONG:
+                ratio = slowed / alone if slowed and alone else None
+                slowdowns += [(operation, factor) for factor in _median_of_ranks(session, ratio)]
+    return samples, slowdowns
+
+
+def _run_beside(
+    session: Session, operation: str, members: Members, elements: int, compute: Compute
+) -> tuple[list[float], float | None]:
+    """Repeat an operation for a while, equally often on every member, and time the compute of this rank beside it."""
+    if session.place.rank not in members.ranks:
+        _of_rank_0(0)
+        dist.barrier()
+        return [], None
+    call = bind(operation, members, elements, session.device)
+    first = median(times(call, session.device, 3, warm_up=1))
+    repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
+    begin = time.perf_counter()
+    seconds = times(call, session.device, repeats, warm_up=0)
+    slowed = compute.median_s(begin, time.perf_counter())
+    dist.barrier()
+    return seconds, slowed
+
+
+def _of_rank_0(value: int) -> int:
+    agreed = [value]
+    dist.broadcast_object_list(agreed, src=0)
+    return agreed[0]
+
+
+def _median_of_ranks(session: Session, value: float | None) -> list[float]:
+    """Return the median of what the ranks found, in a list that is empty where none found anything."""
+    values: list[float | None] = [None] * session.place.num_ranks
+    dist.all_gather_object(values, value)
+    known = [found for found in values if found is not None]
+    return [median(known)] if known else []
