@@ -21,6 +21,7 @@ class Compute:
     def __init__(self, device: torch.device) -> None:
         width, dtype = WIDTHS[device.type]
         self._device = device
+        self._threads = torch.get_num_threads()
         self._matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
         self._stop = threading.Event()
         self._spans: list[tuple[float, float]] = []
@@ -38,7 +39,8 @@ class Compute:
 
     def _run(self) -> None:
         on_gpu = self._device.type == "cuda"
-        stream = torch.cuda.Stream(self._device) if on_gpu else None
+        torch.set_num_threads(self._threads)  # a thread has a number of its own
+        stream = torch.cuda.Stream(self._device) if on_gpu else None  # type: ignore[no-untyped-call]
         with torch.no_grad(), torch.cuda.stream(stream) if stream else contextlib.nullcontext():
             value = self._matrix
             while not self._stop.is_set():

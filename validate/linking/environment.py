@@ -5,10 +5,14 @@ import platform
 import re
 from datetime import date
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from validate.linking.ranks import Place
+
+ROUNDS: Final = 8
+"""How often all sizes are measured."""
 
 
 def environment(place: Place, backend: str, device: torch.device) -> str:
@@ -19,7 +23,7 @@ def environment(place: Place, backend: str, device: torch.device) -> str:
         *(_gpu(device) if device.type == "cuda" else [f"{backend}, between processes on {_processor()}"]),
         f"torch {torch.__version__}",
     ]
-    return ", ".join(parts) + "; medians of the repetitions of each size, idle"
+    return ", ".join(parts) + f"; for each size the least of the medians of {ROUNDS} rounds, idle"
 
 
 def _gpu(device: torch.device) -> list[str]:

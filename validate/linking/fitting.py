@@ -17,6 +17,7 @@ from profiles.devices import load_device
 from profiles.errors import InputError
 from profiles.units import GB
 from validate.linking.laws import Floats, Law, fit_law, robust_fit
+from validate.linking.quiet import QUIET_CORES
 from validate.linking.samples import PING_PONG, Measurement, Sample
 
 STAND_INS: Final = {
@@ -53,6 +54,11 @@ def fit_links(measurement: Measurement, name: str, device: str) -> LinkFit:
         InputError: the samples do not determine a link.
     """
     notes: list[str] = []
+    if (measurement.other_cores or 0.0) > QUIET_CORES:
+        notes.append(
+            f"not a quiet machine: other programs held {measurement.other_cores:.1f} cores meanwhile, so these times "
+            "are not those of the links alone"
+        )
     cluster = _ports(measurement, name, device, notes)
     curves = _curves(measurement.idle(), PING_PONG)
     laws = {key: fit_law(_volumes(cluster, samples), _seconds(samples)) for key, samples in curves.items()}
@@ -111,7 +117,9 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
             f"messages {where}: not measured; an estimate, the bandwidth and fixed time of the fastest collective"
         )
     if law.s_per_unit <= 0:
-        raise InputError(f"messages {where}: their times do not grow with their bytes; measure larger ones")
+        raise InputError(
+            f"messages {where}: their times do not grow with their bytes; measure larger ones, or on a quieter machine"
+        )
     return Link(kind, 1 / law.s_per_unit, 0.0, law.fixed_s)
 
 

@@ -1,6 +1,7 @@
 """Measuring: ping-pong over neighbour pairs and collectives over groups, idle and beside compute.
 
-A time is the median of the repetitions on the first rank of its group, by CUDA events or the clock of the process.
+A time is the least of the medians of some short rounds over all sizes, which other programs disturb in bursts; on the
+first rank of its group, by CUDA events or the clock of the process.
 """
 
 import os
@@ -9,31 +10,36 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from profiles.clusters import OPERATIONS
 from profiles.errors import DiffusimError, InputError
 from validate.linking.beside import Compute
-from validate.linking.environment import environment
+from validate.linking.environment import ROUNDS, environment
 from validate.linking.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
+from validate.linking.quiet import Clock
 from validate.linking.ranks import Place
 from validate.linking.samples import PING_PONG, Measurement, Sample
 from validate.linking.watch import Watch, watched
 
 SMALLEST_BYTES: Final = 1024
 STEP: Final = 4
-WARM_UP: Final = 3
-REPEATS: Final = (5, 50)
-REPEATED_BYTES: Final = 2**25
+WARM_UP: Final = 2
+REPEATS: Final = (3, 9)
+REPEATED_BYTES: Final = 2**23
 """Bytes after which a size is not repeated further, within the bounds of ``REPEATS``."""
 BESIDE_S: Final = 0.4
 """Seconds that each operation runs beside compute, and that compute runs alone."""
 BESIDE_SIZES: Final = 3
 """How many of the largest sizes are measured beside compute."""
 TIMEOUT: Final = timedelta(seconds=120)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +93,20 @@ def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device
     return "nccl", device
 
 
-def join(place: Place, backend: str, device: torch.device) -> dist.TCPStore:
+def join(place: Place, backend: str, device: torch.device) -> TCPStore:
     """Join the ranks and return the store they share."""
-    store, rank, num_ranks = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    store, rank, num_ranks = next(rendezvous("env://", timeout=TIMEOUT))
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore("links", store),
+        store=PrefixStore("links", store),
         rank=rank,
         world_size=num_ranks,
         timeout=TIMEOUT,
         device_id=device if device.type == "cuda" else None,
     )
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
-    assert isinstance(store, dist.TCPStore)
+    assert isinstance(store, TCPStore)
     return store
 
 
@@ -108,6 +114,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     """Yield the measurement on rank 0."""
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
+    clock = Clock()
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
     session = Session(place, device, sizes_up_to(max_bytes), everyone)
     samples = [sample for pair in _pairs(place) for sample in _curve(session, PING_PONG, pair)]
@@ -117,12 +124,12 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
         for operation in offered:
             samples += _curve(session, operation, members)
     beside, slowdowns = _beside(session, offered)
-    gathered: list[list[Sample] | None] = [None] * place.num_ranks
-    dist.all_gather_object(gathered, samples)
+    gathered = _of_all_ranks(place, samples)
+    ours_s = sum(_of_all_ranks(place, clock.own_s())[: place.devices_per_node])
     dist.barrier()
     dist.destroy_process_group()
     if place.rank == 0:
-        everything = [sample for part in gathered if part for sample in part] + beside
+        everything = [sample for part in gathered for sample in part] + beside
         yield Measurement(
             place.devices_per_node,
             place.num_nodes,
@@ -130,6 +137,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
             tuple(everything),
             tuple(slowdowns),
             tuple(missing),
+            clock.others(ours_s),
         )
 
 
@@ -150,7 +158,7 @@ def _groups(place: Place) -> list[Members]:
 
 def doublings(largest: int) -> list[int]:
     """Return 2, 4, 8 and so on, and the largest; nothing where that is 1."""
-    sizes = []
+    sizes: list[int] = []
     while 2 ** (len(sizes) + 1) < largest:
         sizes.append(2 ** (len(sizes) + 1))
     return [*sizes, largest] if largest > 1 else []
@@ -170,23 +178,21 @@ def _supported(session: Session, operation: str) -> bool:
 
 def _curve(session: Session, operation: str, members: Members) -> list[Sample]:
     """Return the idle samples of one operation over all sizes, on the first rank of the group; all ranks call it."""
-    samples = []
-    first, rank = members.ranks[0], session.place.rank
-    for size in session.sizes:
-        elements = elements_of(size, members)
-        if rank in members.ranks:
-            call = bind(operation, members, elements, session.device)
-            seconds = times(call, session.device, _repeats(size))
-            samples.append(_sample(operation, members, elements, seconds))
-        dist.barrier()
-    return samples if rank == first else []
+    found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
+    for _ in range(ROUNDS):
+        for elements, medians in found.items():
+            if session.place.rank in members.ranks:
+                call = bind(operation, members, elements, session.device)
+                medians.append(median(times(call, session.device, _repeats(elements * ELEMENT_BYTES))))
+            dist.barrier()
+    if session.place.rank != members.ranks[0]:
+        return []
+    return [_sample(operation, members, elements, min(medians)) for elements, medians in found.items()]
 
 
-def _sample(
-    operation: str, members: Members, elements: int, seconds: Sequence[float], beside: bool = False
-) -> Sample:
+def _sample(operation: str, members: Members, elements: int, seconds: float, beside: bool = False) -> Sample:
     one_way = 0.5 if operation == PING_PONG else 1.0
-    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * median(seconds), beside)
+    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside)
 
 
 def _repeats(size_bytes: int) -> int:
@@ -202,7 +208,7 @@ def times(call: Call, device: torch.device, repeats: int, warm_up: int = WARM_UP
         return [_clocked(call) for _ in range(repeats)]
     seconds = []
     for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         call()
         end.record()
@@ -232,7 +238,7 @@ def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], lis
                 elements = elements_of(size, members)
                 seconds, slowed = _run_beside(session, operation, members, elements, compute)
                 if seconds:
-                    samples.append(_sample(operation, members, elements, seconds, beside=True))
+                    samples.append(_sample(operation, members, elements, median(seconds), beside=True))
             if operation != PING_PONG:
                 ratio = slowed / alone if slowed and alone else None
                 slowdowns += [(operation, factor) for factor in _median_of_ranks(session, ratio)]
@@ -265,7 +271,11 @@ def _of_rank_0(value: int) -> int:
 
 def _median_of_ranks(session: Session, value: float | None) -> list[float]:
     """Return the median of what the ranks found, in a list that is empty where none found anything."""
-    values: list[float | None] = [None] * session.place.num_ranks
-    dist.all_gather_object(values, value)
-    known = [found for found in values if found is not None]
+    known = [found for found in _of_all_ranks(session.place, value) if found is not None]
     return [median(known)] if known else []
+
+
+def _of_all_ranks(place: Place, value: T) -> list[T]:
+    values: list[T] = [value] * place.num_ranks
+    dist.all_gather_object(values, value)
+    return values

@@ -116,7 +116,7 @@ def _operation(path: Path, lines: list[str]) -> str:
 
 def _rows(lines: list[tuple[str, str]], columns: list[str]) -> list[tuple[str, dict[str, str]]]:
     """Return the rows up to the summary, each as a mapping with its first (out-of-place) times."""
-    rows = []
+    rows: list[tuple[str, dict[str, str]]] = []
     for where, line in lines:
         words = line.split()
         if line.startswith("#"):

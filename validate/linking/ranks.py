@@ -77,11 +77,11 @@ def spawn(num_ranks: int, command: Sequence[str]) -> None:
     Raises:
         DiffusimError: a rank was killed or failed; the others are stopped.
     """
-    import torch.distributed as dist  # noqa: PLC0415  importing torch takes seconds
-
-    store = dist.TCPStore(
-        "localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+    from torch.distributed import (  # type: ignore[attr-defined]  # noqa: PLC0415  takes seconds
+        TCPStore,
     )
+
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
     with tempfile.TemporaryFile("w+") as complaints:
         ranks = [_start(rank, num_ranks, store.port, command, complaints) for rank in range(num_ranks)]
         try:

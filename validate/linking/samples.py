@@ -12,7 +12,7 @@ HEADER: Final = "operation,group_size,num_nodes,beside_compute,size_bytes,us"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The median time of one operation at one size.
+    """The time of one operation at one size.
 
     Attributes:
         operation: ``ping_pong``, or an operation of ``profiles.collectives.collective_time``.
@@ -40,6 +40,7 @@ class Measurement:
         samples: the medians.
         slowdowns: compute beside a collective over compute alone, by operation; empty where it was not measured.
         missing: operations that the backend has not.
+        other_cores: cores that other programs held meanwhile, nothing where that is not known.
     """
 
     devices_per_node: int
@@ -48,6 +49,7 @@ class Measurement:
     samples: tuple[Sample, ...]
     slowdowns: tuple[tuple[str, float], ...] = ()
     missing: tuple[str, ...] = ()
+    other_cores: float | None = None
 
     def idle(self) -> list[Sample]:
         """Return the samples of a machine that did nothing else."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 BEAT_S: Final = 0.5
 LOST_S: Final = 10.0
@@ -19,8 +19,8 @@ DONE: Final = "done"
 class Watch:
     """A thread that beats for its rank and listens to the others, through the store that all ranks share."""
 
-    def __init__(self, store: dist.TCPStore, rank: int, num_ranks: int) -> None:
-        self._store = store.clone()
+    def __init__(self, store: TCPStore, rank: int, num_ranks: int) -> None:
+        self._store = store.clone()  # type: ignore[attr-defined]  # a connection of its own
         self._store.set_timeout(timedelta(seconds=LOST_S))
         self._rank = rank
         self._keys = [f"beat/{other}" for other in range(num_ranks)]
