@@ -3,7 +3,6 @@
 import contextlib
 import threading
 import time
-from statistics import median
 from types import TracebackType
 from typing import Final
 
@@ -12,7 +11,7 @@ import torch
 WIDTHS: Final = {"cpu": (256, torch.float32), "cuda": (4096, torch.bfloat16)}
 """Side and type of the matrices: some milliseconds a product on a CPU core, a quarter on an H100."""
 PRODUCTS: Final = 8
-"""Matrix products between two readings of the clock on a GPU."""
+"""Matrix products between two readings of the clock on a GPU; one on a processor."""
 
 
 class Compute:
@@ -51,7 +50,7 @@ class Compute:
                     stream.synchronize()
                 self._spans.append((begin, time.perf_counter()))
 
-    def median_s(self, begin: float, end: float) -> float | None:
-        """Return the median duration of what ran between two readings of ``time.perf_counter``."""
-        spans = [last - first for first, last in list(self._spans) if first >= begin and last <= end]
-        return median(spans) if spans else None
+    def mean_s(self, begin: float, end: float) -> float | None:
+        """Return how long one product took between two readings of ``time.perf_counter``, all delays included."""
+        spans = [(first, last) for first, last in list(self._spans) if first >= begin and last <= end]
+        return (spans[-1][1] - spans[0][0]) / len(spans) if spans else None

@@ -109,7 +109,8 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
         law = fit_law(np.array([sample.size_bytes for sample in messages]), _seconds(messages))
         if law.break_at:
             notes.append(
-                f"messages {where}: another line begins at {law.break_at:.0f} bytes; one law stands for both"
+                f"messages {where}: two lines, below and from {law.break_at:.0f} bytes on, would fit them "
+                "better than the one law of this file"
             )
     else:
         law = _fastest(samples, num_nodes, where)
@@ -215,16 +216,13 @@ def _collectives(
         if group.num_nodes == 1:
             inside[operation][group.size] = _bounded(f"{operation} of {group.size}", value, notes)
     nodes = _nodes(inside, reached, notes)
+    known = set(inside)
     for (operation, group), value in reached.items():
-        if group.num_nodes > 1 and not any(key == (operation, 1) for key in _measured_inside(reached)):
+        if operation not in known:
             share = value / interpolate(nodes, group.num_nodes)
             inside[operation][group.size] = _bounded(f"{operation} of {group.size}", share, notes)
     curves = {operation: tuple(sorted(points.items())) for operation, points in inside.items()}
     return Collectives(cluster.collectives.call_s, _complete(curves, missing, notes), nodes)
-
-
-def _measured_inside(reached: Iterable[Key]) -> set[tuple[str, int]]:
-    return {(operation, 1) for operation, group in reached if group.num_nodes == 1}
 
 
 def _nodes(inside: dict[str, dict[float, float]], reached: dict[Key, float], notes: list[str]) -> Curve:

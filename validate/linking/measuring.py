@@ -33,7 +33,7 @@ WARM_UP: Final = 2
 REPEATS: Final = (3, 9)
 REPEATED_BYTES: Final = 2**23
 """Bytes after which a size is not repeated further, within the bounds of ``REPEATS``."""
-BESIDE_S: Final = 0.4
+BESIDE_S: Final = 0.2
 """Seconds that each operation runs beside compute, and that compute runs alone."""
 BESIDE_SIZES: Final = 3
 """How many of the largest sizes are measured beside compute."""
@@ -231,7 +231,7 @@ def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], lis
         dist.barrier()
         begin = time.perf_counter()
         time.sleep(2 * BESIDE_S)
-        alone = compute.median_s(begin + BESIDE_S / 2, time.perf_counter())
+        alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
         for operation in (PING_PONG, *offered):
             members = pair if operation == PING_PONG else session.everyone
             for size in session.sizes[-BESIDE_SIZES:]:
@@ -258,7 +258,7 @@ def _run_beside(
     repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
     begin = time.perf_counter()
     seconds = times(call, session.device, repeats, warm_up=0)
-    slowed = compute.median_s(begin, time.perf_counter())
+    slowed = compute.mean_s(begin, time.perf_counter())
     dist.barrier()
     return seconds, slowed
 

@@ -1,0 +1,374 @@
+"""Links are measured between real processes, or read from logs, and come out as the cluster they were made of."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.distributed import TCPStore
+
+from profiles.clusters import Collectives, Link, load_cluster, read_cluster
+from profiles.collectives import Group, bus_volume
+from profiles.errors import DiffusimError, InputError
+from sim.cli import main as sim
+from validate.__main__ import main
+from validate.linking.cluster_file import cluster_text, whole_file, write_cluster
+from validate.linking.fitting import fit_links, predict
+from validate.linking.laws import fit_law
+from validate.linking.measuring import choose_backend, doublings, sizes_up_to
+from validate.linking.nccl_tests import read_log, read_logs
+from validate.linking.ranks import CHECKOUT, Place, spawn
+from validate.linking.samples import PING_PONG, Measurement, Sample
+from validate.linking.watch import LOST_S
+
+DEVICE = "a100-80gb-sxm"
+SIZES = sizes_up_to(2**26)
+RING = ((2.0, 0.9), (4.0, 0.8), (8.0, 0.7))
+NODES = ((1.0, 1.0), (2.0, 0.8), (4.0, 0.4))
+KNOWN = replace(
+    load_cluster("p4de"),
+    max_nodes=4,
+    overlap_slowdown=1.4,
+    intra_node=Link("nvswitch", 250e9, 3e-6, 12e-6),
+    inter_node=Link("nic", 40e9, 15e-6, 25e-6),
+    collectives=Collectives(
+        30e-6,
+        tuple(
+            (operation, curve)
+            for operation, curve in {
+                "all_reduce": RING,
+                "all_gather": ((2.0, 0.85), (4.0, 0.75), (8.0, 0.65)),
+                "reduce_scatter": RING,
+                "all_to_all": ((2.0, 0.9), (4.0, 0.3), (8.0, 0.1)),
+                "send_recv": RING,
+            }.items()
+        ),
+        NODES,
+    ),
+)
+OPERATIONS = [operation for operation, _ in KNOWN.collectives.efficiency]
+
+
+def measured(cluster=KNOWN, operations=(PING_PONG, *OPERATIONS), nodes=(1, 2, 4), noise=0.0, outliers=0.0):
+    """What a machine with these links would show, a little and sometimes much disturbed."""
+    random = np.random.default_rng(7)
+    samples = []
+    for operation in operations:
+        inside = [Group(size, 1) for size in ((2,) if operation == PING_PONG else (2, 4, 8))]
+        across = [Group(2 if operation == PING_PONG else 8 * n, n) for n in nodes if n > 1]
+        if operation == PING_PONG:
+            across = across[:1]
+        for group in inside + across:
+            for size in SIZES:
+                seconds = predict(cluster, Sample(operation, group, size, 1.0))
+                seconds *= 1 + noise * random.standard_normal()
+                seconds *= 5 if random.random() < outliers else 1
+                samples.append(Sample(operation, group, size, seconds))
+    slowdowns = (("all_reduce", 1.3), ("all_gather", 1.4), ("all_to_all", 1.9))
+    return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns)
+
+
+def assert_like(found, known, tolerance):
+    for link, right in ((found.intra_node, known.intra_node), (found.inter_node, known.inter_node)):
+        if right is None:
+            assert link is None
+            continue
+        assert link.bandwidth_bytes_per_s == pytest.approx(right.bandwidth_bytes_per_s, rel=tolerance)
+        assert link.latency_s == pytest.approx(right.latency_s, rel=4 * tolerance)
+        assert link.latency_s + link.call_s == pytest.approx(right.latency_s + right.call_s, rel=tolerance)
+    assert found.collectives.call_s == pytest.approx(known.collectives.call_s, rel=4 * tolerance)
+    curves = dict(known.collectives.efficiency)
+    for operation, curve in found.collectives.efficiency:
+        assert [at for at, _ in curve] == [at for at, _ in curves[operation]]
+        right = [value for _, value in curves[operation]]
+        assert [value for _, value in curve] == pytest.approx(right, rel=tolerance), operation
+    assert [at for at, _ in found.collectives.nodes] == [at for at, _ in known.collectives.nodes]
+    right = [value for _, value in known.collectives.nodes]
+    assert [value for _, value in found.collectives.nodes] == pytest.approx(right, rel=tolerance)
+
+
+def test_times_made_of_known_links_give_them_back():
+    found = fit_links(measured(), "known", DEVICE)
+    assert_like(found.cluster, KNOWN, 1e-3)
+    assert found.cluster.overlap_slowdown == 1.4
+    assert max(abs(error) for _, error in found.errors) < 1e-3
+    assert not found.notes
+
+
+def test_noise_and_outliers_hardly_matter():
+    found = fit_links(measured(noise=0.02, outliers=0.08), "noisy", DEVICE)
+    assert_like(found.cluster, KNOWN, 0.05)
+
+
+def test_one_node_needs_no_link_between_nodes():
+    known = replace(KNOWN, inter_node=None, max_nodes=1)
+    known = replace(known, collectives=replace(KNOWN.collectives, nodes=((1.0, 1.0),)))
+    assert_like(fit_links(measured(known, nodes=(1,)), "one", DEVICE).cluster, known, 1e-3)
+
+
+def test_a_law_is_told_from_its_times_and_a_break_is_seen():
+    volumes = np.array(SIZES, dtype=float)
+    law = fit_law(volumes, 50e-6 + volumes / 4e9)
+    assert (law.fixed_s, 1 / law.s_per_unit, law.break_at) == pytest.approx((50e-6, 4e9, 0.0))
+    two = np.where(volumes < 2**18, 10e-6 + volumes / 4e9, 500e-6 + volumes / 20e9)
+    assert fit_law(volumes, two).break_at == 2**18
+
+
+def test_what_was_not_measured_is_said_and_taken_from_its_nearest():
+    measurement = replace(
+        measured(operations=(PING_PONG, "all_reduce", "all_gather")), missing=("all_to_all",)
+    )
+    found = fit_links(measurement, "few", DEVICE)
+    curves = dict(found.cluster.collectives.efficiency)
+    assert curves["reduce_scatter"] == curves["all_gather"] != curves["all_reduce"]
+    assert found.notes == (
+        "reduce_scatter: not measured; as all_gather",
+        "all_to_all: the backend has none; as all_gather",
+        "send_recv: not measured; as all_gather",
+    )
+
+
+def test_a_collective_faster_than_single_messages_is_bounded_and_said():
+    samples = tuple(
+        replace(sample, seconds=sample.seconds / 2) if sample.operation == "send_recv" else sample
+        for sample in measured().samples
+    )
+    found = fit_links(replace(measured(), samples=samples), "fast", DEVICE)
+    assert max(value for _, curve in found.cluster.collectives.efficiency for _, value in curve) == 1.0
+    assert any(note.startswith("send_recv of 2: reached 1.") for note in found.notes)
+
+
+def test_times_that_do_not_grow_are_refused():
+    flat = tuple(replace(sample, seconds=1e-3) for sample in measured().samples)
+    with pytest.raises(InputError, match="messages inside a node: their times do not grow with their bytes"):
+        fit_links(replace(measured(), samples=flat), "flat", DEVICE)
+
+
+def test_the_file_reads_back_as_what_was_fitted_and_simulates(tmp_path, capsys):
+    path = tmp_path / "known.toml"
+    found = fit_links(measured(), "known", DEVICE)
+    assert write_cluster(path, cluster_text(found, slowdown_measured=True)) == read_cluster(path)
+    assert_like(read_cluster(path), KNOWN, 1e-3)
+    assert sim(["run", "--model", "sd21", "--cluster", str(path), "--strategy", "ddp", "--gpus", "16"]) == 0
+    assert "known" in capsys.readouterr().out
+
+
+def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
+    path = tmp_path / "old.toml"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises(InputError, match="is not valid TOML"):
+        write_cluster(path, "name = ")
+    with pytest.raises(RuntimeError), whole_file("--samples", path) as partial:
+        partial.write_text("half", encoding="utf-8")
+        raise RuntimeError
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old.toml"]
+    assert path.read_text(encoding="utf-8") == "old"
+
+
+def test_groups_double_up_to_all():
+    assert [doublings(size) for size in (1, 2, 3, 8, 12)] == [[], [2], [2, 3], [2, 4, 8], [2, 4, 8, 12]]
+    assert sizes_up_to(2**20) == (1024, 4096, 16384, 65536, 262144, 1048576)
+
+
+HEADER = """\
+# nThread 1 nGpus 1 minBytes 1024 maxBytes 67108864 step: 4(factor) warmup iters: 5 iters: 20 agg iters: 1
+#
+# Using devices
+{ranks}
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+"""
+FOOTER = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 42.1\n#\n"
+
+
+def log_text(operation, ranks=8, nodes=1):
+    names = [
+        f"#  Rank {rank:2} Group  0 Pid  {9000 + rank} on "
+        f"     node{rank * nodes // ranks} device  {rank} [0x1b] NVIDIA A100"
+        for rank in range(ranks)
+    ]
+    lines = []
+    for size in SIZES:
+        time_us = 1e6 * predict(KNOWN, Sample(operation, Group(ranks, nodes), size, 1.0))
+        rate = size / time_us / 1e3
+        numbers = f"{time_us:9.2f} {rate:7.2f} {rate * bus_volume(operation, ranks):7.2f}      0"
+        lines.append(f"{size:12} {size // 4:12}     float     sum      -1 {numbers} {numbers}")
+    lines.insert(1, "node0:9000:9050 [0] NCCL INFO Channel 00/0 : 0[1b000] -> 1[43000] via P2P/IPC")
+    return HEADER.format(ranks="\n".join(names)) + "\n".join(lines) + "\n" + FOOTER
+
+
+TESTS = {
+    "all_reduce": "all_reduce",
+    "all_to_all": "alltoall",
+    "send_recv": "sendrecv",
+    "all_gather": "all_gather",
+}
+
+
+def write_logs(folder):
+    paths = []
+    for operation, test in TESTS.items():
+        for ranks, nodes in ((2, 1), (4, 1), (8, 1), (2, 2), (16, 2), (32, 4)):
+            if ranks != 2 or nodes == 1 or operation == "send_recv":
+                paths.append(folder / f"{test}_perf-{ranks}-{nodes}.log")
+                paths[-1].write_text(log_text(operation, ranks, nodes), encoding="utf-8")
+    return paths
+
+
+def test_logs_of_nccl_tests_give_the_links_they_were_made_of(tmp_path, capsys):
+    output = tmp_path / "logs.toml"
+    logs = [str(path) for path in write_logs(tmp_path)]
+    assert main(["links", "--nccl-tests", *logs, "--device", DEVICE, "--output", str(output)]) == 0
+    assert "reduce_scatter: not measured; as all_gather" in " ".join(capsys.readouterr().out.split())
+    found = read_cluster(output)
+    assert (found.devices_per_node, found.max_nodes, found.overlap_slowdown) == (8, 4, 1.0)
+    assert found.inter_node.bandwidth_bytes_per_s == pytest.approx(40e9 * 0.8 * 0.9, rel=0.02)
+    ring = dict(found.collectives.efficiency)["all_reduce"]
+    assert found.intra_node.bandwidth_bytes_per_s * ring[2][1] == pytest.approx(250e9 * 0.7, rel=0.02)
+    for log in read_logs([Path(log) for log in logs]).samples:
+        if log.operation == "all_reduce" and log.group.num_nodes == 1:
+            assert predict(found, log) == pytest.approx(log.seconds, rel=0.03)
+
+
+LOG = log_text("all_reduce")
+BROKEN = {
+    "cut in a row": (
+        LOG[: LOG.index("1048576") + 60],
+        r"all_reduce_perf.log:22: has 7 columns, the header has 13",
+    ),
+    "cut after a row": (
+        LOG[: LOG.index("# Out of")],
+        r":25: ends before the line '# Avg bus bandwidth': cut short",
+    ),
+    "foreign": ("step 1: loss 0.3\nstep 2: loss 0.2\n", r"all_reduce_perf.log:1: no log of nccl-tests"),
+    "empty": ("", r"all_reduce_perf.log:1: no log of nccl-tests"),
+    "of another test": (log_text("all_gather"), r":16: busbw is .* but all_reduce of 8 gives 1.75 \* "),
+    "of one rank": (LOG.replace("#  Rank", "#  Sank", 7), r":14: names 1 ranks above its header"),
+    "with wrong results": (
+        LOG.replace("     0\n", "     3\n", 1).replace("      0 ", "      3 ", 1),
+        r":16: #wrong is 3",
+    ),
+    "with words for numbers": (LOG.replace("        1024 ", "       x1024 ", 1), r":16: size is 'x"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_log_is_refused_in_one_line_that_names_file_and_line(fault, tmp_path, capsys):
+    text, complaint = BROKEN[fault]
+    path = tmp_path / "all_reduce_perf.log"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=complaint):
+        read_log(path)
+    output = tmp_path / "never.toml"
+    assert main(["links", "--nccl-tests", str(path), "--device", DEVICE, "--output", str(output)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--ranks", "1"], "1 rank has no link to another"),
+        (["--device", "b200"], "unknown device 'b200'"),
+        (["--output", "/nowhere/x.toml"], "there is no folder /nowhere"),
+        (["--max-mib", "0"], "--max-mib is 0, must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_measured(
+    arguments, complaint, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.delenv("RANK", raising=False)
+    assert main(["links", "--device", DEVICE, "--output", str(tmp_path / "x.toml"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1
+
+
+def test_nccl_needs_a_gpu_for_every_rank():
+    with pytest.raises(InputError, match=r"--backend nccl: 99 ranks per node need as many GPUs, found \d"):
+        choose_backend(Place(0, 99, 0, 99), "nccl")
+
+
+def test_a_killed_rank_is_named_and_the_others_are_stopped():
+    begin = time.monotonic()
+    program = "import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    with pytest.raises(DiffusimError, match="rank 1 was killed by SIGKILL; the other ranks were stopped"):
+        spawn(3, [sys.executable, "-c", program])
+    assert time.monotonic() - begin < 20
+
+
+def test_a_rank_that_complains_is_quoted():
+    program = (
+        "import sys; print('noise', file=sys.stderr); sys.exit('validate: error: rank 0: no such thing')"
+    )
+    with pytest.raises(DiffusimError, match=r"^rank 0: no such thing$"):
+        spawn(2, [sys.executable, "-c", program])
+
+
+def test_two_processes_over_gloo_give_a_cluster_that_simulates(tmp_path, capfd, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    output, table = tmp_path / "gloo.toml", tmp_path / "gloo.csv"
+    arguments = [
+        "links",
+        "--device",
+        DEVICE,
+        "--output",
+        str(output),
+        "--samples",
+        str(table),
+        "--max-mib",
+        "4",
+    ]
+    assert main(arguments) == 0, capfd.readouterr().err
+    cluster = read_cluster(output)
+    link = cluster.intra_node
+    assert (cluster.name, cluster.devices_per_node, cluster.max_nodes) == ("gloo", 2, 1)
+    assert 1e-5 < link.latency_s + link.call_s < 0.02
+    assert 1e8 < link.bandwidth_bytes_per_s < 1e11
+    assert 1.0 <= cluster.overlap_slowdown < 50
+    assert "gloo" in cluster.source and "torch" in cluster.source
+    rows = table.read_text(encoding="utf-8").splitlines()
+    assert {row.split(",")[3] for row in rows[1:]} == {"yes", "no"}
+    assert (
+        sim(["run", "--model", "sd21", "--cluster", str(output), "--strategy", "ddp", "--batch-size", "8"])
+        == 0
+    )
+
+
+def test_a_rank_lost_without_a_launcher_is_named_by_the_others(tmp_path):
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
+    given |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    output = tmp_path / "never.toml"
+    command = [sys.executable, "-m", "validate", "links", "--device", DEVICE, "--output", str(output)]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **given, "RANK": f"{rank}"},
+            cwd=CHECKOUT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        store.wait(["beat/0", "beat/1"])
+        while int(store.get("beat/1")) < 2:
+            time.sleep(0.1)
+        ranks[1].kill()
+        begin = time.monotonic()
+        _, said = ranks[0].communicate(timeout=60)
+        assert time.monotonic() - begin < 30
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[0].returncode == 2
+    assert f"rank 1 has been silent for {LOST_S:g} s" in said
+    assert not list(tmp_path.iterdir())
