@@ -20,8 +20,9 @@ from validate.__main__ import main
 from validate.linking.cluster_file import cluster_text, whole_file, write_cluster
 from validate.linking.fitting import fit_links, predict
 from validate.linking.laws import fit_law
-from validate.linking.measuring import choose_backend, doublings, sizes_up_to
+from validate.linking.measuring import choose_backend, doublings, sample_of, sizes_up_to
 from validate.linking.nccl_tests import read_log, read_logs
+from validate.linking.operations import Members, elements_of
 from validate.linking.ranks import CHECKOUT, Place, spawn
 from validate.linking.samples import PING_PONG, Measurement, Sample
 from validate.linking.watch import LOST_S
@@ -173,6 +174,13 @@ def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
 def test_groups_double_up_to_all():
     assert [doublings(size) for size in (1, 2, 3, 8, 12)] == [[], [2], [2, 3], [2, 4, 8], [2, 4, 8, 12]]
     assert sizes_up_to(2**20) == (1024, 4096, 16384, 65536, 262144, 1048576)
+
+
+def test_sizes_are_of_whole_elements_that_the_members_share_and_half_a_round_trip_counts():
+    three = Members((0, 1, 2), 1)
+    assert elements_of(1024, three) == 255 and elements_of(1, three) == 3
+    assert sample_of("all_reduce", three, 255, 2.0) == Sample("all_reduce", Group(3, 1), 1020, 2.0)
+    assert sample_of(PING_PONG, Members((4, 5), 1), 256, 2.0) == Sample(PING_PONG, Group(2, 1), 1024, 1.0)
 
 
 HEADER = """\

@@ -187,10 +187,12 @@ def _curve(session: Session, operation: str, members: Members) -> list[Sample]:
             dist.barrier()
     if session.place.rank != members.ranks[0]:
         return []
-    return [_sample(operation, members, elements, min(medians)) for elements, medians in found.items()]
+    return [sample_of(operation, members, elements, min(medians)) for elements, medians in found.items()]
 
 
-def _sample(operation: str, members: Members, elements: int, seconds: float, beside: bool = False) -> Sample:
+def sample_of(
+    operation: str, members: Members, elements: int, seconds: float, beside: bool = False
+) -> Sample:
     one_way = 0.5 if operation == PING_PONG else 1.0
     return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside)
 
@@ -238,7 +240,7 @@ def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], lis
                 elements = elements_of(size, members)
                 seconds, slowed = _run_beside(session, operation, members, elements, compute)
                 if seconds:
-                    samples.append(_sample(operation, members, elements, median(seconds), beside=True))
+                    samples.append(sample_of(operation, members, elements, median(seconds), beside=True))
             if operation != PING_PONG:
                 ratio = slowed / alone if slowed and alone else None
                 slowdowns += [(operation, factor) for factor in _median_of_ranks(session, ratio)]

@@ -67,13 +67,13 @@ def _all_reduce(members: Members, elements: int, device: torch.device) -> Call:
 def _all_gather(members: Members, elements: int, device: torch.device) -> Call:
     whole = torch.ones(elements, device=device)
     mine = torch.ones(elements // len(members.ranks), device=device)
-    return lambda: dist.all_gather_into_tensor(whole, mine, group=members.handle)
+    return lambda: dist.all_gather_single(whole, mine, group=members.handle)
 
 
 def _reduce_scatter(members: Members, elements: int, device: torch.device) -> Call:
     whole = torch.zeros(elements, device=device)
     mine = torch.zeros(elements // len(members.ranks), device=device)
-    return lambda: dist.reduce_scatter_tensor(mine, whole, group=members.handle)
+    return lambda: dist.reduce_scatter_single(mine, whole, group=members.handle)
 
 
 def _all_to_all(members: Members, elements: int, device: torch.device) -> Call:
