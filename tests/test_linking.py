@@ -112,6 +112,31 @@ def test_one_node_needs_no_link_between_nodes():
     assert_like(fit_links(measured(known, nodes=(1,)), "one", DEVICE).cluster, known, 1e-3)
 
 
+def test_one_device_per_node_has_links_between_nodes_alone(tmp_path):
+    known = replace(KNOWN, devices_per_node=1, collectives=replace(KNOWN.collectives, nodes=((1.0, 1.0),)))
+    samples = []
+    for operation in (PING_PONG, "all_reduce", "all_gather"):
+        for ranks in (2,) if operation == PING_PONG else (2, 4):
+            of_size = [Sample(operation, Group(ranks, ranks), size, 1.0) for size in SIZES]
+            samples += [replace(sample, seconds=predict(known, sample)) for sample in of_size]
+    found = fit_links(Measurement(1, 4, "made by a test", tuple(samples)), "apart", DEVICE)
+    cluster = write_cluster(tmp_path / "apart.toml", cluster_text(found, slowdown_measured=False))
+    assert cluster.intra_node.kind == "ideal" and cluster.collectives.nodes == ((1.0, 1.0),)
+    assert dict(cluster.collectives.efficiency)["all_reduce"] == ((2.0, 0.9), (4.0, 0.8))
+    assert max(abs(error) for _, error in found.errors) < 1e-3
+
+
+def test_an_operation_measured_between_nodes_alone_is_freed_of_their_factor():
+    samples = tuple(
+        sample
+        for sample in measured().samples
+        if sample.operation != "reduce_scatter" or sample.group == Group(16, 2)
+    )
+    found = fit_links(replace(measured(), samples=samples), "partly", DEVICE)
+    ((at, value),) = dict(found.cluster.collectives.efficiency)["reduce_scatter"]
+    assert (at, value) == pytest.approx((16, 0.7), rel=1e-3)
+
+
 def test_a_law_is_told_from_its_times_and_a_break_is_seen():
     volumes = np.array(SIZES, dtype=float)
     law = fit_law(volumes, 50e-6 + volumes / 4e9)

@@ -193,6 +193,7 @@ def _curve(session: Session, operation: str, members: Members) -> list[Sample]:
 def sample_of(
     operation: str, members: Members, elements: int, seconds: float, beside: bool = False
 ) -> Sample:
+    """Return the sample of one call; of a round trip only one way counts."""
     one_way = 0.5 if operation == PING_PONG else 1.0
     return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside)
 
