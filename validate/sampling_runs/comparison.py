@@ -1,0 +1,173 @@
+"""The comparison: what a real run drew, sent and saw, beside what one device draws and the simulator says."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from torch import Tensor
+
+from profiles.synthetic import HALF
+from sim.engine import simulate
+from strategies.actions import PatchAction
+from strategies.registry import make_sampler
+from validate.sampling_runs.executor import Outcome
+from validate.sampling_runs.member import Seen
+from validate.sampling_runs.reference import displaced_image, one_device_image
+from validate.sampling_runs.settings import (
+    LAYERS, PATCHED, PIPELINES, ROWS, SEQUENCED, TENSORED, WIDENING, Settings,
+)  # fmt: skip
+
+SAME: Final = 1e-5
+"""Largest relative difference of images that count as the same: float32, summed in another order."""
+CLOSE: Final = 0.1
+"""Largest relative difference of an image from stale keys and values that counts as close to that of one device."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run and what it should have been.
+
+    Attributes:
+        settings: what ran.
+        outcomes: of all ranks.
+    """
+
+    settings: Settings
+    outcomes: Sequence[Outcome]
+
+    @property
+    def image(self) -> Tensor:
+        """The image that was drawn: the last stage has it, and every rank where there are no stages."""
+        return self.outcomes[-1].latents
+
+    @cached_property
+    def error(self) -> float:
+        """Relative difference from the image of one device, in the Euclidean norm."""
+        return relative(self.image, one_device_image(self.settings))
+
+    @cached_property
+    def displaced_error(self) -> float:
+        """Relative difference from the image that the same displaced patches give in one process."""
+        return relative(self.image, displaced_image(self.settings))
+
+    @cached_property
+    def sent_bytes(self) -> list[int]:
+        """Bytes that all ranks sent, by step."""
+        total: Counter[int] = Counter()
+        for outcome in self.outcomes:
+            total.update(outcome.sent)
+        return [total[step] for step in range(self.settings.steps)]
+
+    @cached_property
+    def simulated_bytes(self) -> list[float]:
+        """Bytes that the simulator sends, by step, in single precision."""
+        return simulated_bytes(self.settings)
+
+    @cached_property
+    def passes(self) -> Counter[tuple[int, PatchAction]]:
+        """How often each rank finished each pass."""
+        return Counter(
+            (rank, action) for rank, outcome in enumerate(self.outcomes) for action in outcome.passes
+        )
+
+    def failures(self) -> list[str]:
+        """Return in words what does not hold."""
+        return [*self._image_failures(), *self._byte_failures(), *self._pass_failures(), *self._age_failures()]
+
+    def _image_failures(self) -> list[str]:
+        found = []
+        most = SAME if self.settings.exact else CLOSE
+        if not self.error <= most:
+            found.append(f"the image differs from one device's by {self.error:.2g}, at most {most:g} allowed")
+        if not self.displaced_error <= SAME:
+            found.append(
+                f"the image differs from that of the same patches in one process by {self.displaced_error:.2g},"
+                f" at most {SAME:g} allowed"
+            )
+        latents = [outcome.latents for outcome in self.outcomes]
+        if self.settings.strategy not in PIPELINES and any(relative(x, latents[0]) > SAME for x in latents):
+            found.append("the ranks end with different images")
+        return found
+
+    def _byte_failures(self) -> list[str]:
+        return [
+            f"step {step} sent {sent} bytes, the simulator says {simulated:.0f}"
+            for step, (sent, simulated) in enumerate(zip(self.sent_bytes, self.simulated_bytes, strict=True))
+            if abs(sent - simulated) > 1e-9 * simulated
+        ]
+
+    def _pass_failures(self) -> list[str]:
+        wanted = Counter(expected_passes(self.settings))
+        lost, more = wanted - self.passes, self.passes - wanted
+        return [f"rank {rank} never finished {action}" for rank, action in lost] + [
+            f"rank {rank} finished {action} once too often" for rank, action in more
+        ]
+
+    def _age_failures(self) -> list[str]:
+        found = [
+            f"rank {rank}, step {seen.step}, patch {seen.patch}, layer {seen.layer}: rows are"
+            f" {' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
+            for rank, outcome in enumerate(self.outcomes)
+            for seen in outcome.seen
+            if seen.ages != (ages := expected_ages(self.settings, seen))
+        ]
+        if self.settings.strategy in PIPELINES + PATCHED:
+            seen = sum(len(outcome.seen) for outcome in self.outcomes)
+            layers = LAYERS if self.settings.strategy in PATCHED else LAYERS / len(self.outcomes)
+            passes = len(expected_passes(self.settings))
+            if seen != passes * layers:
+                found.append(f"keys and values were read {seen} times, not {passes * layers:.0f}")
+        return found
+
+
+def relative(image: Tensor, reference: Tensor) -> float:
+    """Return the norm of a difference over the norm of the reference."""
+    return float((image - reference).norm() / reference.norm())
+
+
+def simulated_bytes(settings: Settings) -> list[float]:
+    """Return the bytes of each step: what a run of one step more sends more; latents count to the step they begin."""
+    totals = [0.0]
+    for steps in range(1, settings.steps + 1):
+        parameters = dict(settings.parameters)
+        if hasattr(settings.sampler, "warmup_steps"):
+            parameters["warmup_steps"] = min(settings.warmup_steps, steps)
+        scenario = replace(settings, steps=steps, parameters=tuple(parameters.items())).scenario
+        trace = simulate(make_sampler(settings.strategy, parameters).plan(scenario))
+        totals.append(WIDENING * (trace.p2p_bytes + trace.collective_bytes))
+    return [after - before for before, after in zip(totals, totals[1:], strict=False)]
+
+
+def expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
+    """Return (rank, pass) of a whole run: each patch of each step through each stage once."""
+    found = []
+    for rank in range(settings.ranks):
+        for step in range(settings.steps):
+            if settings.strategy in SEQUENCED + TENSORED:
+                found.append((rank, PatchAction(0, 0, step)))
+            elif settings.strategy in PATCHED:
+                found.append((rank, PatchAction(0, rank, step)))
+            else:
+                patches = 1 if step < settings.warmup_steps else settings.num_patches
+                found += [(rank, PatchAction(rank, patch, step)) for patch in range(patches)]
+    return found
+
+
+def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
+    """Return how old each row's keys and values should be.
+
+    In a displaced step of a pipeline slots up to the own are of this step, those above of the one before; of
+    DistriFusion only the own is of this step.
+    """
+    ages = [0] * ROWS
+    if seen.step >= settings.warmup_steps:
+        for patch in range(settings.num_patches):
+            rows = settings.patch_rows(patch)
+            fresh = patch <= seen.patch if settings.strategy in PIPELINES else patch == seen.patch
+            ages[rows] = [0 if fresh else 1] * (rows.stop - rows.start)
+    return tuple(ages)
+
+
+__all__ = ["CLOSE", "HALF", "SAME", "Comparison", "expected_ages", "expected_passes", "simulated_bytes"]

@@ -1,0 +1,131 @@
+"""Launching: one process for each rank, spawned here or by torchrun, and what they ended with."""
+
+import os
+import pickle
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import distributed as dist
+from torch import multiprocessing
+from torch.multiprocessing.spawn import ProcessException
+
+from profiles.errors import DiffusimError, InputError
+from validate.sampling_runs.executor import Outcome, run_rank
+from validate.sampling_runs.settings import Settings
+
+PATIENCE_S: Final = 25.0
+"""After this long without an answer a rank gives up on the others."""
+LIMIT_S: Final = 300.0
+"""After this long all ranks are stopped."""
+
+
+def run_all(settings: Sequence[Settings]) -> list[list[Outcome]]:
+    """Run settings of as many ranks one after the other in new processes; return the outcomes of all ranks of each.
+
+    Raises:
+        DiffusimError: a rank failed or was killed; the others are stopped.
+    """
+    ranks = settings[0].ranks
+    assert all(other.ranks == ranks for other in settings)
+    check_devices(settings[0])
+    with tempfile.TemporaryDirectory(prefix="diffusim-sample-") as name:
+        folder = Path(name)
+        _spawn(settings, ranks, folder)
+        found = [pickle.loads((folder / f"{rank}.pickle").read_bytes()) for rank in range(ranks)]
+    return [list(outcomes) for outcomes in zip(*found, strict=True)]
+
+
+def _spawn(settings: Sequence[Settings], ranks: int, folder: Path) -> None:
+    context = multiprocessing.start_processes(
+        _work, (list(settings), ranks, folder), nprocs=ranks, join=False, start_method="spawn"
+    )
+    assert context is not None
+    end = time.monotonic() + LIMIT_S
+    try:
+        while not context.join(timeout=1.0):
+            if time.monotonic() > end:
+                raise DiffusimError(f"sample: {ranks} ranks did not end in {LIMIT_S:.0f} s")
+    except ProcessException as error:
+        raise DiffusimError(_reason(error, folder)) from None
+    finally:
+        for process in context.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _reason(error: ProcessException, folder: Path) -> str:
+    """Return in one line why a run failed: what a rank complained of itself, before what its end did to others."""
+    complaints = [path.read_text() for path in sorted(folder.glob("*.complaint"))]
+    if complaints:
+        return complaints[0]
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"sample: rank {error.error_index} failed: {lines[-1] if lines else 'without a word'}"
+
+
+def _work(rank: int, settings: Sequence[Settings], ranks: int, folder: Path) -> None:
+    """Run all settings as one rank, and leave the outcomes in a folder."""
+    torch.set_num_threads(1)
+    _join(settings[0].device, rank, ranks, f"file://{folder / 'store'}")
+    try:
+        outcomes = [run_rank(one, rank) for one in settings]
+    except DiffusimError as error:
+        (folder / f"{rank}.complaint").write_text(f"sample: {error}")
+        raise
+    dist.barrier()
+    dist.destroy_process_group()
+    (folder / f"{rank}.pickle").write_bytes(pickle.dumps(outcomes))
+
+
+def _join(device: str, rank: int, ranks: int, method: str) -> None:
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        init_method=method,
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=PATIENCE_S),
+    )
+
+
+def launched() -> bool:
+    """Return whether torchrun started this process as one rank of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def run_as_rank(settings: Settings) -> list[Outcome] | None:
+    """Run settings as the rank that torchrun made of this process; return all outcomes on rank 0.
+
+    Raises:
+        InputError: torchrun started another number of ranks.
+    """
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if ranks != settings.ranks:
+        raise InputError(f"--ranks is {settings.ranks}, but torchrun started {ranks} on {socket.gethostname()}")
+    check_devices(settings)
+    torch.set_num_threads(1)
+    _join(settings.device, rank, ranks, "env://")
+    outcome = run_rank(settings, rank)
+    gathered: list[Outcome] | None = [outcome] * ranks if rank == 0 else None
+    dist.gather_object(outcome, gathered)
+    dist.destroy_process_group()
+    return gathered
+
+
+def check_devices(settings: Settings) -> None:
+    """Refuse a GPU for each rank where there are fewer.
+
+    Raises:
+        InputError: there are.
+    """
+    if settings.device == "cuda" and torch.cuda.device_count() < settings.ranks:
+        raise InputError(
+            f"--device is cuda, but torch sees {torch.cuda.device_count()} GPUs for ranks({settings.ranks})"
+        )

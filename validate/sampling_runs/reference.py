@@ -1,0 +1,82 @@
+"""One process: the image of one device, and that of displaced patches computed one after another.
+
+The second knows nothing of plans: it says in a few lines what keys and values a displaced patch sees.
+"""
+
+import torch
+from torch import Tensor
+
+from validate.sampling_runs.settings import LAYERS, PIPELINES, Settings
+from validate.sampling_runs.transformer import Scheduler, SmallTransformer, attend, first_latents, tokens
+from validate.sampling_runs.keys_values import WHOLE
+
+Kept = list[Tensor]
+"""For each layer keys and values of all tokens, (2, batch, tokens, hidden)."""
+
+
+@torch.no_grad()
+def one_device_image(settings: Settings) -> Tensor:
+    """Return what one device draws: every step synchronous."""
+    return _draw(settings, settings.steps)
+
+
+@torch.no_grad()
+def displaced_image(settings: Settings) -> Tensor:
+    """Return what displaced patches draw: in a pipeline they see those before them fresh, else all others stale."""
+    return _draw(settings, settings.warmup_steps)
+
+
+def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
+    model, scheduler, latents = SmallTransformer(), Scheduler(settings.steps), first_latents()
+    kept: Kept = []
+    for step in range(settings.steps):
+        condition = model.condition(scheduler.time(step), settings.batch)
+        if step < synchronous_steps:
+            predicted, kept = _forward(model, latents, WHOLE, condition, [None] * LAYERS)
+            latents = scheduler.move(latents, predicted, step)
+        else:
+            latents, kept = _displaced_step(settings, model, scheduler, latents, condition, kept, step)
+    return latents
+
+
+def _displaced_step(
+    settings: Settings,
+    model: SmallTransformer,
+    scheduler: Scheduler,
+    latents: Tensor,
+    condition: Tensor,
+    kept: Kept,
+    step: int,
+) -> tuple[Tensor, Kept]:
+    fresh, moved = [layer.clone() for layer in kept], latents.clone()
+    for patch in range(settings.num_patches):
+        rows = settings.patch_rows(patch)
+        at = tokens(rows)
+        seen = fresh if settings.strategy in PIPELINES else kept
+        predicted, joined = _forward(model, latents[:, at], rows, condition, list(seen))
+        for layer, tensor in enumerate(joined):
+            fresh[layer][:, :, at] = tensor[:, :, at]
+        moved[:, at] = scheduler.move(latents[:, at], predicted, step)
+    return moved, fresh
+
+
+def _forward(
+    model: SmallTransformer,
+    latents: Tensor,
+    rows: slice,
+    condition: Tensor,
+    seen: list[Tensor] | list[None],
+) -> tuple[Tensor, Kept]:
+    """Return the prediction for some rows, and all keys and values that they saw: their own, and those given."""
+    hidden, joined = model.embed(latents, rows, len(condition)), []
+    for layer, others in enumerate(seen):
+        block = model.block(layer)
+        by = block.modulate(condition)
+        projected = block.project(hidden, by)
+        both = projected[1:]
+        if others is not None:
+            both = others.clone()
+            both[:, :, tokens(rows)] = projected[1:]
+        hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
+        joined.append(both)
+    return model.predict(hidden), joined
