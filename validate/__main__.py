@@ -7,6 +7,7 @@ from pathlib import Path
 
 from profiles.errors import DiffusimError
 from validate.linking.command import add_links_parser
+from validate.sampling_runs import add_sample_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     published.set_defaults(run=_published)
     add_links_parser(commands)
+    add_sample_parser(commands)
     return parser
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from torch import Tensor
 
-from profiles.synthetic import HALF
 from sim.engine import simulate
 from strategies.actions import PatchAction
 from strategies.registry import make_sampler
@@ -134,7 +133,7 @@ def simulated_bytes(settings: Settings) -> list[float]:
         parameters = dict(settings.parameters)
         if hasattr(settings.sampler, "warmup_steps"):
             parameters["warmup_steps"] = min(settings.warmup_steps, steps)
-        scenario = replace(settings, steps=steps, parameters=tuple(parameters.items())).scenario
+        scenario = replace(settings, steps=steps, parameters=tuple(parameters.items()), fault=None).scenario
         trace = simulate(make_sampler(settings.strategy, parameters).plan(scenario))
         totals.append(WIDENING * (trace.p2p_bytes + trace.collective_bytes))
     return [after - before for before, after in zip(totals, totals[1:], strict=False)]
@@ -170,4 +169,3 @@ def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     return tuple(ages)
 
 
-__all__ = ["CLOSE", "HALF", "SAME", "Comparison", "expected_ages", "expected_passes", "simulated_bytes"]

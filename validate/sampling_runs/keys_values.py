@@ -15,7 +15,7 @@ class KeysValues:
     Args:
         batch: samples.
         like: a tensor on the device it lies on.
-        wrong_version: plant a fault: rows of others are those that lay there before the last write.
+        wrong_version: plant a fault: rows of others are those that lay there before the last write, if any.
     """
 
     def __init__(self, batch: int, like: Tensor, *, wrong_version: bool = False) -> None:
@@ -36,7 +36,9 @@ class KeysValues:
         """Return keys and values of all tokens, and the step of each row; ``own`` are those just computed."""
         if not self._wrong_version:
             return self._now, list(self._steps)
-        mixed, steps = self._before.clone(), list(self._steps_before)
-        mixed[:, :, tokens(own)] = self._now[:, :, tokens(own)]
-        steps[own] = self._steps[own]
+        mixed, steps = self._now.clone(), list(self._steps)
+        for row in range(ROWS):
+            at = tokens(slice(row, row + 1))
+            if self._steps_before[row] >= 0 and row not in range(own.start, own.stop):
+                mixed[:, :, at], steps[row] = self._before[:, :, at], self._steps_before[row]
         return mixed, steps

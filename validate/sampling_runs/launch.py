@@ -19,8 +19,8 @@ from profiles.errors import DiffusimError, InputError
 from validate.sampling_runs.executor import Outcome, run_rank
 from validate.sampling_runs.settings import Settings
 
-PATIENCE_S: Final = 25.0
-"""After this long without an answer a rank gives up on the others."""
+PATIENCE_S: Final = 60.0
+"""After this long without an answer a rank gives up on the others; where one has failed, all are stopped at once."""
 LIMIT_S: Final = 300.0
 """After this long all ranks are stopped."""
 
@@ -42,8 +42,10 @@ def run_all(settings: Sequence[Settings]) -> list[list[Outcome]]:
 
 
 def _spawn(settings: Sequence[Settings], ranks: int, folder: Path) -> None:
+    # one server imports torch once and is the parent of all ranks; the project is theirs to import, from this path
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed"])
     context = multiprocessing.start_processes(
-        _work, (list(settings), ranks, folder), nprocs=ranks, join=False, start_method="spawn"
+        _work, (list(settings), ranks, folder), nprocs=ranks, join=False, start_method="forkserver"
     )
     assert context is not None
     end = time.monotonic() + LIMIT_S

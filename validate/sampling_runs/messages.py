@@ -82,7 +82,7 @@ class Messages:
         tag, place = self._first_tag + 2 * number, list(group).index(self.rank)
         if operation == "send_recv":
             ahead, behind = group[(place + 1) % len(group)], group[place - 1]
-            return self._exchange({ahead: parts[0]}, {behind: torch.empty_like(parts[0])}, tag, step)
+            return self._exchange({ahead: parts[0]}, {behind: parts[0].new_empty(parts[0].shape)}, tag, step)
         if operation == "all_reduce":
             return self._all_reduce(group, parts[0], tag, step)
         if operation not in ("all_gather", "all_to_all"):
@@ -94,7 +94,7 @@ class Messages:
         others = [member for member in group if member != self.rank]
         outgoing = {member: parts[place] for place, member in enumerate(group) if member != self.rank}
         own = parts[list(group).index(self.rank)]
-        exchange = self._exchange(outgoing, {member: torch.empty_like(own) for member in others}, tag, step)
+        exchange = self._exchange(outgoing, {member: own.new_empty(own.shape) for member in others}, tag, step)
 
         def finish() -> list[Tensor]:
             arrived = dict(zip(others, exchange.wait(), strict=True))
