@@ -16,13 +16,20 @@ def add_sample_parser(commands: "Commands") -> None:
     parser = commands.add_parser(
         "sample", help="draw with a small transformer on several ranks, in the order of a plan"
     )
-    parser.add_argument("--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=", ".join(RUNNABLE))
+    parser.add_argument(
+        "--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=", ".join(RUNNABLE)
+    )
     parser.add_argument("--ranks", type=integer, default=2, help="processes, one per device (default: 2)")
     parser.add_argument("--steps", type=integer, default=8, help="denoising steps (default: 8)")
     parser.add_argument(
-        "--guidance", choices=GUIDANCES, default="none", help="both predictions in one batch, or one (default: none)"
+        "--guidance",
+        choices=GUIDANCES,
+        default="none",
+        help="both predictions in one batch, or one (default: none)",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default: cpu)")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default: cpu)"
+    )
     parser.add_argument("--plant", choices=FAULTS, help="plant a fault, which the comparison must find")
     add_parameters(parser, RUNNABLE)
     parser.set_defaults(run=_sample)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 from torch import Tensor
@@ -15,8 +16,15 @@ from validate.sampling_runs.executor import Outcome
 from validate.sampling_runs.member import Seen
 from validate.sampling_runs.reference import displaced_image, one_device_image
 from validate.sampling_runs.settings import (
-    LAYERS, PATCHED, PIPELINES, ROWS, SEQUENCED, TENSORED, WIDENING, Settings,
-)  # fmt: skip
+    LAYERS,
+    PATCHED,
+    PIPELINES,
+    ROWS,
+    SEQUENCED,
+    TENSORED,
+    WIDENING,
+    Settings,
+)
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as the same: float32, summed in another order."""
@@ -73,7 +81,12 @@ class Comparison:
 
     def failures(self) -> list[str]:
         """Return in words what does not hold."""
-        return [*self._image_failures(), *self._byte_failures(), *self._pass_failures(), *self._age_failures()]
+        return [
+            *self._image_failures(),
+            *self._byte_failures(),
+            *self._pass_failures(),
+            *self._age_failures(),
+        ]
 
     def _image_failures(self) -> list[str]:
         found = []
@@ -105,19 +118,19 @@ class Comparison:
         ]
 
     def _age_failures(self) -> list[str]:
-        found = [
-            f"rank {rank}, step {seen.step}, patch {seen.patch}, layer {seen.layer}: rows are"
-            f" {' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
-            for rank, outcome in enumerate(self.outcomes)
-            for seen in outcome.seen
-            if seen.ages != (ages := expected_ages(self.settings, seen))
-        ]
-        if self.settings.strategy in PIPELINES + PATCHED:
-            seen = sum(len(outcome.seen) for outcome in self.outcomes)
-            layers = LAYERS if self.settings.strategy in PATCHED else LAYERS / len(self.outcomes)
-            passes = len(expected_passes(self.settings))
-            if seen != passes * layers:
-                found.append(f"keys and values were read {seen} times, not {passes * layers:.0f}")
+        wrong: dict[str, int] = {}
+        for rank, outcome in enumerate(self.outcomes):
+            for seen in outcome.seen:
+                if seen.ages != (ages := expected_ages(self.settings, seen)):
+                    line = (
+                        f"rank {rank}, step {seen.step}, patch {seen.patch}: rows are"
+                        f" {' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
+                    )
+                    wrong[line] = wrong.get(line, 0) + 1
+        found = [f"{line}, in {count} layers" for line, count in wrong.items()]
+        reads = sum(len(outcome.seen) for outcome in self.outcomes)
+        if reads != (wanted := expected_reads(self.settings)):
+            found.append(f"keys and values that are kept were read {reads} times, not {wanted}")
         return found
 
 
@@ -136,7 +149,7 @@ def simulated_bytes(settings: Settings) -> list[float]:
         scenario = replace(settings, steps=steps, parameters=tuple(parameters.items()), fault=None).scenario
         trace = simulate(make_sampler(settings.strategy, parameters).plan(scenario))
         totals.append(WIDENING * (trace.p2p_bytes + trace.collective_bytes))
-    return [after - before for before, after in zip(totals, totals[1:], strict=False)]
+    return [after - before for before, after in pairwise(totals)]
 
 
 def expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
@@ -154,6 +167,14 @@ def expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
     return found
 
 
+def expected_reads(settings: Settings) -> int:
+    """Return how often a pass reads the kept keys and values of a layer: each pass those of its layers."""
+    if settings.strategy in SEQUENCED + TENSORED:
+        return 0
+    passes = len(expected_passes(settings))
+    return passes * LAYERS // (settings.ranks if settings.strategy in PIPELINES else 1)
+
+
 def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     """Return how old each row's keys and values should be.
 
@@ -167,5 +188,3 @@ def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
             fresh = patch <= seen.patch if settings.strategy in PIPELINES else patch == seen.patch
             ages[rows] = [0 if fresh else 1] * (rows.stop - rows.start)
     return tuple(ages)
-
-

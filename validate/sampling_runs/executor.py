@@ -10,12 +10,13 @@ from profiles.errors import DiffusimError
 from profiles.synthetic import HALF
 from strategies.actions import PatchAction
 from strategies.plan import Plan
+from strategies.wiring import Transfer
 from validate.sampling_runs.faults import faulty_plan
 from validate.sampling_runs.member import COMPUTED, Computed, Member, Offer, Pass, Seen
 from validate.sampling_runs.messages import Messages, Pending
 from validate.sampling_runs.passes import make_member
 from validate.sampling_runs.script import Compute, Event, Post, Receive, Send, Start, Wait, script
-from validate.sampling_runs.settings import Settings
+from validate.sampling_runs.settings import WIDENING, Settings
 
 
 class PlanMismatchError(DiffusimError):
@@ -62,9 +63,7 @@ def _pairs(plan: Plan, settings: Settings) -> dict[tuple[int, int], dist.Process
     """Return a process group for each direction of messages; NCCL runs what one group sends and receives in line."""
     if settings.device != "cuda":
         return {}
-    writers = {
-        tensor: device for device, ops in enumerate(plan.ops) for op in ops for tensor in op.writes
-    }
+    writers = {tensor: device for device, ops in enumerate(plan.ops) for op in ops for tensor in op.writes}
     pairs = {
         (writers[tensor], device)
         for device, ops in enumerate(plan.ops)
@@ -88,8 +87,7 @@ class _Executor:
             case Compute(action):
                 self._compute(action)
             case Send(transfer, action):
-                offer = self._offer(action)
-                self.messages.send(transfer, offer.parts[0].contiguous(), offer.step)
+                self._send(transfer, self._offer(action))
             case Post(transfer):
                 size = round(transfer.size_bytes / HALF)
                 self.messages.post(transfer, self.member.latents.new_empty(size))
@@ -114,6 +112,15 @@ class _Executor:
         """
         if (left := self._next()) is not None:
             self._refuse(left, "nothing more")
+
+    def _send(self, transfer: Transfer, offer: Offer) -> None:
+        tensor, planned = offer.parts[0].contiguous(), round(WIDENING * transfer.size_bytes)
+        if tensor.nbytes != planned:
+            raise PlanMismatchError(
+                f"the plan lets rank {self.member.rank} send {planned} bytes of"
+                f" {self.plan.tensors[transfer.tensor]}, but its pass {self.action} made {tensor.nbytes}"
+            )
+        self.messages.send(transfer, tensor, offer.step)
 
     def _compute(self, action: PatchAction) -> None:
         if (step := self._advance(action)) is not COMPUTED:
@@ -141,7 +148,7 @@ class _Executor:
         return step
 
     def _refuse(self, step: Computed | Offer | None, asked: str) -> None:
-        done = "ends" if step is None else "computes" if step is COMPUTED else f"sends {step.kind}"  # type: ignore[union-attr]
+        done = "ends" if step is None else "computes" if step is COMPUTED else f"sends {step.kind}"
         raise PlanMismatchError(
             f"the plan lets rank {self.member.rank} {asked}, but its pass {self.action} {done} here"
         )

@@ -1,5 +1,6 @@
 """Launching: one process for each rank, spawned here or by torchrun, and what they ended with."""
 
+import logging
 import os
 import pickle
 import socket
@@ -13,7 +14,7 @@ from typing import Final
 import torch
 from torch import distributed as dist
 from torch import multiprocessing
-from torch.multiprocessing.spawn import ProcessException
+from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from profiles.errors import DiffusimError, InputError
 from validate.sampling_runs.executor import Outcome, run_rank
@@ -44,7 +45,8 @@ def run_all(settings: Sequence[Settings]) -> list[list[Outcome]]:
 def _spawn(settings: Sequence[Settings], ranks: int, folder: Path) -> None:
     # one server imports torch once and is the parent of all ranks; the project is theirs to import, from this path
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed"])
-    context = multiprocessing.start_processes(
+    logging.getLogger(start_processes.__module__).setLevel(logging.ERROR)  # who is stopped is told below
+    context = start_processes(  # type: ignore[no-untyped-call]
         _work, (list(settings), ranks, folder), nprocs=ranks, join=False, start_method="forkserver"
     )
     assert context is not None
@@ -110,7 +112,9 @@ def run_as_rank(settings: Settings) -> list[Outcome] | None:
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if ranks != settings.ranks:
-        raise InputError(f"--ranks is {settings.ranks}, but torchrun started {ranks} on {socket.gethostname()}")
+        raise InputError(
+            f"--ranks is {settings.ranks}, but torchrun started {ranks} on {socket.gethostname()}"
+        )
     check_devices(settings)
     torch.set_num_threads(1)
     _join(settings.device, rank, ranks, "env://")

@@ -98,9 +98,7 @@ class Member(ABC):
     def attended_rows(self, action: PatchAction, layer: int, own: slice) -> Tensor:
         """Return the keys and values of all rows in a layer, and note how old they are."""
         both, steps = self.kept[layer].read(own)
-        self.seen.append(
-            Seen(action.step, action.patch, layer, tuple(action.step - step for step in steps))
-        )
+        self.seen.append(Seen(action.step, action.patch, layer, tuple(action.step - step for step in steps)))
         return both
 
     def own_rows(self) -> slice:

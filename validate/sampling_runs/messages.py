@@ -64,9 +64,7 @@ class Messages:
         work.wait()
         return tensor
 
-    def start(
-        self, number: int, operation: str, group: Group, parts: Sequence[Tensor], step: int
-    ) -> Pending:
+    def start(self, number: int, operation: str, group: Group, parts: Sequence[Tensor], step: int) -> Pending:
         """Start a collective.
 
         Args:
@@ -94,7 +92,9 @@ class Messages:
         others = [member for member in group if member != self.rank]
         outgoing = {member: parts[place] for place, member in enumerate(group) if member != self.rank}
         own = parts[list(group).index(self.rank)]
-        exchange = self._exchange(outgoing, {member: own.new_empty(own.shape) for member in others}, tag, step)
+        exchange = self._exchange(
+            outgoing, {member: own.new_empty(own.shape) for member in others}, tag, step
+        )
 
         def finish() -> list[Tensor]:
             arrived = dict(zip(others, exchange.wait(), strict=True))

@@ -25,6 +25,8 @@ class StageMember(Member):
             self.kept[layer].write(rows, projected[1:], action.step)
             both = self.attended_rows(action, layer, rows)
             hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
+        if stage.last_layer == LAYERS - 1 and stage.first_layer < LAYERS:
+            hidden = self.model.predict(hidden)  # of the last layer; a stage after it holds none
         if action.stage < len(self.settings.plan.stages) - 1:
             yield COMPUTED
             yield Offer("hidden", action.step, [hidden])
@@ -39,7 +41,7 @@ class StageMember(Member):
         at = tokens(rows)
         if action.stage:
             (arrived,) = self.take("hidden", action)
-            return arrived.view(self.settings.batch, -1, HIDDEN)
+            return arrived.view(self.settings.batch, at.stop - at.start, -1)
         if action.step:
             first = action.step == self.settings.warmup_steps  # the step before moved the whole image
             if not first or action.patch == 0:
@@ -47,11 +49,9 @@ class StageMember(Member):
                 self.latents[:, tokens(WHOLE) if first else at] = arrived.view(1, -1, TOKEN)
         return self.model.embed(self.latents[:, at], rows, self.settings.batch)
 
-    def _move(self, action: PatchAction, rows: slice, hidden: Tensor) -> None:
+    def _move(self, action: PatchAction, rows: slice, predicted: Tensor) -> None:
         at = tokens(rows)
-        self.latents[:, at] = self.scheduler.move(
-            self.latents[:, at], self.model.predict(hidden), action.step
-        )
+        self.latents[:, at] = self.scheduler.move(self.latents[:, at], predicted, action.step)
 
 
 class SharingMember(Member):

@@ -8,9 +8,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from validate.sampling_runs.keys_values import WHOLE
 from validate.sampling_runs.settings import LAYERS, PIPELINES, Settings
 from validate.sampling_runs.transformer import Scheduler, SmallTransformer, attend, first_latents, tokens
-from validate.sampling_runs.keys_values import WHOLE
 
 Kept = list[Tensor]
 """For each layer keys and values of all tokens, (2, batch, tokens, hidden)."""
@@ -49,31 +49,25 @@ def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
         condition = model.condition(scheduler.time(step), settings.batch)
         if step < synchronous_steps:
             predicted, kept = _forward(model, latents, WHOLE, condition, [None] * LAYERS)
-            latents = scheduler.move(latents, predicted, step)
         else:
-            latents, kept = _displaced_step(settings, model, scheduler, latents, condition, kept, step)
+            predicted, kept = _displaced(settings, model, latents, condition, kept)
+        latents = scheduler.move(latents, predicted, step)
     return latents
 
 
-def _displaced_step(
-    settings: Settings,
-    model: SmallTransformer,
-    scheduler: Scheduler,
-    latents: Tensor,
-    condition: Tensor,
-    kept: Kept,
-    step: int,
+def _displaced(
+    settings: Settings, model: SmallTransformer, latents: Tensor, condition: Tensor, kept: Kept
 ) -> tuple[Tensor, Kept]:
-    fresh, moved = [layer.clone() for layer in kept], latents.clone()
-    for patch in range(settings.num_patches):
-        rows = settings.patch_rows(patch)
+    """Return the prediction of one patch after another, and the keys and values that they leave."""
+    fresh, predicted = [layer.clone() for layer in kept], []
+    for rows in map(settings.patch_rows, range(settings.num_patches)):
         at = tokens(rows)
         seen = fresh if settings.strategy in PIPELINES else kept
-        predicted, joined = _forward(model, latents[:, at], rows, condition, list(seen))
+        part, joined = _forward(model, latents[:, at], rows, condition, list(seen))
+        predicted.append(part)
         for layer, tensor in enumerate(joined):
             fresh[layer][:, :, at] = tensor[:, :, at]
-        moved[:, at] = scheduler.move(latents[:, at], predicted, step)
-    return moved, fresh
+    return torch.cat(predicted, dim=1), fresh
 
 
 def _forward(

@@ -57,7 +57,9 @@ def image_table(comparison: Comparison) -> Table:
 
 def byte_table(comparison: Comparison) -> Table:
     """Return the bytes of each step that were sent and that are simulated."""
-    table = Table(title="bytes that all ranks sent; latents count to the step they begin", title_justify="left")
+    table = Table(
+        title="bytes that all ranks sent; latents count to the step they begin", title_justify="left"
+    )
     for column in ("step", "sent", "simulated, in float32"):
         table.add_column(column, justify="right")
     for step, (sent, simulated) in enumerate(

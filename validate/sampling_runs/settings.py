@@ -72,7 +72,9 @@ class Settings:
 
     def _check_warmup(self) -> None:
         if self.warmup_steps < 1:
-            raise InputError("--warmup-steps is 0, must be at least 1: a first displaced step has nothing to read")
+            raise InputError(
+                "--warmup-steps is 0, must be at least 1: a first displaced step has nothing to read"
+            )
 
     def _check_fault(self) -> None:
         if self.fault == LOST_PATCH and self.num_patches < 2:

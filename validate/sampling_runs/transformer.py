@@ -54,7 +54,10 @@ class Block(nn.Module):
     def project(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
         """Return queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.scale) + by.shift
-        weight, bias = self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part], self.qkv.bias.view(3, HIDDEN)[:, part]
+        weight, bias = (
+            self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part],
+            self.qkv.bias.view(3, HIDDEN)[:, part],
+        )
         return torch.einsum("btc,ndc->nbtd", normed, weight) + bias[:, None, None]
 
     def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
@@ -83,13 +86,13 @@ class Block(nn.Module):
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Return attention of tokens with heads side by side: (batch, tokens, heads * size of a head)."""
-    split = [_heads(tensor) for tensor in (SHARPNESS * queries, keys, values)]
-    return scaled_dot_product_attention(*split).transpose(1, 2).flatten(2)
+    attended = scaled_dot_product_attention(SHARPNESS * _heads(queries), _heads(keys), _heads(values))
+    return attended.transpose(1, 2).flatten(2)
 
 
 def _heads(tensor: Tensor) -> Tensor:
     """Return (batch, tokens, heads * size) as (batch, heads, tokens, size)."""
-    return tensor.unflatten(-1, (-1, HEAD)).transpose(1, 2)
+    return tensor.view(*tensor.shape[:-1], -1, HEAD).transpose(1, 2)
 
 
 class Blockwise:
@@ -143,14 +146,16 @@ class SmallTransformer(nn.Module):
     def condition(self, time: float, batch: int) -> Tensor:
         """Return timestep and prompt as (batch, hidden): with the prompt, and without it as the second sample."""
         half = HIDDEN // 2
-        at = self.token.weight.new_tensor([time / 10**(2 * i / half) for i in range(half)])
+        at = self.token.weight.new_tensor([time / 10 ** (2 * i / half) for i in range(half)])
         times = self.time(torch.cat([at.sin(), at.cos()]))
-        return times + self.prompts.weight[:batch]
+        condition: Tensor = times + self.prompts.weight[:batch]
+        return condition
 
     def embed(self, latents: Tensor, rows: slice, batch: int) -> Tensor:
         """Return the hidden state of some rows of latents (1, tokens of these rows, numbers of a token)."""
         assert isinstance(self.position, Tensor)
-        return (self.token(latents) + self.position[tokens(rows)]).expand(batch, -1, -1)
+        hidden: Tensor = self.token(latents) + self.position[tokens(rows)]
+        return hidden.expand(batch, -1, -1)
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Return the velocities of some tokens, of each sample of the batch."""
