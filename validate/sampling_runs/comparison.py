@@ -14,7 +14,7 @@ from strategies.actions import PatchAction
 from strategies.registry import make_sampler
 from validate.sampling_runs.executor import Outcome
 from validate.sampling_runs.member import Seen
-from validate.sampling_runs.reference import displaced_image, one_device_image
+from validate.sampling_runs.reference import displaced_image, independent_image, one_device_image
 from validate.sampling_runs.settings import (
     LAYERS,
     PATCHED,
@@ -28,8 +28,6 @@ from validate.sampling_runs.settings import (
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as the same: float32, summed in another order."""
-CLOSE: Final = 0.1
-"""Largest relative difference of an image from stale keys and values that counts as close to that of one device."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,13 @@ class Comparison:
     def displaced_error(self) -> float:
         """Relative difference from the image that the same displaced patches give in one process."""
         return relative(self.image, displaced_image(self.settings))
+
+    @cached_property
+    def allowed(self) -> float:
+        """Largest difference from one device's image: with stale keys and values less than without any of others."""
+        if self.settings.exact:
+            return SAME
+        return relative(independent_image(self.settings), one_device_image(self.settings))
 
     @cached_property
     def sent_bytes(self) -> list[int]:
@@ -90,9 +95,10 @@ class Comparison:
 
     def _image_failures(self) -> list[str]:
         found = []
-        most = SAME if self.settings.exact else CLOSE
-        if not self.error <= most:
-            found.append(f"the image differs from one device's by {self.error:.2g}, at most {most:g} allowed")
+        if not self.error <= self.allowed:
+            found.append(
+                f"the image differs from one device's by {self.error:.2g}, at most {self.allowed:.2g} allowed"
+            )
         if not self.displaced_error <= SAME:
             found.append(
                 f"the image differs from that of the same patches in one process by {self.displaced_error:.2g},"

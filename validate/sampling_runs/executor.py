@@ -11,7 +11,7 @@ from profiles.synthetic import HALF
 from strategies.actions import PatchAction
 from strategies.plan import Plan
 from strategies.wiring import Transfer
-from validate.sampling_runs.faults import faulty_plan
+from validate.sampling_runs.faults import die_in_time, faulty_plan
 from validate.sampling_runs.member import COMPUTED, Computed, Member, Offer, Pass, Seen
 from validate.sampling_runs.messages import Messages, Pending
 from validate.sampling_runs.passes import make_member
@@ -85,6 +85,7 @@ class _Executor:
         """Do what an event says."""
         match event:
             case Compute(action):
+                die_in_time(self.member.settings, self.member.rank, action.step)
                 self._compute(action)
             case Send(transfer, action):
                 self._send(transfer, self._offer(action))

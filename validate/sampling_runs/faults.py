@@ -1,13 +1,15 @@
-"""Planted faults: plans that are wrong, to show that the comparison notices.
+"""Planted faults: a plan that is wrong and a rank that dies, to show that both are noticed.
 
-The other fault, keys and values of the wrong version, is in ``validate.sampling_runs.keys_values``.
+A third one, keys and values of the wrong version, is in ``validate.sampling_runs.keys_values``.
 """
 
+import os
+import signal
 from dataclasses import replace
 
 from strategies.actions import PatchAction
 from strategies.plan import Op, Plan
-from validate.sampling_runs.settings import LOST_PATCH, Settings
+from validate.sampling_runs.settings import KILLED_RANK, LOST_PATCH, Settings
 
 
 def faulty_plan(settings: Settings) -> Plan:
@@ -15,6 +17,12 @@ def faulty_plan(settings: Settings) -> Plan:
     if settings.fault != LOST_PATCH:
         return settings.plan
     return without_patch(settings.plan, settings.num_patches - 1, settings.steps - 1)
+
+
+def die_in_time(settings: Settings, rank: int, step: int) -> None:
+    """Kill the last rank in the middle of a run, if that is the fault asked for."""
+    if settings.fault == KILLED_RANK and rank == settings.ranks - 1 and step == settings.steps // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def without_patch(plan: Plan, patch: int, step: int) -> Plan:

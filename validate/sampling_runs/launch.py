@@ -3,10 +3,12 @@
 import logging
 import os
 import pickle
+import signal
 import socket
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -14,10 +16,12 @@ from typing import Final
 import torch
 from torch import distributed as dist
 from torch import multiprocessing
-from torch.multiprocessing.spawn import ProcessException, start_processes
+from torch.multiprocessing.spawn import ProcessContext, ProcessException, start_processes
 
 from profiles.errors import DiffusimError, InputError
+from strategies.wiring import wire
 from validate.sampling_runs.executor import Outcome, run_rank
+from validate.sampling_runs.faults import faulty_plan
 from validate.sampling_runs.settings import Settings
 
 PATIENCE_S: Final = 60.0
@@ -30,8 +34,10 @@ def run_all(settings: Sequence[Settings]) -> list[list[Outcome]]:
     """Run settings of as many ranks one after the other in new processes; return the outcomes of all ranks of each.
 
     Raises:
-        DiffusimError: a rank failed or was killed; the others are stopped.
+        DiffusimError: there is no such plan; or a rank failed or was killed, and the others are stopped.
     """
+    for one in settings:
+        wire(faulty_plan(one))  # what cannot be is said before processes start
     ranks = settings[0].ranks
     assert all(other.ranks == ranks for other in settings)
     check_devices(settings[0])
@@ -47,7 +53,11 @@ def _spawn(settings: Sequence[Settings], ranks: int, folder: Path) -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed"])
     logging.getLogger(start_processes.__module__).setLevel(logging.ERROR)  # who is stopped is told below
     context = start_processes(  # type: ignore[no-untyped-call]
-        _work, (list(settings), ranks, folder), nprocs=ranks, join=False, start_method="forkserver"
+        _work,
+        ([replace(one) for one in settings], ranks, folder),
+        nprocs=ranks,
+        join=False,
+        start_method="forkserver",
     )
     assert context is not None
     end = time.monotonic() + LIMIT_S
@@ -56,7 +66,7 @@ def _spawn(settings: Sequence[Settings], ranks: int, folder: Path) -> None:
             if time.monotonic() > end:
                 raise DiffusimError(f"sample: {ranks} ranks did not end in {LIMIT_S:.0f} s")
     except ProcessException as error:
-        raise DiffusimError(_reason(error, folder)) from None
+        raise DiffusimError(_reason(context, error, folder)) from None
     finally:
         for process in context.processes:
             if process.is_alive():
@@ -64,11 +74,15 @@ def _spawn(settings: Sequence[Settings], ranks: int, folder: Path) -> None:
             process.join()
 
 
-def _reason(error: ProcessException, folder: Path) -> str:
+def _reason(context: ProcessContext, error: ProcessException, folder: Path) -> str:
     """Return in one line why a run failed: what a rank complained of itself, before what its end did to others."""
     complaints = [path.read_text() for path in sorted(folder.glob("*.complaint"))]
     if complaints:
         return complaints[0]
+    for rank, process in enumerate(context.processes):
+        if process.exitcode is not None and process.exitcode < 0 and process.exitcode != -signal.SIGTERM:
+            name = signal.Signals(-process.exitcode).name
+            return f"sample: rank {rank} was killed by {name}; the others were stopped"
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"sample: rank {error.error_index} failed: {lines[-1] if lines else 'without a word'}"
 

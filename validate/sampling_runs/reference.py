@@ -1,8 +1,9 @@
-"""One process: the image of one device, and that of displaced patches computed one after another.
+"""One process: the image of one device, and those of displaced and of independent patches, one after another.
 
-The second knows nothing of plans: it says in a few lines what keys and values a displaced patch sees.
+They know nothing of plans: a few lines say what keys and values a patch sees.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -31,6 +32,11 @@ def displaced_image(settings: Settings) -> Tensor:
     return one_device_image(settings) if settings.exact else _draw(settings, settings.warmup_steps)
 
 
+def independent_image(settings: Settings) -> Tensor:
+    """Return what patches draw that never see one another."""
+    return _draw(settings, 0)
+
+
 def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
     """Draw on one thread: the tensors are small, and threads that wait for one another take longer."""
     threads = torch.get_num_threads()
@@ -44,29 +50,33 @@ def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
 
 def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
     model, scheduler, latents = SmallTransformer(), Scheduler(settings.steps), first_latents()
-    kept: Kept = []
+    kept: Kept | None = None
     for step in range(settings.steps):
         condition = model.condition(scheduler.time(step), settings.batch)
         if step < synchronous_steps:
             predicted, kept = _forward(model, latents, WHOLE, condition, [None] * LAYERS)
         else:
-            predicted, kept = _displaced(settings, model, latents, condition, kept)
+            predicted, kept = _patches(settings, model, latents, condition, kept)
         latents = scheduler.move(latents, predicted, step)
     return latents
 
 
-def _displaced(
-    settings: Settings, model: SmallTransformer, latents: Tensor, condition: Tensor, kept: Kept
-) -> tuple[Tensor, Kept]:
-    """Return the prediction of one patch after another, and the keys and values that they leave."""
-    fresh, predicted = [layer.clone() for layer in kept], []
+def _patches(
+    settings: Settings, model: SmallTransformer, latents: Tensor, condition: Tensor, kept: Kept | None
+) -> tuple[Tensor, Kept | None]:
+    """Return the prediction of one patch after another, and the keys and values that they leave.
+
+    Where none are kept, as at the start, a patch sees itself alone, and leaves nothing.
+    """
+    fresh = None if kept is None else [layer.clone() for layer in kept]
+    predicted = []
     for rows in map(settings.patch_rows, range(settings.num_patches)):
         at = tokens(rows)
         seen = fresh if settings.strategy in PIPELINES else kept
-        part, joined = _forward(model, latents[:, at], rows, condition, list(seen))
+        part, joined = _forward(model, latents[:, at], rows, condition, seen or [None] * LAYERS)
         predicted.append(part)
-        for layer, tensor in enumerate(joined):
-            fresh[layer][:, :, at] = tensor[:, :, at]
+        for layer, tensor in zip(fresh or [], joined, strict=fresh is not None):
+            layer[:, :, at] = tensor[:, :, at]
     return torch.cat(predicted, dim=1), fresh
 
 
@@ -75,7 +85,7 @@ def _forward(
     latents: Tensor,
     rows: slice,
     condition: Tensor,
-    seen: list[Tensor] | list[None],
+    seen: Sequence[Tensor | None],
 ) -> tuple[Tensor, Kept]:
     """Return the prediction for some rows, and all keys and values that they saw: their own, and those given."""
     hidden, joined = model.embed(latents, rows, len(condition)), []

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.errors import DiffusimError
-from validate.sampling_runs.comparison import CLOSE, SAME, Comparison
+from validate.sampling_runs.comparison import SAME, Comparison
 from validate.sampling_runs.launch import launched, run_all, run_as_rank
 from validate.sampling_runs.settings import HIDDEN, LAYERS, ROWS, Settings
 
@@ -43,13 +43,16 @@ def image_table(comparison: Comparison) -> Table:
     settings = comparison.settings
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
     table = Table(
+        caption=None if settings.exact else "allowed: what patches make that never see one another",
+        caption_justify="left",
         title=f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of"
         f" {LAYERS} blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}",
         title_justify="left",
+        min_width=100,
     )
     for column in ("image beside that of", "relative difference", "allowed"):
         table.add_column(column, justify="left" if column.startswith("image") else "right")
-    table.add_row("one device", f"{comparison.error:.2e}", f"{SAME if settings.exact else CLOSE:g}")
+    table.add_row("one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}")
     if not settings.exact:
         table.add_row("the same patches in one process", f"{comparison.displaced_error:.2e}", f"{SAME:g}")
     return table
@@ -58,7 +61,9 @@ def image_table(comparison: Comparison) -> Table:
 def byte_table(comparison: Comparison) -> Table:
     """Return the bytes of each step that were sent and that are simulated."""
     table = Table(
-        title="bytes that all ranks sent; latents count to the step they begin", title_justify="left"
+        title="bytes that all ranks sent; latents count to the step they begin",
+        min_width=64,
+        title_justify="left",
     )
     for column in ("step", "sent", "simulated, in float32"):
         table.add_column(column, justify="right")

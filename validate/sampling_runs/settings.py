@@ -32,7 +32,8 @@ TENSORED: Final = ("tensor",)
 RUNNABLE: Final = (*PATCHED, *PIPELINES, *SEQUENCED, *TENSORED)
 LOST_PATCH: Final = "lost-patch"
 WRONG_VERSION: Final = "wrong-version"
-FAULTS: Final = (LOST_PATCH, WRONG_VERSION)
+KILLED_RANK: Final = "killed-rank"
+FAULTS: Final = (LOST_PATCH, WRONG_VERSION, KILLED_RANK)
 GUIDANCES: Final = ("none", "batch")
 
 
@@ -77,7 +78,7 @@ class Settings:
             )
 
     def _check_fault(self) -> None:
-        if self.fault == LOST_PATCH and self.num_patches < 2:
+        if self.fault == LOST_PATCH and (self.strategy not in PIPELINES or self.num_patches < 2):
             raise InputError(f"--plant {LOST_PATCH} needs pipefusion with at least 2 patches")
         if self.fault == WRONG_VERSION and self.strategy not in PIPELINES + PATCHED:
             raise InputError(f"--plant {WRONG_VERSION} needs a sampler that keeps keys and values")
