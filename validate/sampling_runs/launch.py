@@ -79,10 +79,11 @@ def _reason(context: ProcessContext, error: ProcessException, folder: Path) -> s
     complaints = [path.read_text() for path in sorted(folder.glob("*.complaint"))]
     if complaints:
         return complaints[0]
-    for rank, process in enumerate(context.processes):
-        if process.exitcode is not None and process.exitcode < 0 and process.exitcode != -signal.SIGTERM:
-            name = signal.Signals(-process.exitcode).name
-            return f"sample: rank {rank} was killed by {name}; the others were stopped"
+    codes = [(rank, -(process.exitcode or 0)) for rank, process in enumerate(context.processes)]
+    killed = [(rank, code) for rank, code in codes if code > 0 and code != signal.SIGTERM]
+    # a rank may abort because another's messages broke off
+    for rank, code in sorted(killed, key=lambda pair: pair[1] == signal.SIGABRT):
+        return f"sample: rank {rank} was killed by {signal.Signals(code).name}; the others were stopped"
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"sample: rank {error.error_index} failed: {lines[-1] if lines else 'without a word'}"
 
