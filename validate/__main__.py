@@ -8,6 +8,7 @@ from pathlib import Path
 from profiles.errors import DiffusimError
 from validate.linking.command import add_links_parser
 from validate.sampling_runs import add_sample_parser
+from validate.config_files import add_config_arguments, run_count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,16 +26,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
     count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")
-    count.add_argument("--model", required=True, help="architecture to build")
+    add_config_arguments(count)
     count.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's own")
     count.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's own")
     count.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
-        help="write the model folder here (default: profiles/models/MODEL)",
+        help="write the model folder here (default: profiles/models/MODEL; with --config: nowhere)",
     )
-    count.set_defaults(run=_count)
+    count.set_defaults(run=run_count)
     work = commands.add_parser("work", help="count the work of every observed model and resolution")
     work.add_argument("--output", type=Path, metavar="FILE", required=True, help="write the table here")
     work.set_defaults(run=_work)
@@ -64,12 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     add_links_parser(commands)
     add_sample_parser(commands)
     return parser
-
-
-def _count(options: argparse.Namespace) -> None:
-    from validate.report import report_count  # noqa: PLC0415  importing torch takes seconds
-
-    report_count(options.model, options.height, options.width, options.output)
 
 
 def _work(options: argparse.Namespace) -> None:
