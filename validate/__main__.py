@@ -8,6 +8,7 @@ from pathlib import Path
 from profiles.errors import DiffusimError
 from validate.linking.command import add_links_parser
 from validate.sampling_runs import add_sample_parser
+from validate.closed_forms.command import add_closed_forms_parser
 from validate.config_files import add_config_arguments, run_count
 
 
@@ -15,11 +16,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        status = options.run(options)
     except DiffusimError as error:
         print(f"validate: error: {error}", file=sys.stderr)
         return 2
-    return 0
+    return int(status or 0)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="FILE", help="write the lines of the cluster file here"
     )
     efficiencies.set_defaults(run=_efficiencies)
+    add_closed_forms_parser(commands)
     published = commands.add_parser("published", help="print published numbers beside simulated ones")
     published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
     published.add_argument(

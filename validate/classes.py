@@ -93,7 +93,9 @@ def _of_transformers(file: ConfigFile) -> Found:
     values |= {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
     role = IMAGE if getattr(kind, "main_input_name", "") == "pixel_values" else TEXT
     if getattr(config, "is_encoder_decoder", False) and "Encoder" not in name:
-        raise file.fail(ARCHITECTURES, f"names an encoder and a decoder; name the encoder{_encoder(name)} alone")
+        raise file.fail(
+            ARCHITECTURES, f"names an encoder and a decoder; name the encoder{_encoder(name)} alone"
+        )
     return Found(file, kind, values, role, lambda: kind(config))
 
 
@@ -107,7 +109,9 @@ def _architecture(file: ConfigFile) -> str:
     names = transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES
     found = names.get(kind) if kind in names else None
     if not isinstance(found, str):
-        raise file.fail(MODEL_TYPE, f"is no type of transformers{_suggested([n for n in names if _resembles(n, kind)])}")
+        raise file.fail(
+            MODEL_TYPE, f"is no type of transformers{_suggested([n for n in names if _resembles(n, kind)])}"
+        )
     return found
 
 

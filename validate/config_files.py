@@ -131,7 +131,9 @@ def add_config_arguments(count: argparse.ArgumentParser) -> None:
     )
     own = count.add_argument_group("with --config")
     own.add_argument("--name", help="name of the model (default: that of the backbone's class)")
-    own.add_argument("--frames", type=int, metavar="N", help="latent frames of a video (default: the config's)")
+    own.add_argument(
+        "--frames", type=int, metavar="N", help="latent frames of a video (default: the config's)"
+    )
     own.add_argument("--text-tokens", type=int, metavar="N", help="tokens of a prompt (default: by class)")
     own.add_argument(
         "--latent-scale",

@@ -8,7 +8,7 @@ torch's own, which it asserts.
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,11 +21,13 @@ from validate.classes import AUTOENCODER, BACKBONE, IMAGE, TEXT, Found, find_cla
 from validate.config_files import Asked, ConfigFile
 from validate.count import DTYPES, ComponentCount, ModelCount, _build, _cast, count_component
 from validate.dataflow import Flow, RunTwiceError, flow_of
+from validate.decoders import LatentDecoder
+from validate.encoders import LatentEncoder
 from validate.folder import write_folder
-from validate.layering import LayerSpec
+from validate.layering import LayerSpec, decoder_layers, vae_layers
 from validate.report import table
 from validate.samples import Request, frames_of, prompt_of, sample_of, size_of, text_of
-from validate.specs import Architecture, ComponentSpec, prompt
+from validate.specs import Architecture, ComponentSpec, image, prompt, tensor
 from validate.units import sums_of, units_of
 
 NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder", IMAGE: "image_encoder"}
@@ -80,7 +82,9 @@ def slug(title: str) -> str:
 
 def _checked(name: str | None) -> str | None:
     if name is not None and slug(name) != name:
-        raise InputError(f"--name is '{name}', must be of small letters, digits and hyphens, such as '{slug(name)}'")
+        raise InputError(
+            f"--name is '{name}', must be of small letters, digits and hyphens, such as '{slug(name)}'"
+        )
     return name
 
 
@@ -95,8 +99,12 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
         found = [find_class(file) for file in files]
         main = _main(found)
         size = _size(main, asked)
-        parts = [_part(one, main, found, size, asked) for one in [*_others(found, main), main]]
-        components = tuple(_counted(part, size, asked.dtype) for part in parts)
+        plain = [one for one in found if one is main or one.role != AUTOENCODER]
+        parts = [_part(one, main, found, size, asked) for one in [*_others(plain, main), main]]
+        counted = [_counted(part, size, asked.dtype) for part in parts]
+        halves = [half for one in found if one not in plain for half in _halves(one, main, found, size)]
+        first, last = ([_count(one, spec, size, asked.dtype) for one, spec in of] for of in _by_task(halves))
+        components = (*first, *counted, *last)
     architecture = Architecture(
         title=main.kind.__name__,
         configs="",
@@ -172,7 +180,7 @@ def _part(found: Found, main: Found, every: Sequence[Found], size: Size, asked: 
         build=_touching(found, flow),
         layers=_layers(flow),
         text_tokens=tokens if joint else 0,
-        sums=sums_of(module, flow.units) if found.role == BACKBONE and frames == 1 else "",
+        sums=sums_of(module, flow.units) if found.role == BACKBONE else "",
     )
     return Part(found, spec, flow)
 
@@ -195,7 +203,49 @@ def _plain_name(found: Found) -> str:
 
 
 def _inputs(found: Found, main: Found, every: Sequence[Found]) -> tuple[str, ...]:
-    return tuple(_name(one, every) for one in _others(every, main)) if found is main else ()
+    names = ((one, _name(one, every)) for one in _others(every, main)) if found is main else ()
+    return tuple(f"{name}_encoder" if one.role == AUTOENCODER else name for one, name in names)
+
+
+def _halves(
+    found: Found, main: Found, every: Sequence[Found], size: Size
+) -> Iterator[tuple[Found, ComponentSpec]]:
+    """Yield the encoder, for training, and the decoder, for sampling, of an autoencoder beside a backbone.
+
+    Raises:
+        InputError: it is no AutoencoderKL, or not of the backbone's latents.
+    """
+    name, levels = found.kind.__name__, len(found.config.get("block_out_channels", ()))
+    if name != "AutoencoderKL":
+        raise InputError(f"{found.file.path}: {name} beside {main.kind.__name__} must be an AutoencoderKL")
+    if 2 ** (levels - 1) != size.scale:
+        rule = f"makes latents of 1/{2 ** (levels - 1)}, must be 1/{size.scale} as {main.kind.__name__} takes"
+        raise found.file.fail("block_out_channels", rule)
+    own, pixels = _name(found, every), size.scale**2
+    yield (
+        found,
+        ComponentSpec(
+            f"{own}_encoder", lambda: LatentEncoder(found.build()), image, vae_layers,
+            token_pixels=pixels, tasks=("train",),
+        ),
+    )  # fmt: skip
+    channels = found.config["latent_channels"]
+    yield (
+        found,
+        ComponentSpec(
+            f"{own}_decoder", lambda: LatentDecoder(found.build()),
+            lambda height, width: {"latent": tensor(1, channels, height // size.scale, width // size.scale)},
+            decoder_layers, token_pixels=pixels, inputs=(_name(main, every),), tasks=("sample",),
+        ),
+    )  # fmt: skip
+
+
+def _by_task(
+    halves: Sequence[tuple[Found, ComponentSpec]],
+) -> tuple[list[tuple[Found, ComponentSpec]], list[tuple[Found, ComponentSpec]]]:
+    """Return what training needs, which comes before the backbone, and what sampling alone needs, behind it."""
+    first = [half for half in halves if "train" in half[1].tasks]
+    return first, [half for half in halves if half not in first]
 
 
 def _built(found: Found, dtype: str) -> nn.Module:
@@ -267,18 +317,23 @@ def _layers(flow: Flow) -> Any:  # noqa: ANN401  a function from a module to its
 
 
 def _counted(part: Part, size: Size, dtype: str) -> ComponentCount:
+    """Count one component, with what its flow says that it carries."""
+    counted = _count(part.found, part.spec, size, dtype)
+    spec = replace(counted.spec, carried=part.flow.carried)
+    return replace(counted, spec=spec, carried_bytes=part.flow.carried_bytes)
+
+
+def _count(found: Found, spec: ComponentSpec, size: Size, dtype: str) -> ComponentCount:
     """Count one component; without its exchanges where its outputs do not tell image and text apart.
 
     Raises:
         InputError: an operator of the class cannot be counted.
     """
     try:
-        counted = _with_exchanges(part.spec, size, dtype)
+        return _with_exchanges(spec, size, dtype)
     except Exception as error:  # an operator with a shape that no formula knows
-        where = f"{part.found.file.path}: {part.found.kind.__name__}"
+        where = f"{found.file.path}: {found.kind.__name__}"
         raise InputError(f"{where} cannot be counted: {first_line(error)}") from None
-    spec = replace(counted.spec, carried=part.flow.carried)
-    return replace(counted, spec=spec, carried_bytes=part.flow.carried_bytes)
 
 
 def _with_exchanges(spec: ComponentSpec, size: Size, dtype: str) -> ComponentCount:
@@ -301,7 +356,9 @@ def _remarks(parts: Sequence[Part], main: Found, size: Size) -> list[str]:
             remarks += [f"{part.spec.name}: prompts of {tokens} tokens"] if tokens else []
         if part.flow.unread:
             names = ", ".join(part.flow.unread[:3])
-            remarks.append(f"{part.spec.name}: parameters that no pass reads count in its first layer ({names})")
+            remarks.append(
+                f"{part.spec.name}: parameters that no pass reads count in its first layer ({names})"
+            )
     if main.role != BACKBONE:
         remarks.append(f"{main.kind.__name__} stands alone, so it counts as trained")
     return remarks

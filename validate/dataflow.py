@@ -85,6 +85,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._parameters = set(self.unread)
         self._names: dict[int, str] = {}
         self._returned: dict[int, tuple[str, int]] = {}
+        self._early: dict[int, str] = {}
         self._written: dict[int, int] = {}
         self._read: defaultdict[int, set[int]] = defaultdict(set)
         self._made: set[int] = set()
@@ -143,6 +144,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _return(self, path: str, module: nn.Module, args: object, output: object) -> None:
         for tensor in _tensors(output):
             self._returned[_storage(tensor)] = (path, len(self.ends))
+            if len(self.ends) <= 1:
+                self._early[_storage(tensor)] = path
 
     def streams(self, position: int) -> int:
         """Return how many of the tensors that a unit returns are new, shaped like the first, and read later."""
@@ -174,7 +177,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             later = {min(position, final) for position in self._read[storage] if position > 0}
             wanted = storage in self._made and storage not in hidden and written <= 0
             if wanted and (len(later) > 1 or final in later):
-                name = self._names.get(storage) or self._returned.get(storage, ("computed", 0))[0]
+                name = self._names.get(storage) or self._early.get(storage, "computed")
                 found.append((name, tensor_bytes([self._alive[storage]])))
         return found
 

@@ -144,9 +144,10 @@ def sample_of(request: Request) -> dict[str, Any]:
         if value is not ABSENT:
             sample[name] = value
         elif needed:
-            known = ", ".join(sorted({*RULES, *MASKS}))
-            rule = f"no rule makes its argument '{name}'; known arguments: {known}"
-            raise InputError(f"{request.file.path}: {request.kind.__name__} cannot be called: {rule}")
+            keys = NEEDED.get(name)
+            why = f"it needs one of the keys {', '.join(keys)}" if keys else "no rule makes it"
+            where = f"{request.file.path}: {request.kind.__name__}"
+            raise InputError(f"{where} cannot be called without its argument '{name}': {why}")
     return sample
 
 
@@ -264,6 +265,11 @@ RULES: Final[Mapping[str, Callable[[Request], object]]] = {
     "input_ids": _prompt,
     "pixel_values": _picture,
 }
+NEEDED: Final = {
+    "encoder_hidden_states": TEXT_WIDTHS,
+    "class_labels": ("num_class_embeds", "class_embed_type"),
+}
+"""Keys without which an argument is left out."""
 
 
 def size_of(

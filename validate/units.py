@@ -16,7 +16,15 @@ from validate.unets import SUMS
 LEVELS: Final = {"down_blocks": "down", "up_blocks": "up"}
 MIDDLES: Final = ("mid_block", "middle_block")
 OUTER: Final = ("conv_in", "conv_out", "quant_conv", "post_quant_conv")
-OPENING: Final = ("resnets", "downsamplers", "conv_in", "quant_conv", "post_quant_conv", "mid_block", "middle_block")
+OPENING: Final = (
+    "resnets",
+    "downsamplers",
+    "conv_in",
+    "quant_conv",
+    "post_quant_conv",
+    "mid_block",
+    "middle_block",
+)
 """Lists and modules each of which opens a block of a U-Net; what follows belongs to the same block."""
 NAMES: Final = {
     "resnets": "resnet",
