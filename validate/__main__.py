@@ -10,6 +10,7 @@ from validate.linking.command import add_links_parser
 from validate.sampling_runs import add_sample_parser
 from validate.closed_forms.command import add_closed_forms_parser
 from validate.config_files import add_config_arguments, run_count
+from validate.reporting.command import add_report_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,9 +64,13 @@ def _parser() -> argparse.ArgumentParser:
     published.add_argument(
         "--output", type=Path, metavar="FILE", help="write every row of sampling with its prediction here"
     )
+    published.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw predicted against published here"
+    )
     published.set_defaults(run=_published)
     add_links_parser(commands)
     add_sample_parser(commands)
+    add_report_parser(commands)
     return parser
 
 
@@ -95,11 +100,12 @@ def _efficiencies(options: argparse.Namespace) -> None:
 
 def _published(options: argparse.Namespace) -> None:
     from validate.published import print_published, print_sampling  # noqa: PLC0415  as above
+    from validate.published.figure import check_figure, write_figure  # noqa: PLC0415  as above
 
-    if options.task != "sample":
-        print_published()
-    if options.task != "train":
-        print_sampling(options.output)
+    check_figure(options.figure)
+    training = print_published() if options.task != "sample" else []
+    sampling = print_sampling(options.output) if options.task != "train" else []
+    write_figure(training, sampling, options.figure)
 
 
 if __name__ == "__main__":

@@ -35,16 +35,18 @@ REASONS: Final = {
 """Why a row is not predicted, by item."""
 
 
-def print_published(sections: Sequence[Callable[[], Section]] = SECTIONS) -> None:
-    """Print sections, made side by side, then every published row, as Markdown."""
+def print_published(sections: Sequence[Callable[[], Section]] = SECTIONS) -> list[Prediction]:
+    """Print sections, made side by side, then every published row, as Markdown; return the predictions."""
     predictions: list[Prediction] = []
-    for section in _made(sections):
+    for section in made(sections):
         print(section.markdown(), end="\n\n", flush=True)
         predictions += section.predictions
     print(coverage(all_published(), predictions).markdown())
+    return predictions
 
 
-def _made(sections: Sequence[Callable[[], Section]]) -> Iterator[Section]:
+def made(sections: Sequence[Callable[[], Section]] = SECTIONS) -> Iterator[Section]:
+    """Yield sections in their order, made side by side."""
     with ProcessPoolExecutor(WORKERS) as executor:
         for future in [executor.submit(section) for section in sections]:
             yield future.result()

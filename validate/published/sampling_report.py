@@ -36,20 +36,21 @@ COLUMNS: Final = (
 )
 
 
-def print_sampling(output: Path | None = None) -> None:
-    """Print the report on sampling as Markdown, and write every row as CSV if asked to.
+def print_sampling(output: Path | None = None) -> list[SamplingPrediction]:
+    """Print the report on sampling as Markdown, and write every row as CSV if asked to; return the predictions.
 
     Raises:
         InputError: the file cannot be written.
     """
-    predicted = predictions(_told)
+    predicted = predictions(told)
     for section in report(predicted):
         print(section.markdown(), end="\n\n", flush=True)
     if output is not None:
         write_predictions(predicted, output)
+    return predicted
 
 
-def _told(row: SamplingRow) -> bool:
+def told(row: SamplingRow) -> bool:
     """Return whether a row is reported on: several GPUs, or memory."""
     return row.num_gpus != 1 or row.memory_gib is not None
 
