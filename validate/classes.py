@@ -64,7 +64,7 @@ def _of_diffusers(file: ConfigFile, name: str) -> Found:
         known = [other for other in dir(diffusers.models) if _resembles(other, name)]
         raise file.fail(CLASS, f"is no class of diffusers.models{_suggested(known)}")
     assert isinstance(kind, type)
-    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    parameters = inspect.signature(kind).parameters.values()
     keys = {p.name: p.default for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
     for key in file.shape:
         if key not in keys:
@@ -79,12 +79,11 @@ def _of_diffusers(file: ConfigFile, name: str) -> Found:
 
 def _of_transformers(file: ConfigFile) -> Found:
     name = _architecture(file)
-    kind = getattr(transformers, name, None) if name.isidentifier() else None
+    kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
     if not _defined(kind, PreTrainedModel, "transformers.models"):
         key = ARCHITECTURES if ARCHITECTURES in file.values else MODEL_TYPE
         known = [other for other in dir(transformers) if other.endswith("Model") and _resembles(other, name)]
         raise file.fail(key, f"names {name}, which is no model of transformers{_suggested(known)}")
-    assert isinstance(kind, type)
     try:
         config = kind.config_class.from_dict(file.shape)
     except Exception as error:  # whatever the class says to its values

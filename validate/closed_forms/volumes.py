@@ -52,7 +52,9 @@ def skips() -> Iterator[Form]:
                 ("1f1b, relayed", "((K + 4) D / 4 - 1) a", (blocks + 4) * degree / 4 - 1, "relay"),
                 ("pulse", "2 (D - 1) a", 2 * (degree - 1), None),
             ):
-                route = {} if asked is None else {"skip_route": asked, "partition": "blocks"}
+                route: dict[str, int | str] = (
+                    {} if asked is None else {"skip_route": asked, "partition": "blocks"}
+                )
                 strategy = name.partition(",")[0]
                 trace = trained(model, strategy, degree, degree, micro_batches=degree, **route)
                 yield Form(

@@ -1,0 +1,360 @@
+"""Architectures from configuration files: as the shipped ones where they are the same, and those never shipped."""
+
+import json
+import tomllib
+
+import pytest
+import torch
+from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import T5Config, T5EncoderModel
+
+from profiles.errors import InputError
+from profiles.models import MODELS, load_model, read_model
+from sim.cli import main as sim_main
+from validate.__main__ import main
+from validate.attention import OpaqueAttention
+from validate.config_files import Asked, read_config
+from validate.configured import count_configured
+from validate.folder import exchanges_text, layers_text
+from validate.specs import CONFIGS, tensor
+
+UNET = {
+    "_class_name": "UNet2DConditionModel",
+    "sample_size": 32,
+    "block_out_channels": [64, 128, 256],
+    "layers_per_block": 1,
+    "cross_attention_dim": 512,
+    "attention_head_dim": 8,
+    "down_block_types": ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"],
+}
+DIT = {
+    "_class_name": "DiTTransformer2DModel",
+    "sample_size": 32,
+    "num_layers": 4,
+    "num_attention_heads": 6,
+    "attention_head_dim": 64,
+    "out_channels": 8,
+}
+T5 = {
+    "architectures": ["T5EncoderModel"],
+    "d_model": 256,
+    "d_kv": 32,
+    "d_ff": 512,
+    "num_layers": 3,
+    "num_heads": 8,
+    "vocab_size": 1000,
+}
+PIXART = {
+    "_class_name": "PixArtTransformer2DModel",
+    "sample_size": 64,
+    "num_layers": 3,
+    "num_attention_heads": 4,
+    "attention_head_dim": 32,
+    "in_channels": 4,
+    "out_channels": 8,
+    "cross_attention_dim": 128,
+    "caption_channels": 256,
+}
+SD3 = {
+    "_class_name": "SD3Transformer2DModel",
+    "sample_size": 64,
+    "num_layers": 3,
+    "num_attention_heads": 4,
+    "attention_head_dim": 32,
+    "joint_attention_dim": 256,
+    "caption_projection_dim": 128,
+    "pooled_projection_dim": 64,
+}
+FLUX = {
+    "_class_name": "FluxTransformer2DModel",
+    "num_layers": 2,
+    "num_single_layers": 3,
+    "num_attention_heads": 2,
+    "attention_head_dim": 32,
+    "axes_dims_rope": [8, 12, 12],
+    "joint_attention_dim": 256,
+    "pooled_projection_dim": 64,
+    "guidance_embeds": True,
+}
+CLIP = {
+    "architectures": ["CLIPTextModel"],
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+}
+CLIP |= {"intermediate_size": 256, "max_position_embeddings": 77, "vocab_size": 1000}
+BERT = {"architectures": ["BertModel"], "hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 3}
+VAE = {
+    "_class_name": "AutoencoderKL",
+    "latent_channels": 4,
+    "block_out_channels": [32, 32, 64, 64],
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function from a configuration to its file."""
+
+    def file(values, name="config.json"):
+        path = tmp_path / name
+        path.write_text(values if isinstance(values, str) else json.dumps(values), encoding="utf-8")
+        return path
+
+    return file
+
+
+@pytest.fixture
+def counted(write):
+    """Return a function from configurations to their count."""
+
+    def run(*configs, **asked):
+        files = [read_config(write(values, f"{number}.json")) for number, values in enumerate(configs)]
+        return count_configured(files, Asked(**asked))
+
+    return run
+
+
+# What is shipped comes out the same from its configuration alone.
+
+
+@pytest.mark.parametrize(
+    ("model", "component", "kind", "config", "asked"),
+    [
+        ("sd21", "unet", "UNet2DConditionModel", "sd21_unet", {"height": 512, "width": 512}),
+        ("pixart", "transformer", "PixArtTransformer2DModel", "pixart_transformer", {}),
+        ("sd3-medium", "transformer", "SD3Transformer2DModel", "sd3_transformer", {}),
+        ("cogvideox-2b", "transformer", "CogVideoXTransformer3DModel", "cogvideox_transformer", {}),
+        (
+            "hunyuan-1.5b",
+            "transformer",
+            "HunyuanDiT2DModel",
+            "hunyuan_transformer",
+            {"height": 512, "width": 512, "dtype": "float32"},
+        ),
+    ],
+)
+def test_a_shipped_backbone_is_found_again_by_structure(counted, model, component, kind, config, asked):
+    found = counted({"_class_name": kind} | CONFIGS[config], **asked)
+    assert _rows(layers_text(found)) == _rows((MODELS / model / "layers.csv").read_text(), component)
+    assert _rows(exchanges_text(found)) == _rows((MODELS / model / "exchanges.csv").read_text(), component)
+    head = tomllib.loads((MODELS / model / "model.toml").read_text())
+    (shipped,) = (part for part in head["components"] if part["name"] == component)
+    (own,) = found.components
+    assert own.carried_bytes / 1e6 == pytest.approx(shipped["carried_MB"])
+    assert (own.image_tokens, own.spec.text_tokens) == (shipped["image_tokens"], shipped["text_tokens"])
+    skips = [(s["source"], s["target"]) for s in head.get("skips", []) if s["component"] == component]
+    assert list(own.skips) == skips
+
+
+def _rows(text, component=None):
+    lines = [line.partition(",") for line in text.splitlines()[1:]]
+    return [rest for name, _, rest in lines if component in (None, name)]
+
+
+# What is not shipped: totals are torch's.
+
+
+def torch_totals(module, **sample):
+    """Parameters and FLOP by torch alone."""
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), OpaqueAttention(), counter:
+        module.eval()(**sample)
+    return sum(p.numel() for p in module.parameters()), counter.get_total_flops()
+
+
+def test_a_unet_of_another_shape(counted):
+    (unet,) = counted(UNET).components
+    with torch.device("meta"):
+        module = UNet2DConditionModel(**{key: value for key, value in UNET.items() if key != "_class_name"})
+    sample = {
+        "sample": tensor(1, 4, 32, 32),
+        "timestep": tensor(1),
+        "encoder_hidden_states": tensor(1, 77, 512),
+    }
+    assert (unet.parameters, unet.flop) == torch_totals(module, **sample)
+    assert unet.layers[-1].block == 12
+    pairs = [(unet.layers[s].block, unet.layers[t].block) for s, t in unet.skips]
+    assert pairs == [(i, 12 - i) for i in range(6)]
+    assert unet.carried_bytes == 2 * (77 * 512 + 4 * 64)
+    assert unet.spec.carried == ("encoder_hidden_states", "time_embedding")
+    assert {exchange.kind for exchange in unet.exchanges} == {"halo", "statistics", "key_value", "reduce"}
+
+
+def test_a_dit_on_classes(counted):
+    (dit,) = counted(DIT).components
+    with torch.device("meta"):
+        module = DiTTransformer2DModel(**{key: value for key, value in DIT.items() if key != "_class_name"})
+    label = tensor(1, dtype=torch.long)
+    totals = torch_totals(module, hidden_states=tensor(1, 4, 32, 32), timestep=label, class_labels=label)
+    assert (dit.parameters, dit.flop) == totals
+    assert [layer.name for layer in dit.layers] == ["block0", "block1", "block2", "block3"]
+    assert dit.image_tokens == 256
+    assert [exchange.kind for exchange in dit.exchanges] == ["key_value", "reduce", "reduce"] * 4
+    assert all(work.saved_bytes > 0 for work in dit.work)
+
+
+def test_an_encoder(counted):
+    (encoder,) = counted(T5, text_tokens=40).components
+    with torch.device("meta"):
+        module = T5EncoderModel(
+            T5Config(**{key: value for key, value in T5.items() if key != "architectures"})
+        )
+    totals = torch_totals(module, input_ids=tensor(1, 40, dtype=torch.long))
+    assert (encoder.parameters, encoder.flop) == totals
+    assert [layer.name for layer in encoder.layers] == ["layer0", "layer1", "layer2"]
+    assert [work.output_bytes for work in encoder.work] == [2 * 40 * 256] * 3
+    assert encoder.carried_bytes == 2 * 8 * 40 * 40  # relative positions, which the first block makes for all
+
+
+@pytest.mark.parametrize(
+    ("config", "layers", "text", "streams"),
+    [(PIXART, 3, 0, 1), (SD3, 3, 333, 2), (FLUX, 5, 512, 2), (CLIP, 3, 77, 1), (BERT, 3, 512, 1)],
+)
+def test_other_architectures(counted, config, layers, text, streams):
+    asked = {} if "sample_size" in config or "architectures" in config else {"height": 256, "width": 256}
+    (component,) = counted(config, **asked).components
+    assert len(component.layers) == layers
+    assert component.spec.text_tokens == text
+    assert component.layers[0].streams == streams
+    if "_class_name" in config:
+        assert {exchange.kind for exchange in component.exchanges} == {"key_value", "reduce"}
+
+
+def test_prompts_pixels_and_frames_are_as_asked(counted):
+    (small,) = counted(PIXART, height=256, width=512, text_tokens=40).components
+    assert small.image_tokens == 256 * 512 // 256
+    assert small.spec.carried == ("adaln_single", "caption_projection")
+    (pixels,) = counted(DIT, latent_scale=4).components
+    assert pixels.spec.token_pixels == (2 * 4) ** 2
+
+
+# Several files are one model.
+
+
+def test_a_backbone_with_its_encoders_is_a_model_that_trains(write, tmp_path, capsys):
+    files = [
+        write(config, f"{i}.json")
+        for i, config in enumerate((UNET | {"cross_attention_dim": 128}, CLIP, VAE))
+    ]
+    folder = tmp_path / "mine"
+    options = ["--name", "my-unet", "--output", str(folder)]
+    assert main(["count", "--config", *map(str, files), *options]) == 0
+    assert "vae_encoder" in capsys.readouterr().out
+    model = read_model(folder)
+    names = [component.name for component in model.components]
+    assert (model.name, names) == ("my-unet", ["vae_encoder", "text_encoder", "unet", "vae_decoder"])
+    assert [component.trainable for component in model.components] == [False, False, True, False]
+    ask = ["run", "--model", str(folder), "--gpus", "2", "--strategy", "1f1b", "--batch-size", "8", "--json"]
+    assert sim_main(ask) == 0
+    assert json.loads(capsys.readouterr().out)["iteration_s"] > 0
+
+
+def test_the_whole_autoencoder_counts_by_itself(counted):
+    (vae,) = counted(VAE, height=64, width=64).components
+    halves = counted(UNET | {"sample_size": 8}, VAE).components
+    assert vae.parameters == sum(part.parameters for part in halves if part.spec.name.startswith("vae"))
+    assert not vae.skips
+
+
+def test_two_encoders_of_one_kind_have_two_names(counted):
+    names = [component.spec.name for component in counted(UNET, CLIP, CLIP).components]
+    assert names == ["text_encoder", "text_encoder_2", "unet"]
+
+
+def test_parameters_that_no_pass_reads_count_all_the_same(counted):
+    vision = {"architectures": ["Dinov2Model"], "num_hidden_layers": 2, "hidden_size": 64, "image_size": 28}
+    model = counted(vision | {"num_attention_heads": 4})
+    assert "mask_token" in model.architecture.remark
+    assert len(model.components[0].layers) == 2
+
+
+def test_nothing_is_fetched_or_run_that_a_file_names(counted):
+    harmful = {"auto_map": {"AutoModel": "os.system"}, "attn_implementation": "somewhere/kernels"}
+    assert counted(CLIP | harmful).components[0].parameters == counted(CLIP).components[0].parameters
+
+
+# One line for what does not work.
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", r"0\.json: is not valid JSON"),
+        ("[1]", r"0\.json: is a list, must be one JSON object"),
+        ('{"a": 1, "a": 2}', r"0\.json: is not valid JSON: a stands twice"),
+        ('{"a": NaN}', r"nan is not finite|NaN is not finite"),
+        ("[" * 100_000, r"0\.json: is not valid JSON: nested too deeply"),
+        ({"in_channels": 4}, r"_class_name is missing, must name a class of diffusers\.models"),
+        ({"_class_name": 5}, r"_class_name is 5, must be the name of a class"),
+        ({"_class_name": "UNet2DConditionalModel"}, r"is no class of diffusers\.models; there are .*UNet2D"),
+        ({"_class_name": "ModelMixin"}, r"_class_name is \"ModelMixin\""),
+        ({"_class_name": "os.system"}, r"is no class of diffusers\.models"),
+        ({"architectures": ["subprocess"]}, r"names subprocess, which is no model of transformers"),
+        ({"architectures": ["A", "B"]}, r"architectures is \[\"A\", \"B\"\], must be a list of one class"),
+        ({"model_type": "nothing"}, r"model_type is \"nothing\", is no type of transformers"),
+        (UNET | {"block_out_chanels": [1]}, r"block_out_chanels is \[1\], is no key of UNet2DConditionModel"),
+        (UNET | {"block_out_channels": [64]}, r"UNet2DConditionModel cannot be built from it: ValueError"),
+        (UNET | {"sample_size": None}, r"sample_size is missing; give UNet2DConditionModel --height"),
+        (UNET | {"addition_embed_type": "image"}, r"(addition_embed_type|cannot be built)"),
+        (DIT | {"norm_type": "layer_norm"}, r"DiTTransformer2DModel cannot be built from it"),
+        ({"_class_name": "UVit2DModel", "sample_size": 8}, r"without its argument 'encoder_hidden_states'"),
+        (
+            {"architectures": ["T5ForConditionalGeneration"]},
+            r"names an encoder and a decoder; name the encoder, T5EncoderModel, alone",
+        ),
+        ({"architectures": ["AlbertModel"], "hidden_size": 64}, r"runs \w+ twice in one pass"),
+        ({"_class_name": "WanTransformer3DModel", "sample_size": 8}, r"sample_size is 8, is no key of Wan"),
+    ],
+)
+def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message):
+    with pytest.raises(InputError, match=message) as error:
+        counted(config)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"height": 250, "width": 256}, "height is 250, must be a multiple of 8 pixels"),
+        ({"height": 264, "width": 256}, r"UNet2DConditionModel .*(refuses the sample|cannot be counted)"),
+        ({"frames": 3}, "--frames is 3, but UNet2DConditionModel draws images"),
+        ({"text_tokens": 0}, "--text-tokens is 0, must be at least 1"),
+    ],
+)
+def test_a_size_that_does_not_fit_is_refused(counted, asked, message):
+    with pytest.raises(InputError, match=message):
+        counted(UNET, **asked)
+
+
+def test_two_backbones_are_refused(counted):
+    with pytest.raises(InputError, match="UNet2DConditionModel, DiTTransformer2DModel: 2 backbones"):
+        counted(UNET, DIT)
+
+
+def test_nothing_is_written_where_a_file_breaks_a_rule(write, tmp_path, capsys):
+    folder = tmp_path / "mine"
+    assert main(["count", "--config", str(write({"_class_name": "Nope"})), "--output", str(folder)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_a_missing_file_a_bad_name_and_options_of_the_other_way_are_one_line(write, capsys):
+    path = str(write(UNET))
+    for options, message in (
+        (["--config", f"{path}x"], "no such file"),
+        (["--config", path, "--name", "My Unet"], "--name is 'My Unet'"),
+        (["--model", "sd21", "--text-tokens", "7"], "--text-tokens goes with --config"),
+    ):
+        assert main(["count", *options]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_folder_is_named_after_its_class_unless_told_otherwise(write, tmp_path):
+    assert main(["count", "--config", str(write(DIT)), "--output", str(tmp_path / "mine")]) == 0
+    model = load_model(str(tmp_path / "mine"))
+    assert model.name == "dittransformer2dmodel"
+    assert "config.json" in model.source

@@ -1,0 +1,198 @@
+"""The report and its figure: self-contained, escaped, nothing half-written; values of the figure by value."""
+
+import json
+import re
+
+import pytest
+
+from validate.__main__ import main
+from validate.published import report as training_report
+from validate.published import volumes
+from validate.published.figure import Mark, plot_published, plot_published_info
+from validate.published.rows import Prediction, published
+from validate.published.sampling_scenes import predictions
+from validate.reporting import report
+from validate.reporting.measured import read_measured
+from validate.reporting.page import Chapter, page
+from validate.reporting.report import cells, device_fits
+
+
+@pytest.fixture(scope="module")
+def training():
+    return list(volumes.pipeline_volumes().predictions)
+
+
+@pytest.fixture(scope="module")
+def sampling():
+    return predictions(lambda row: row.num_gpus in (1, 2) and row.latency_s is not None)
+
+
+# The figure.
+
+
+def test_each_number_is_drawn_once_by_its_base_prediction(training):
+    first = training[0]
+    info = plot_published_info([first, Prediction(first.row, 2 * first.simulated, "another")], [])
+    assert info.sampling == []
+    (mark,) = info.training
+    assert mark == Mark(mark.group, first.row.value, first.simulated, False)
+    assert mark.group.startswith("PULSE: ")
+
+
+def test_bounds_are_not_drawn_and_numbers_of_the_fit_are_marked():
+    below = published("Fig. 14")[0]
+    fitted = published("Table 1", model="sd21")[0]
+    info = plot_published_info(
+        [Prediction(below, 0.01), Prediction(fitted, 0.4, "used in the fit of the rates")], []
+    )
+    assert [mark.fitted for mark in info.training] == [True]
+
+
+def test_sampling_is_drawn_on_several_gpus_with_what_links_are_fitted_to(sampling):
+    info = plot_published_info([], sampling)
+    drawn = [one for one in sampling if one.error is not None and one.row.num_gpus != 1]
+    assert [mark.predicted for mark in info.sampling] == [one.outcome.latency_s for one in drawn]
+    assert {mark.fitted for mark in info.sampling} == {True, False}
+
+
+def test_the_figure_is_logarithmic_and_counts_what_was_predicted(training, sampling):
+    figure = plot_published(training, sampling)
+    assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "log"]
+    free = [mark for mark in plot_published_info([], sampling).sampling if not mark.fitted]
+    near = sum(abs(mark.error) <= 0.15 for mark in free)
+    assert f"{near} of {len(free)} that were not fitted to" in figure.axes[1].get_title(loc="left")
+    assert len(plot_published(training, []).axes) == 1
+
+
+def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, capsys):
+    for path, message in (("x.txt", "must end in"), (str(tmp_path / "no" / "x.png"), "is no folder")):
+        assert main(["published", "--figure", path]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_command_draws_the_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training_report, "print_published", lambda: [])
+    monkeypatch.setattr(
+        "validate.published.print_published", lambda: list(volumes.pipeline_volumes().predictions)
+    )
+    path = tmp_path / "figure.svg"
+    assert main(["published", "--task", "train", "--figure", str(path)]) == 0
+    assert path.read_text().startswith("<?xml")
+
+
+# The page.
+
+
+@pytest.fixture(scope="module")
+def short():
+    """The report's chapters that take no time, and the others cut short."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(training_report, "SECTIONS", (volumes.reduction_volumes,))
+    patch.setattr(training_report.made, "__defaults__", ((volumes.reduction_volumes,),))
+    patch.setattr(
+        report.sampling_report, "told", lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha"
+    )
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def written(short, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    rows = [{"schedule": "gpipe <b>", "measured_s": 1.23456789, "predicted_s": 1.2}]
+    (folder / "runs.json").write_text(json.dumps({"mode": "replay", "runs": rows}))
+    (folder / "links.toml").write_text('name = "made"\n[intra_node]\nlatency_us = 3.5\n')
+    (folder / "times.csv").write_text("component,index,forward_ms\nunet,0,1.5\n")
+    files = [f"--{kind}={folder / name}" for kind, name in (("runs", "runs.json"), ("links", "links.toml"))]
+    path = folder / "report.html"
+    assert main(["report", "--output", str(path), *files, "--times", str(folder / "times.csv")]) == 0
+    return path
+
+
+def test_the_report_holds_every_chapter(written):
+    text = written.read_text(encoding="utf-8")
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert headings == [
+        "Closed forms",
+        "Predicted against published",
+        "Published: training",
+        "Published: sampling",
+        "Device fits",
+        "Measured times",
+        "Measured links",
+        "Executed schedules",
+        "How this was made",
+    ]
+    assert "1.23457" in text
+    assert "intra_node" in text
+    assert "forward_ms" in text
+
+
+def test_the_report_is_one_file_that_loads_nothing(written):
+    text = re.sub(r"base64,[^\"]*", "", written.read_text(encoding="utf-8"))
+    assert 'src="data:image/svg+xml;' in text
+    assert "http" not in text
+    assert "<script" not in text
+    assert [path.name for path in written.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_texts_are_escaped(written):
+    text = written.read_text(encoding="utf-8")
+    assert "gpipe &lt;b&gt;" in text
+    assert "gpipe <b>" not in text
+    assert "<i>" not in page("<i>", [Chapter("<i>", "<i>")])
+
+
+def test_every_device_that_was_fitted_is_reported_with_its_residuals():
+    chapter = device_fits()
+    (fit,) = (section for section in chapter.sections if section.title == "a100-80gb-sxm")
+    assert list(fit.header)[:3] == ["source", "model", "pixels"]
+    assert len(fit.rows) == 17
+    assert "condition number" in fit.remark
+    assert not any("[" in cell for row in fit.rows for cell in row)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", "{", "is not valid JSON"),
+        ("a.json", "[]", "holds nothing to show"),
+        ("a.json", "[" * 100_000, "nested too deeply"),
+        ("a.toml", "a = ", "is not valid TOML"),
+        ("a.csv", 'a,b\n"1', "is not valid CSV"),
+        ("a.txt", "a", "must end in .json, .csv, .toml"),
+    ],
+)
+def test_a_bad_file_of_measurements_is_one_line_and_nothing_is_written(tmp_path, capsys, name, text, message):
+    (tmp_path / name).write_text(text)
+    output = tmp_path / "report.html"
+    assert main(["report", "--output", str(output), "--runs", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not output.exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, capsys):
+    for path in (tmp_path / "report.txt", tmp_path / "no" / "report.html", tmp_path):
+        assert main(["report", "--output", str(path)]) == 2
+        assert "--output is" in capsys.readouterr().err
+
+
+def test_rows_with_other_keys_share_a_table_and_deeper_ones_have_their_own(tmp_path):
+    path = tmp_path / "runs.json"
+    path.write_text(
+        json.dumps({"host": "x", "runs": [{"a": 1}, {"a": 2.5, "b": [1, 2]}], "deep": {"c": {"d": None}}})
+    )
+    tables = {section.title: section for section in read_measured(path)}
+    assert list(tables) == ["runs.json", "runs.json, runs", "runs.json, deep, c"]
+    assert tables["runs.json, runs"].rows == [["1", ""], ["2.5", "[1, 2]"]]
+
+
+def test_cells_of_the_terminal_lose_their_markup():
+    from rich.table import Table  # noqa: PLC0415  only here
+
+    table = Table("a", "b")
+    table.add_row("[bold]x[/bold]", "1")
+    assert cells(table) == (["a", "b"], [["x", "1"]])
