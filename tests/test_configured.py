@@ -272,6 +272,14 @@ def test_parameters_that_no_pass_reads_count_all_the_same(counted):
     assert len(model.components[0].layers) == 2
 
 
+def test_an_encoder_of_images_keeps_its_own_size(counted):
+    vision = {"architectures": ["CLIPVisionModel"], "num_hidden_layers": 2, "hidden_size": 64}
+    vision |= {"image_size": 224, "patch_size": 32, "num_attention_heads": 4}
+    encoder, _ = counted(DIT, vision, height=256, width=256).components
+    assert encoder.spec.name == "image_encoder"
+    assert encoder.work[0].output_bytes == 2 * (1 + 49) * 64
+
+
 def test_nothing_is_fetched_or_run_that_a_file_names(counted):
     harmful = {"auto_map": {"AutoModel": "os.system"}, "attn_implementation": "somewhere/kernels"}
     assert counted(CLIP | harmful).components[0].parameters == counted(CLIP).components[0].parameters
@@ -320,7 +328,6 @@ def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message):
     ("asked", "message"),
     [
         ({"height": 250, "width": 256}, "height is 250, must be a multiple of 8 pixels"),
-        ({"height": 264, "width": 256}, r"UNet2DConditionModel .*(refuses the sample|cannot be counted)"),
         ({"frames": 3}, "--frames is 3, but UNet2DConditionModel draws images"),
         ({"text_tokens": 0}, "--text-tokens is 0, must be at least 1"),
     ],
@@ -328,6 +335,15 @@ def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message):
 def test_a_size_that_does_not_fit_is_refused(counted, asked, message):
     with pytest.raises(InputError, match=message):
         counted(UNET, **asked)
+
+
+def test_pixels_that_are_no_whole_tokens_or_have_no_positions_are_refused(counted):
+    with pytest.raises(InputError, match="height is 264, must be a multiple of 16 pixels, one token"):
+        counted(PIXART, height=264, width=256)
+    with pytest.raises(
+        InputError, match=r"SD3Transformer2DModel refuses the sample \(hidden_states 1x16x256"
+    ):
+        counted(SD3, height=2048, width=2048)
 
 
 def test_two_backbones_are_refused(counted):

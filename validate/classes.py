@@ -120,8 +120,10 @@ def _encoder(name: str) -> str:
 
 
 def _defined(kind: object, base: type, package: str) -> bool:
-    """Return whether something is a model that a package defines itself."""
-    return isinstance(kind, type) and issubclass(kind, base) and kind.__module__.startswith(f"{package}.")
+    """Return whether something is a model with a forward pass that a package defines itself."""
+    if not (isinstance(kind, type) and issubclass(kind, base) and kind is not base):
+        return False
+    return kind.__module__.startswith(f"{package}.") and hasattr(kind, "forward")
 
 
 def _resembles(name: str, wanted: str) -> bool:

@@ -171,7 +171,7 @@ def _part(found: Found, main: Found, every: Sequence[Found], size: Size, asked: 
         frames=frames,
     )
     module = _built(found, asked.dtype)
-    units = units_of(module)
+    units = units_of(module, "layer" if found.role in (TEXT, IMAGE) else "block")
     flow = _flow(found, module, units, _cast(sample, DTYPES[asked.dtype]))
     image_tokens = frames * (size.height * size.width // token_pixels) if token_pixels else 0
     joint = found.role == TEXT or flow.attended == image_tokens + tokens
@@ -186,10 +186,10 @@ def _part(found: Found, main: Found, every: Sequence[Found], size: Size, asked: 
 
 
 def _request(found: Found, main: Found, size: Size, asked: Asked) -> Request:
-    """Return the size of a sample of a class; an autoencoder beside a backbone takes whole pixels."""
-    scale = size.scale if found is main else 1
+    """Return the size of a sample of a class; an encoder of images takes those of its own size."""
     tokens = text_of(found.kind, found.config, asked)
-    return Request(found.file, found.kind, found.config, size.height, size.width, size.frames, tokens, scale)
+    own = size if found is main else _size(found, asked)
+    return Request(found.file, found.kind, found.config, own.height, own.width, own.frames, tokens, own.scale)
 
 
 def _name(found: Found, every: Sequence[Found]) -> str:

@@ -131,8 +131,10 @@ def sample_of(request: Request) -> dict[str, Any]:
     """Return the arguments of one forward pass.
 
     Raises:
-        InputError: an argument has neither a rule nor a default, or a key that its rule needs is missing.
+        InputError: an argument has neither a rule nor a default, a key that its rule needs is missing, or the
+            pixels are no whole tokens.
     """
+    _check_tokens(request)
     sample: dict[str, Any] = {}
     for name, parameter in list(request.parameters.items())[1:]:
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
@@ -149,6 +151,13 @@ def sample_of(request: Request) -> dict[str, Any]:
             where = f"{request.file.path}: {request.kind.__name__}"
             raise InputError(f"{where} cannot be called without its argument '{name}': {why}")
     return sample
+
+
+def _check_tokens(request: Request) -> None:
+    for name, side, patch in (("height", request.height, 1), ("width", request.width, 2)):
+        pixels = request.patch[patch] * request.scale
+        if side % pixels:
+            raise InputError(f"{name} is {side}, must be a multiple of {pixels} pixels, one token")
 
 
 def _latents(request: Request) -> object:

@@ -51,11 +51,15 @@ class Unit:
     opens: bool = True
 
 
-def units_of(module: nn.Module) -> list[Unit]:
-    """Return all units of a network, in the order of its definition."""
+def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
+    """Return all units of a network, in the order of its definition.
+
+    Args:
+        module: the network.
+        word: for a block where there is one list of them; of several, each names its own.
+    """
     found = list(_units(module, ""))
     lists = {unit.path.rpartition(".")[0] for unit in found if unit.name.startswith("#")}
-    word = "layer" if any(path.rpartition(".")[2] in ("layers", "layer") for path in lists) else "block"
     return [_named(unit, word if len(lists) == 1 else "") for unit in found]
 
 
