@@ -285,6 +285,12 @@ def test_nothing_is_fetched_or_run_that_a_file_names(counted):
     assert counted(CLIP | harmful).components[0].parameters == counted(CLIP).components[0].parameters
 
 
+def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted):
+    t5, clip, transformer = counted(T5, CLIP, PIXART).components
+    assert (t5.spec.text_tokens, clip.spec.text_tokens) == (120, 77)
+    assert transformer.carried_bytes == 2 * (120 * 128 + 7 * 128)
+
+
 # One line for what does not work.
 
 

@@ -72,9 +72,8 @@ def _of_diffusers(file: ConfigFile, name: str) -> Found:
     for key, default in keys.items():
         if default is inspect.Parameter.empty and key not in file.shape:
             raise file.fail(key, f"must be set for {name}")
-    shape = {key: tuple(v) if isinstance(v, list) else v for key, v in file.shape.items()}
     role = AUTOENCODER if name.startswith(("Autoencoder", "AsymmetricAutoencoder", "VQ")) else BACKBONE
-    return Found(file, kind, keys | shape, role, lambda: kind(**shape))
+    return Found(file, kind, keys | file.shape, role, lambda: kind(**file.shape))
 
 
 def _of_transformers(file: ConfigFile) -> Found:

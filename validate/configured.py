@@ -151,6 +151,8 @@ def _part(found: Found, main: Found, every: Sequence[Found], size: Size, asked: 
     tokens = 0
     if found.role == TEXT:
         tokens = prompt_of(found.config, asked)
+        if found is not main:
+            tokens = min(prompt_of(found.config, Asked()), text_of(main.kind, main.config, asked))
         sample: dict[str, Any] = prompt(tokens, 0, 0)
         token_pixels, frames = 0, 1
     else:
