@@ -11,6 +11,7 @@ from validate.config_files import add_config_arguments, run_count
 from validate.linking.command import add_links_parser
 from validate.reporting.command import add_report_parser
 from validate.sampling_runs import add_sample_parser
+from validate.profiling.commands import add_profiling_parsers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     add_links_parser(commands)
     add_sample_parser(commands)
     add_report_parser(commands)
+    add_profiling_parsers(commands)
     return parser
 
 

@@ -1,0 +1,98 @@
+"""Clocks: marks in a stream of work, and the seconds between two of them."""
+
+from time import perf_counter
+from typing import Protocol
+
+import torch
+
+from profiles.errors import InputError
+
+Mark = float | torch.cuda.Event
+DEVICES = ("cpu", "cuda")
+
+
+class Clock(Protocol):
+    """Marks points of the work that a device is given, in the order in which it is given."""
+
+    device: torch.device
+
+    def mark(self) -> Mark:
+        """Mark this point of the work."""
+
+    def settle(self) -> None:
+        """Wait until all work is done."""
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        """Return the seconds between two marks, once all work is done."""
+
+    def free_bytes(self) -> int:
+        """Return the memory that can still be taken."""
+
+
+class WallClock:
+    """The CPU does its work as it is given, so its marks are times."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def mark(self) -> Mark:
+        """Return the time."""
+        return perf_counter()
+
+    def settle(self) -> None:
+        """Do nothing."""
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        """Return the difference."""
+        assert isinstance(start, float)
+        assert isinstance(end, float)
+        return end - start
+
+    def free_bytes(self) -> int:
+        """Return what the kernel estimates can be taken without swapping."""
+        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123  a file of the kernel
+            fields = dict(line.split(":") for line in file)
+        return 1024 * int(fields["MemAvailable"].split()[0])
+
+
+class EventClock:
+    """A GPU works behind the CPU, so its marks are events in its stream."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+
+    def mark(self) -> Mark:
+        """Put an event into the current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def settle(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self.device)
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        """Return the time between two events; resolution about half a microsecond."""
+        assert isinstance(start, torch.cuda.Event)
+        assert isinstance(end, torch.cuda.Event)
+        return float(start.elapsed_time(end)) / 1e3
+
+    def free_bytes(self) -> int:
+        """Return the free memory of the GPU and what torch holds of it without using it."""
+        held = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(torch.cuda.mem_get_info(self.device)[0]) + held
+
+
+def clock_of(device: str) -> Clock:
+    """Return the clock of ``cpu`` or ``cuda``.
+
+    Raises:
+        InputError: there is no such device, or no GPU here.
+    """
+    if device not in DEVICES:
+        raise InputError(f"--device is '{device}', must be one of {', '.join(DEVICES)}")
+    if device == "cpu":
+        return WallClock()
+    if not torch.cuda.is_available():
+        raise InputError(f"--device cuda: torch {torch.__version__} finds no CUDA GPU here")
+    return EventClock()

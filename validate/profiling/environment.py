@@ -1,0 +1,115 @@
+"""The environment of a measurement: what was measured with, as read, for the header beside the times."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Final
+
+import torch
+
+from profiles.units import GIB
+
+GPU_FIELDS: Final = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
+NOT_READ: Final = "not read"
+QUIET_CORES: Final = 0.1
+"""Other programs that take more make times of a CPU too long."""
+
+Value = str | int | float
+
+
+class OtherPrograms:
+    """Measures, from when it is made, how many cores other programs keep busy."""
+
+    def __init__(self) -> None:
+        self._start = (_busy_s(), process_time(), perf_counter())
+
+    def cores(self) -> float | None:
+        """Return the cores that others kept busy on average; None where the kernel does not say."""
+        busy, own, now = _busy_s(), process_time(), perf_counter()
+        if busy is None or self._start[0] is None:
+            return None
+        return max(0.0, (busy - self._start[0] - (own - self._start[1])) / (now - self._start[2]))
+
+
+def environment(device: torch.device) -> dict[str, Value]:
+    """Return what a measurement on a device was made with."""
+    found: dict[str, Value] = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+    found |= {name: version(name) for name in ("torch", "diffusers", "transformers")}
+    found |= {"python": platform.python_version(), "platform": platform.platform()}
+    found |= {"processor": _processor(), "cores": os.cpu_count() or 0, "threads": torch.get_num_threads()}
+    return found | (_gpu(device) if device.type == "cuda" else {})
+
+
+def clocks(device: torch.device) -> str:
+    """Return the clocks as read now: of a GPU what its driver says, of a CPU its cores."""
+    if device.type == "cuda":
+        read = _nvidia_smi(device)
+        return ", ".join(f"{key} {read[key]}" for key in GPU_FIELDS[1:]) if read else NOT_READ
+    lines = _read("/proc/cpuinfo").splitlines()
+    megahertz = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
+    return f"cores at {min(megahertz):.0f} to {max(megahertz):.0f} MHz" if megahertz else NOT_READ
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name that a device gets unless it is given one."""
+    if device.type == "cpu":
+        return "cpu"
+    name = torch.cuda.get_device_name(device).lower()
+    return "-".join("".join(c if c.isalnum() else " " for c in name).split())
+
+
+def toml_lines(values: Mapping[str, Value]) -> list[str]:
+    """Return values as lines of TOML, which writes these as JSON does."""
+    return [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+
+
+def _gpu(device: torch.device) -> dict[str, Value]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "gpu": properties.name,
+        "memory_GiB": round(properties.total_memory / GIB, 2),
+        "multiprocessors": properties.multi_processor_count,
+        "driver": (_nvidia_smi(device) or {}).get("driver_version", NOT_READ),
+        "cuda": torch.version.cuda or NOT_READ,
+        "cudnn": str(torch.backends.cudnn.version()),
+    }
+
+
+def _nvidia_smi(device: torch.device) -> dict[str, str]:
+    """Return what the driver's tool says of a GPU; nothing where there is no such tool."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(
+            [*command, f"--id={device.index or 0}"], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(GPU_FIELDS, (cell.strip() for cell in found.stdout.split(",")), strict=False))
+
+
+def _busy_s() -> float | None:
+    """Return the seconds that all cores together were busy since they started."""
+    fields = _read("/proc/stat").split("\n", 1)[0].split()
+    if not fields:
+        return None
+    ticks = [int(field) for field in fields[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # less idle and waiting for disks
+
+
+def _processor() -> str:
+    lines = _read("/proc/cpuinfo").splitlines()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,280 @@
+"""Measuring: every layer of one component in place, during real passes of the whole component.
+
+Each round runs a first backward pass, whose gradients are new, a later one, whose gradients are added to those,
+and a pass without marks, by which the sum of the layers can be checked.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from profiles.errors import InputError
+from profiles.units import GIB
+from validate.count import ComponentCount
+from validate.layering import LayerSpec
+from validate.profiling.boundaries import Boundaries, Limit
+from validate.profiling.building import DTYPES, build, draws, inputs, largest_integer, samples
+from validate.profiling.clocks import Clock, Mark
+
+Pass = tuple[list[float], list[float]]
+"""Seconds of each layer, forward and backward."""
+
+QUANTILES: Final = (0.1, 0.5, 0.9)
+MEDIAN: Final = 1
+QUANTITIES: Final = ("forward", "backward_first", "backward_later")
+WARMUP: Final = 3
+ROUNDS: Final = 10
+LIMIT_S: Final = 600.0
+ROOM: Final = 1.2
+"""Memory wanted over what is counted: for temporary tensors and the workspaces of convolutions, an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to measure.
+
+    Attributes:
+        batch_sizes: samples per pass.
+        dtype: of weights and activations.
+        warmup: rounds that do not count.
+        rounds: rounds that count.
+        limit_s: seconds for one component at one batch size.
+        seed: of weights and inputs.
+    """
+
+    batch_sizes: tuple[int, ...]
+    dtype: str = "float32"
+    warmup: int = WARMUP
+    rounds: int = ROUNDS
+    limit_s: float = LIMIT_S
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for flag, number, least in (
+            ("warmup", self.warmup, 1),
+            ("rounds", self.rounds, 1),
+            ("batch-sizes", min(self.batch_sizes, default=0), 1),
+        ):
+            if number < least:
+                raise InputError(f"--{flag} is {number}, must be at least {least}")
+        if len(set(self.batch_sizes)) < len(self.batch_sizes):
+            raise InputError(f"--batch-sizes is {','.join(map(str, self.batch_sizes))}, must name each once")
+        if not self.limit_s > 0:
+            raise InputError(f"--limit-s is {self.limit_s:g}, must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """Times of one component at one batch size, in seconds.
+
+    Attributes:
+        layers: by quantity, shape (quantiles, layers); 0 where there is no backward pass.
+        whole: by quantity the median of passes without marks; without ``backward_first``.
+    """
+
+    batch: int
+    layers: dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+    whole: dict[str, float]
+
+    def median(self, quantity: str) -> list[float]:
+        """Return the median of each layer."""
+        return [float(seconds) for seconds in self.layers[quantity][MEDIAN]]
+
+    def sum_over_whole(self, quantity: str) -> float:
+        """Return the sum of the layers' medians over the median of the whole."""
+        return sum(self.median(quantity)) / self.whole[quantity]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentTimes:
+    """Times of one component, by batch size."""
+
+    counted: ComponentCount
+    batches: tuple[BatchTimes, ...]
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """What the rounds took: per layer with marks, of the whole without."""
+
+    layers: dict[str, list[list[float]]] = field(default_factory=lambda: {name: [] for name in QUANTITIES})
+    whole: dict[str, list[float]] = field(default_factory=lambda: {"forward": [], "backward_later": []})
+
+
+class Subject:
+    """A component on a device, ready to run passes.
+
+    Args:
+        counted: the component as it is counted.
+        height: pixels.
+        width: pixels.
+        dtype: of weights and activations.
+        clock: of the device.
+        seed: of weights and inputs.
+    """
+
+    def __init__(
+        self, counted: ComponentCount, height: int, width: int, dtype: str, clock: Clock, seed: int
+    ) -> None:
+        self.spec: Final = counted.spec
+        self.clock: Final = clock
+        self._dtype = DTYPES[dtype]
+        self.generator: Final = torch.Generator(clock.device).manual_seed(seed)
+        self.module: Final = build(self.spec, self._dtype, self.generator)
+        self.layers: Final[list[LayerSpec]] = self.spec.layers(self.module)
+        assert [layer.name for layer in self.layers] == [layer.name for layer in counted.layers]
+        self._samples = samples(self.spec, height, width)
+        self._below = largest_integer(self.module)
+
+    def inputs(self, batch: int) -> list[dict[str, Any]]:
+        """Return the inputs of each pass."""
+        return [inputs(sample, batch, self._dtype, self._below, self.generator) for sample in self._samples]
+
+    def forward(self, given: dict[str, Any]) -> Tensor:
+        """Return the output of one pass, of a backbone with its graph."""
+        with torch.set_grad_enabled(self.spec.trainable):
+            output = self.module(**given)
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        return next((tensor for tensor in tensors if tensor.requires_grad), tensors[0])
+
+
+def measure(
+    counted: ComponentCount, height: int, width: int, settings: Settings, clock: Clock
+) -> ComponentTimes:
+    """Measure every layer of a component at every batch size.
+
+    Raises:
+        InputError: it does not fit into memory, or takes too long.
+    """
+    check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
+    with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
+        subject = Subject(counted, height, width, settings.dtype, clock, settings.seed)
+    batches = []
+    for batch in settings.batch_sizes:
+        where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
+        with out_of_memory(where):
+            batches.append(_measure_batch(subject, batch, settings, where))
+    return ComponentTimes(counted, tuple(batches))
+
+
+def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) -> None:
+    """Refuse a component that cannot fit.
+
+    Raises:
+        InputError: weights, gradients and activations need more than is free.
+    """
+    trained = sum(work.parameters for work in counted.work if work.backward == "full")
+    largest = max(work.output_bytes for work in counted.work)
+    activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
+    weights = (counted.parameters + trained) * DTYPES[dtype].itemsize
+    needed, free = weights + ROOM * batch * activations, clock.free_bytes()
+    if needed > free:
+        raise InputError(
+            f"{counted.spec.name} at batch {batch}: weights and gradients {weights / GIB:.1f} GiB + activations"
+            f" {ROOM * batch * activations / GIB:.1f} GiB = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free;"
+            " choose smaller --batch-sizes, --height and --width, or other --components"
+        )
+
+
+@contextmanager
+def out_of_memory(where: str) -> Iterator[None]:
+    """Turn torch's errors of memory into one line.
+
+    Raises:
+        InputError: memory ran out.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise InputError(
+                f"{where}: memory ran out; choose smaller --batch-sizes, --height and --width, or other --components"
+            ) from None
+        raise
+
+
+def _measure_batch(subject: Subject, batch: int, settings: Settings, where: str) -> BatchTimes:
+    rule = f"takes longer than --limit-s {settings.limit_s:g}; choose a smaller size or other --components"
+    limit = Limit.after(settings.limit_s, f"{where}: {rule}")
+    given = subject.inputs(batch)
+    started = perf_counter()
+    for _ in range(settings.warmup):
+        _round(subject, given, limit, _Rounds())
+    _foresee(settings, (perf_counter() - started) / settings.warmup, where)
+    found = _Rounds()
+    for _ in range(settings.rounds):
+        _round(subject, given, limit, found)
+    subject.module.zero_grad(set_to_none=True)
+    return BatchTimes(
+        batch,
+        {name: np.quantile(rounds, QUANTILES, axis=0) for name, rounds in found.layers.items()},
+        {name: float(np.median(rounds)) for name, rounds in found.whole.items()},
+    )
+
+
+def _foresee(settings: Settings, round_s: float, where: str) -> None:
+    wanted = (settings.warmup + settings.rounds) * round_s
+    if wanted > settings.limit_s:
+        raise InputError(
+            f"{where}: {settings.warmup + settings.rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s"
+            f" {settings.limit_s:g}; choose a smaller size, fewer --rounds or other --components"
+        )
+
+
+def _round(subject: Subject, given: Sequence[dict[str, Any]], limit: Limit, found: _Rounds) -> None:
+    subject.module.zero_grad(set_to_none=True)
+    first, first_back = _together(_marked(subject, sample, limit) for sample in given)
+    later, later_back = _together(_marked(subject, sample, limit) for sample in given)
+    whole, whole_back = _together(_unmarked(subject, sample) for sample in given)
+    found.layers["forward"] += [first, later]
+    found.layers["backward_first"].append(first_back)
+    found.layers["backward_later"].append(later_back)
+    found.whole["forward"] += whole
+    found.whole["backward_later"] += whole_back
+
+
+def _together(passes: Iterable[Pass]) -> Pass:
+    """Return the seconds of several passes, added up."""
+    forward, backward = zip(*passes, strict=True)
+    return _added(forward), _added(backward)
+
+
+def _added(lists: Sequence[list[float]]) -> list[float]:
+    return [sum(seconds) for seconds in zip(*lists, strict=True)]
+
+
+def _marked(subject: Subject, given: dict[str, Any], limit: Limit) -> Pass:
+    """Run one pass; return the forward and the backward seconds of each layer."""
+    with Boundaries(subject.layers, subject.clock, limit) as boundaries:
+        marks = _run(subject, given)
+        return boundaries.forward_s(*marks[:2]), boundaries.backward_s(*marks[2:])
+
+
+def _unmarked(subject: Subject, given: dict[str, Any]) -> Pass:
+    """Run one pass; return the forward and the backward seconds of the whole."""
+    start, forward_end, backward_start, end = _run(subject, given)
+    seconds = subject.clock.seconds
+    return [seconds(start, forward_end)], [seconds(backward_start, end)]
+
+
+def _run(subject: Subject, given: dict[str, Any]) -> tuple[Mark, Mark, Mark, Mark]:
+    """Run one pass; return when its forward and its backward part began and ended."""
+    clock = subject.clock
+    clock.settle()
+    start = clock.mark()
+    output = subject.forward(given)
+    forward_end = clock.mark()
+    gradient = draws(output, subject.generator) if subject.spec.trainable else None
+    backward_start = clock.mark()
+    if gradient is not None:
+        torch.autograd.backward([output], [gradient])
+    end = clock.mark()
+    clock.settle()
+    return start, forward_end, backward_start, end

@@ -1,0 +1,230 @@
+"""The profiler: measures a model's components, and writes the model folder with their times."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from profiles.errors import InputError
+from profiles.files import path_kind
+from profiles.models import Model, read_model
+from validate.count import ModelCount, count
+from validate.folder import exchanges_text, layers_text, model_text
+from validate.profiling.building import COUNTED_AS, DTYPES
+from validate.profiling.clocks import Clock, clock_of
+from validate.profiling.environment import (
+    QUIET_CORES,
+    OtherPrograms,
+    Value,
+    clocks,
+    device_name,
+    environment,
+)
+from validate.profiling.measuring import ComponentTimes, Settings, measure
+from validate.profiling.time_files import time_texts, write_files
+from validate.profiling.tiny import profiled_architecture
+from validate.specs import Architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was measured of a model on a device, and with what."""
+
+    model: str
+    device: str
+    counted: ModelCount
+    components: tuple[ComponentTimes, ...]
+    header: dict[str, Value]
+
+    @property
+    def other_cores(self) -> float | None:
+        """Cores that other programs kept busy meanwhile; None where nobody can say."""
+        cores = self.header.get("other_programs_cores")
+        return cores if isinstance(cores, float) else None
+
+
+def profile(
+    model: str,
+    device: str,
+    settings: Settings,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    components: Sequence[str] = (),
+    name: str | None = None,
+    output: Path | None = None,
+) -> Profile:
+    """Measure every layer of a model's components, and write them.
+
+    Args:
+        model: one of the architectures, or of the tiny ones.
+        device: ``cpu`` or ``cuda``.
+        settings: how to measure.
+        height: pixels; the model's own by default.
+        width: pixels; the model's own by default.
+        components: names; all by default.
+        name: of the device, by which a simulation finds the times; ``cpu`` or the GPU's by default.
+        output: the model folder; nothing is written without.
+
+    Raises:
+        InputError: an argument breaks a rule, there is no such device, a component does not fit or takes too long,
+            or the folder holds other layers.
+    """
+    clock = clock_of(device)
+    name = name or device_name(clock.device)
+    if not name.replace("-", "").replace(".", "").isalnum():
+        raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
+    counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
+    if output is not None:
+        check_folder(output, model, counted)
+    found = _measure(model, name, counted, settings, clock)
+    if output is not None:
+        write_profile(output, found)
+    return found
+
+
+def counted_for(
+    model: str,
+    dtype: str,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    components: Sequence[str] = (),
+) -> ModelCount:
+    """Return the count of the components of a model that are to be measured, in their precision.
+
+    Raises:
+        InputError: there is no such model, component or precision.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
+    architecture = _only(profiled_architecture(model), components)
+    return count(replace(architecture, dtype=COUNTED_AS[dtype]), height, width)
+
+
+def check_folder(folder: Path, name: str, counted: ModelCount) -> None:
+    """Refuse a folder that holds another model, or this one at another size.
+
+    Raises:
+        InputError: it does.
+    """
+    kind = path_kind(folder)
+    if kind == "file":
+        raise InputError(f"--output {folder}: is not a folder")
+    if kind == "nothing" or not any(folder.iterdir()):
+        return
+    there = read_model(folder)
+    if (there.height, there.width) != (counted.height, counted.width):
+        sizes = f"{there.height}x{there.width}, not at {counted.height}x{counted.width}"
+        raise InputError(f"--output {folder}: holds {there.name} at {sizes}; name another folder")
+    if _layers_there(there) != _layers_counted(counted):
+        raise InputError(
+            f"--output {folder}: holds other layers than the components of {name} that were asked for; name another"
+            " folder"
+        )
+
+
+def write_profile(folder: Path, found: Profile) -> None:
+    """Write the times into a model folder, which is written with them where there is none.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    texts = time_texts(found.device, list(found.components), found.header)
+    if path_kind(folder / "model.toml") == "nothing":
+        texts[Path("model.toml")] = model_text(found.model, found.counted)
+        texts[Path("layers.csv")] = layers_text(found.counted)
+        if any(component.exchanges for component in found.counted.components):
+            texts[Path("exchanges.csv")] = exchanges_text(found.counted)
+    write_files(folder, texts)
+
+
+def report_profile(found: Profile, output: Path | None) -> None:
+    """Print what was measured; warn of a busy machine."""
+    title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
+    Console(width=150).print(times_table(title, found.components))
+    cores = found.other_cores
+    if cores is not None and cores > QUIET_CORES and found.header["device"] == "cpu":
+        print(
+            f"validate: warning: other programs kept {cores:.2f} cores busy, more than {QUIET_CORES}: these times are"
+            " too long",
+            file=sys.stderr,
+        )
+    if output is not None:
+        print(f"validate: wrote {output}", file=sys.stderr)
+
+
+def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
+    """Return a table with one row per component and batch size, in milliseconds."""
+    result = Table(title=title, title_justify="left")
+    for column in ("component", "batch", "layers", "forward ms", "sum / whole", "backward, first", "later", "sum / whole"):
+        result.add_column(column, justify="left" if column == "component" else "right")
+    for component in components:
+        for batch in component.batches:
+            trained = component.counted.spec.trainable
+            backward = [sum(batch.median(name)) for name in ("backward_first", "backward_later")]
+            result.add_row(
+                component.counted.spec.name,
+                f"{batch.batch}",
+                f"{len(component.counted.layers)}",
+                f"{1e3 * sum(batch.median('forward')):.2f}",
+                f"{batch.sum_over_whole('forward'):.3f}",
+                *(f"{1e3 * seconds:.2f}" if trained else "" for seconds in backward),
+                f"{batch.sum_over_whole('backward_later'):.3f}" if trained else "",
+            )
+    return result
+
+
+def _measure(model: str, name: str, counted: ModelCount, settings: Settings, clock: Clock) -> Profile:
+    before, others = clocks(clock.device), OtherPrograms()
+    times = []
+    for component in counted.components:
+        print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
+        times.append(measure(component, counted.height, counted.width, settings, clock))
+    header: dict[str, Value] = {
+        "source": "python -m validate profile: medians of layers timed in place",
+        "model": model,
+        "height": counted.height,
+        "width": counted.width,
+        "device": clock.device.type,
+        "dtype": settings.dtype,
+        **environment(clock.device),
+        "clocks_before": before,
+        "clocks_after": clocks(clock.device),
+        "warmup": settings.warmup,
+        "rounds": settings.rounds,
+        "seed": settings.seed,
+    }
+    cores = others.cores()
+    if cores is not None:
+        header["other_programs_cores"] = round(cores, 3)
+    return Profile(model, name, counted, tuple(times), header)
+
+
+def _only(architecture: Architecture, names: Sequence[str]) -> Architecture:
+    """Return an architecture of some of its components, which forget their inputs among the others."""
+    known = [component.name for component in architecture.components]
+    for name in names:
+        if name not in known:
+            raise InputError(f"unknown component '{name}' of {architecture.title}; choose from {', '.join(known)}")
+    kept = [
+        replace(
+            component,
+            inputs=tuple(source for source in component.inputs if not names or source in names),
+            reads={key: source for key, source in component.reads.items() if not names or source in names},
+        )
+        for component in architecture.components
+        if not names or component.name in names
+    ]
+    return replace(architecture, components=tuple(kept))
+
+
+def _layers_there(model: Model) -> list[tuple[str, str]]:
+    return [(component.name, layer.name) for component in model.components for layer in component.layers]
+
+
+def _layers_counted(counted: ModelCount) -> list[tuple[str, str]]:
+    return [(component.spec.name, layer.name) for component in counted.components for layer in component.layers]
