@@ -1,14 +1,17 @@
 """Clocks: marks in a stream of work, and the seconds between two of them."""
 
-from time import perf_counter
-from typing import Protocol
+from time import perf_counter, thread_time
+from typing import Final, Protocol
 
 import torch
 
 from profiles.errors import InputError
 
 Mark = float | torch.cuda.Event
-DEVICES = ("cpu", "cuda")
+DEVICES: Final = ("cpu", "cuda")
+WALL: Final = "wall"
+THREAD: Final = "thread"
+CLOCKS: Final = (WALL, THREAD)
 
 
 class Clock(Protocol):
@@ -55,6 +58,14 @@ class WallClock:
         return 1024 * int(fields["MemAvailable"].split()[0])
 
 
+class ThreadClock(WallClock):
+    """Counts the CPU time of this thread alone, which other programs hardly lengthen; torch must run on no other."""
+
+    def mark(self) -> Mark:
+        """Return the CPU time."""
+        return thread_time()
+
+
 class EventClock:
     """A GPU works behind the CPU, so its marks are events in its stream."""
 
@@ -83,16 +94,21 @@ class EventClock:
         return int(torch.cuda.mem_get_info(self.device)[0]) + held
 
 
-def clock_of(device: str) -> Clock:
+def clock_of(device: str, clock: str = WALL) -> Clock:
     """Return the clock of ``cpu`` or ``cuda``.
 
     Raises:
-        InputError: there is no such device, or no GPU here.
+        InputError: there is no such device or clock, no GPU here, or torch runs on threads that the clock misses.
     """
-    if device not in DEVICES:
-        raise InputError(f"--device is '{device}', must be one of {', '.join(DEVICES)}")
-    if device == "cpu":
-        return WallClock()
-    if not torch.cuda.is_available():
-        raise InputError(f"--device cuda: torch {torch.__version__} finds no CUDA GPU here")
-    return EventClock()
+    for flag, value, choices in (("device", device, DEVICES), ("clock", clock, CLOCKS)):
+        if value not in choices:
+            raise InputError(f"--{flag} is '{value}', must be one of {', '.join(choices)}")
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError(f"--device cuda: torch {torch.__version__} finds no CUDA GPU here")
+        return EventClock()
+    if clock == THREAD and torch.get_num_threads() > 1:
+        raise InputError(
+            f"--clock thread counts one thread, and torch runs on {torch.get_num_threads()}: give --threads 1"
+        )
+    return ThreadClock() if clock == THREAD else WallClock()

@@ -36,6 +36,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit-s", type=float, default=600.0, metavar="SECONDS", help="per component and batch size (600)"
     )
+    parser.add_argument("--clock", default="wall", help="of a CPU: wall (default), or thread where others run too")
     parser.add_argument("--threads", type=int, metavar="N", help="of the CPU; default: torch's")
 
 
@@ -50,6 +51,7 @@ def _profile(options: argparse.Namespace) -> None:
         warmup=options.warmup,
         rounds=options.rounds,
         limit_s=options.limit_s,
+        clock=options.clock,
     )
     found = profile(
         options.model,

@@ -21,7 +21,7 @@ from validate.count import ComponentCount
 from validate.layering import LayerSpec
 from validate.profiling.boundaries import Boundaries, Limit
 from validate.profiling.building import DTYPES, build, draws, inputs, largest_integer, samples
-from validate.profiling.clocks import Clock, Mark
+from validate.profiling.clocks import WALL, Clock, Mark
 
 Pass = tuple[list[float], list[float]]
 """Seconds of each layer, forward and backward."""
@@ -47,6 +47,7 @@ class Settings:
         rounds: rounds that count.
         limit_s: seconds for one component at one batch size.
         seed: of weights and inputs.
+        clock: of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
     """
 
     batch_sizes: tuple[int, ...]
@@ -55,6 +56,7 @@ class Settings:
     rounds: int = ROUNDS
     limit_s: float = LIMIT_S
     seed: int = 0
+    clock: str = WALL
 
     def __post_init__(self) -> None:
         for flag, number, least in (

@@ -14,7 +14,7 @@ from profiles.models import Model, read_model
 from validate.count import ModelCount, count
 from validate.folder import exchanges_text, layers_text, model_text
 from validate.profiling.building import COUNTED_AS, DTYPES
-from validate.profiling.clocks import Clock, clock_of
+from validate.profiling.clocks import WALL, Clock, clock_of
 from validate.profiling.environment import (
     QUIET_CORES,
     OtherPrograms,
@@ -73,7 +73,7 @@ def profile(
         InputError: an argument breaks a rule, there is no such device, a component does not fit or takes too long,
             or the folder holds other layers.
     """
-    clock = clock_of(device)
+    clock = clock_of(device, settings.clock)
     name = name or device_name(clock.device)
     if not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
@@ -147,10 +147,10 @@ def report_profile(found: Profile, output: Path | None) -> None:
     title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
     Console(width=150).print(times_table(title, found.components))
     cores = found.other_cores
-    if cores is not None and cores > QUIET_CORES and found.header["device"] == "cpu":
+    if cores is not None and cores > QUIET_CORES and found.header["clock"] == WALL:
         print(
             f"validate: warning: other programs kept {cores:.2f} cores busy, more than {QUIET_CORES}: these times are"
-            " too long",
+            " too long; --clock thread is not misled by them",
             file=sys.stderr,
         )
     if output is not None:
@@ -179,6 +179,7 @@ def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
 
 
 def _measure(model: str, name: str, counted: ModelCount, settings: Settings, clock: Clock) -> Profile:
+    device_type = clock.device.type
     before, others = clocks(clock.device), OtherPrograms()
     times = []
     for component in counted.components:
@@ -189,8 +190,9 @@ def _measure(model: str, name: str, counted: ModelCount, settings: Settings, clo
         "model": model,
         "height": counted.height,
         "width": counted.width,
-        "device": clock.device.type,
+        "device": device_type,
         "dtype": settings.dtype,
+        "clock": settings.clock if device_type == "cpu" else "events",
         **environment(clock.device),
         "clocks_before": before,
         "clocks_after": clocks(clock.device),

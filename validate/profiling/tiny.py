@@ -30,6 +30,8 @@ CLIP: Final[dict[str, Any]] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "max_position_embeddings": CLIP_TOKENS,
+    "bos_token_id": 998,
+    "eos_token_id": 999,
 }
 VAE: Final[dict[str, Any]] = {
     "block_out_channels": [16, 32, 32, 32],
