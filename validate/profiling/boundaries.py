@@ -8,6 +8,7 @@ the operator that made its output comes up: all that was made later is then done
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -73,7 +74,7 @@ class Boundaries:
         """Return the forward seconds of each layer; what ran after the last module is the last layer's."""
         assert len(self._ends) == len(self._layers), f"{len(self._ends)} of {len(self._layers)} layers ran"
         marks = [start, *self._ends[:-1], end]
-        return [self._clock.seconds(a, b) for a, b in zip(marks, marks[1:], strict=False)]
+        return [self._clock.seconds(a, b) for a, b in pairwise(marks)]
 
     def backward_s(self, start: Mark, end: Mark) -> list[float]:
         """Return the backward seconds of each layer, 0 of those that gradients do not pass."""

@@ -74,7 +74,7 @@ class EventClock:
 
     def mark(self) -> Mark:
         """Put an event into the current stream."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

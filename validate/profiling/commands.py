@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def add_profiling_parsers(commands: "Commands") -> None:
     """Add ``profile``, ``calibrate`` and ``gpu`` to the commands."""
     _add_profile(commands)
+    _add_calibrate(commands)
 
 
 def _add_profile(commands: "Commands") -> None:
@@ -29,6 +30,17 @@ def _add_profile(commands: "Commands") -> None:
     parser.set_defaults(run=_profile)
 
 
+def _add_calibrate(commands: "Commands") -> None:
+    parser = commands.add_parser("calibrate", help="fit a device's rates to measured times of layers")
+    parser.add_argument("--model", required=True, nargs="+", help="names or folders of what was measured")
+    parser.add_argument(
+        "--times", required=True, nargs="+", type=Path, metavar="FILE", help="times/DEVICE.csv"
+    )
+    parser.add_argument("--device", required=True, metavar="NAME", help="of the device to calibrate")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
+    parser.set_defaults(run=_calibrate)
+
+
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="default: float32 on a CPU, bfloat16 on a GPU")
     parser.add_argument("--warmup", type=int, default=3, metavar="ROUNDS", help="that do not count (3)")
@@ -36,7 +48,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit-s", type=float, default=600.0, metavar="SECONDS", help="per component and batch size (600)"
     )
-    parser.add_argument("--clock", default="wall", help="of a CPU: wall (default), or thread where others run too")
+    parser.add_argument(
+        "--clock", default="wall", help="of a CPU: wall (default), or thread where others run too"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="of the CPU; default: torch's")
 
 
@@ -64,6 +78,12 @@ def _profile(options: argparse.Namespace) -> None:
         output=options.output,
     )
     report_profile(found, options.output)
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from validate.profiling.calibration_report import report_calibration  # noqa: PLC0415  as above
+
+    report_calibration(options.model, options.times, options.device, options.output)
 
 
 def _set_threads(threads: int | None) -> None:

@@ -15,7 +15,14 @@ import torch
 
 from profiles.units import GIB
 
-GPU_FIELDS: Final = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
+GPU_FIELDS: Final = (
+    "driver_version",
+    "clocks.sm",
+    "clocks.mem",
+    "clocks.max.sm",
+    "power.draw",
+    "temperature.gpu",
+)
 NOT_READ: Final = "not read"
 QUIET_CORES: Final = 0.1
 """Other programs that take more make times of a CPU too long."""
@@ -77,7 +84,7 @@ def _gpu(device: torch.device) -> dict[str, Value]:
         "multiprocessors": properties.multi_processor_count,
         "driver": (_nvidia_smi(device) or {}).get("driver_version", NOT_READ),
         "cuda": torch.version.cuda or NOT_READ,
-        "cudnn": str(torch.backends.cudnn.version()),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
     }
 
 

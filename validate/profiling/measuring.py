@@ -115,15 +115,14 @@ class Subject:
 
     Args:
         counted: the component as it is counted.
-        height: pixels.
-        width: pixels.
+        size: height and width in pixels.
         dtype: of weights and activations.
         clock: of the device.
         seed: of weights and inputs.
     """
 
     def __init__(
-        self, counted: ComponentCount, height: int, width: int, dtype: str, clock: Clock, seed: int
+        self, counted: ComponentCount, size: tuple[int, int], dtype: str, clock: Clock, seed: int = 0
     ) -> None:
         self.spec: Final = counted.spec
         self.clock: Final = clock
@@ -132,7 +131,7 @@ class Subject:
         self.module: Final = build(self.spec, self._dtype, self.generator)
         self.layers: Final[list[LayerSpec]] = self.spec.layers(self.module)
         assert [layer.name for layer in self.layers] == [layer.name for layer in counted.layers]
-        self._samples = samples(self.spec, height, width)
+        self._samples = samples(self.spec, *size)
         self._below = largest_integer(self.module)
 
     def inputs(self, batch: int) -> list[dict[str, Any]]:
@@ -157,7 +156,7 @@ def measure(
     """
     check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
     with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
-        subject = Subject(counted, height, width, settings.dtype, clock, settings.seed)
+        subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
     batches = []
     for batch in settings.batch_sizes:
         where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
@@ -222,10 +221,11 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings, where: str)
 
 
 def _foresee(settings: Settings, round_s: float, where: str) -> None:
-    wanted = (settings.warmup + settings.rounds) * round_s
+    rounds = settings.warmup + settings.rounds
+    wanted = rounds * round_s
     if wanted > settings.limit_s:
         raise InputError(
-            f"{where}: {settings.warmup + settings.rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s"
+            f"{where}: {rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s"
             f" {settings.limit_s:g}; choose a smaller size, fewer --rounds or other --components"
         )
 

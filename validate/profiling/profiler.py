@@ -160,7 +160,16 @@ def report_profile(found: Profile, output: Path | None) -> None:
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
     """Return a table with one row per component and batch size, in milliseconds."""
     result = Table(title=title, title_justify="left")
-    for column in ("component", "batch", "layers", "forward ms", "sum / whole", "backward, first", "later", "sum / whole"):
+    for column in (
+        "component",
+        "batch",
+        "layers",
+        "forward ms",
+        "sum / whole",
+        "backward, first",
+        "later",
+        "sum / whole",
+    ):
         result.add_column(column, justify="left" if column == "component" else "right")
     for component in components:
         for batch in component.batches:
@@ -211,7 +220,9 @@ def _only(architecture: Architecture, names: Sequence[str]) -> Architecture:
     known = [component.name for component in architecture.components]
     for name in names:
         if name not in known:
-            raise InputError(f"unknown component '{name}' of {architecture.title}; choose from {', '.join(known)}")
+            raise InputError(
+                f"unknown component '{name}' of {architecture.title}; choose from {', '.join(known)}"
+            )
     kept = [
         replace(
             component,
@@ -229,4 +240,6 @@ def _layers_there(model: Model) -> list[tuple[str, str]]:
 
 
 def _layers_counted(counted: ModelCount) -> list[tuple[str, str]]:
-    return [(component.spec.name, layer.name) for component in counted.components for layer in component.layers]
+    return [
+        (component.spec.name, layer.name) for component in counted.components for layer in component.layers
+    ]

@@ -53,9 +53,7 @@ class TimeRow:
     backward_s: float
 
 
-def time_texts(
-    name: str, components: list[ComponentTimes], header: Mapping[str, Value]
-) -> dict[Path, str]:
+def time_texts(name: str, components: list[ComponentTimes], header: Mapping[str, Value]) -> dict[Path, str]:
     """Return the files of a profile, by their path in the model folder.
 
     Args:
@@ -133,7 +131,9 @@ def read_times(path: Path, model: Model) -> list[TimeRow]:
             raise row.fail("component", f"is none of {model.name}'s: {', '.join(layers)}")
         index = row.integer("index")
         if index >= layers[component]:
-            raise row.fail("index", f"must be below {layers[component]}, the layers of {model.name}'s {component}")
+            raise row.fail(
+                "index", f"must be below {layers[component]}, the layers of {model.name}'s {component}"
+            )
         key = (component, index, row.integer("batch_size", minimum=1))
         if key in rows:
             raise row.fail("index", f"stands twice for {component} at batch {key[2]}")
@@ -179,8 +179,8 @@ def _quantile_rows(components: list[ComponentTimes]) -> Iterator[list[str | int 
         for batch in component.batches:
             for quantity in QUANTITIES:
                 for index, seconds in enumerate(batch.layers[quantity].T):
-                    where = [component.counted.spec.name, index, batch.batch, quantity]
-                    yield [*where, *(_ms(value) for value in seconds)]
+                    name, values = component.counted.spec.name, [_ms(value) for value in seconds]
+                    yield [name, index, batch.batch, quantity, *values]
 
 
 def _ms(seconds: float) -> float:
