@@ -14,6 +14,7 @@ def add_profiling_parsers(commands: "Commands") -> None:
     """Add ``profile``, ``calibrate`` and ``gpu`` to the commands."""
     _add_profile(commands)
     _add_calibrate(commands)
+    _add_gpu(commands)
 
 
 def _add_profile(commands: "Commands") -> None:
@@ -39,6 +40,14 @@ def _add_calibrate(commands: "Commands") -> None:
     parser.add_argument("--device", required=True, metavar="NAME", help="of the device to calibrate")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
     parser.set_defaults(run=_calibrate)
+
+
+def _add_gpu(commands: "Commands") -> None:
+    parser = commands.add_parser("gpu", help="profile, calibrate, and predict steps that are then measured")
+    parser.add_argument("--output", type=Path, metavar="DIR", required=True, help="goes on where it was left")
+    parser.add_argument("--name", help="of the device; default: the GPU's")
+    parser.add_argument("--rehearse", action="store_true", help="with tiny models on one thread of the CPU")
+    parser.set_defaults(run=_gpu)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +93,14 @@ def _calibrate(options: argparse.Namespace) -> None:
     from validate.profiling.calibration_report import report_calibration  # noqa: PLC0415  as above
 
     report_calibration(options.model, options.times, options.device, options.output)
+
+
+def _gpu(options: argparse.Namespace) -> None:
+    from validate.profiling.gpu import ONE_GPU, REHEARSAL, report_gpu  # noqa: PLC0415  as above
+
+    if options.rehearse:
+        _set_threads(1)
+    report_gpu(options.output, REHEARSAL if options.rehearse else ONE_GPU, options.name)
 
 
 def _set_threads(threads: int | None) -> None:

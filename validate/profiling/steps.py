@@ -1,0 +1,201 @@
+"""Steps: one training iteration and one sampling step on a single device, predicted and measured.
+
+The prediction is the simulator's own (``ddp`` on one device, ``single``), from the layers as measured or from the
+rates of a calibrated device. The measurement runs the whole thing: frozen encoders on the batch, forward and
+backward of every micro-batch, the optimizer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from profiles.clusters import Cluster, load_cluster
+from profiles.devices import Device
+from profiles.errors import InputError
+from profiles.models import Model
+from sim.experiment import replay
+from sim.sampling import replay_phases, step_s
+from strategies.ddp import DDP
+from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import Scenario, TrainingWorkload
+from strategies.single import Single
+from validate.count import ModelCount
+from validate.profiling.building import draws
+from validate.profiling.clocks import Clock
+from validate.profiling.measuring import Settings, Subject, check_memory, out_of_memory
+
+RECIPES: Final = {"float32": "fp32", "bfloat16": "mixed", "float16": "mixed"}
+"""The memory recipe whose optimizer is measured in each precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """One training iteration on one device: a batch, in so many micro-batches."""
+
+    model: str
+    batch: int
+    micro_batches: int
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.micro_batches) < 1 or self.batch % self.micro_batches:
+            raise InputError(f"batch {self.batch} does not divide into {self.micro_batches} micro-batches")
+
+    def __str__(self) -> str:
+        return f"{self.model} training, batch {self.batch}, micro-batches {self.micro_batches}"
+
+    def predict_s(self, model: Model, device: Device, dtype: str) -> float:
+        """Return the iteration's seconds: from measured layers where the model has times on the device."""
+        workload = TrainingWorkload(1, self.batch, self_conditioning=0.0, memory_recipe=RECIPES[dtype])
+        scenario = Scenario.of(model, alone(device), workload)
+        return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
+
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
+        """Run the iteration.
+
+        Raises:
+            InputError: it does not fit into memory.
+        """
+        parts = [component for component in counted.components if "train" in component.spec.tasks]
+        for part in parts:
+            share = self.micro_batches if part.spec.trainable else 1
+            check_memory(part, self.batch // share, settings.dtype, clock)
+        size = (counted.height, counted.width)
+        with out_of_memory(f"{self.model} at batch {self.batch}"):
+            subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
+            return _measure_training(self, subjects, settings, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingStep:
+    """One denoising step of one image with guidance: both predictions in one batch."""
+
+    model: str
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.model} sampling, {self.height}x{self.width}"
+
+    def predict_s(self, model: Model, device: Device) -> float:
+        """Return the step's seconds."""
+        workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
+        return step_s(replay_phases(Single(), SamplingScenario.of(model, alone(device), workload)))
+
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
+        """Run the backbone without gradients; the update of the image by the scheduler is not in it."""
+        (part,) = [component for component in counted.components if component.spec.trainable]
+        frozen = replace(part, spec=replace(part.spec, trainable=False))
+        batch = 1 if counted.architecture.guidance == "none" else 2
+        check_memory(frozen, batch, settings.dtype, clock)
+        with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
+            subject = Subject(frozen, (counted.height, counted.width), settings.dtype, clock, settings.seed)
+            given = subject.inputs(batch)
+            seconds = _timed(clock, settings, [lambda: _forward(subject, given)])
+        return MeasuredStep(*seconds, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """Median seconds of a step's parts."""
+
+    forward_backward_s: float
+    frozen_s: float
+    optimizer_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the whole step."""
+        return self.forward_backward_s + self.frozen_s + self.optimizer_s
+
+
+class Optimizer(Protocol):
+    """What follows the backward passes."""
+
+    def step(self) -> None:
+        """Update the weights."""
+
+
+class MasterAdamW:
+    """AdamW on single-precision masters of half-precision weights, as mixed precision trains."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._weights = list(weights)
+        self._masters = [weight.detach().float() for weight in weights]
+        for master in self._masters:
+            master.grad = torch.empty_like(master)
+        self._adam = torch.optim.AdamW(self._masters, fused=True)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take the gradients over, update the masters, copy them to the weights."""
+        gradients = [master.grad for master in self._masters]
+        torch._foreach_copy_(gradients, [weight.grad for weight in self._weights])
+        self._adam.step()
+        torch._foreach_copy_(self._weights, self._masters)
+
+
+def alone(device: Device) -> Cluster:
+    """Return a cluster of one device."""
+    return replace(load_cluster("ideal"), name=device.name, device=device, devices_per_node=1)
+
+
+def by_rates(model: Model) -> Model:
+    """Return a model without its measured times, so that it is estimated from a device's rates."""
+    return replace(model, components=tuple(replace(part, times=()) for part in model.components))
+
+
+def _measure_training(
+    step: TrainingStep, subjects: Sequence[Subject], settings: Settings, clock: Clock
+) -> MeasuredStep:
+    frozen = [(subject, subject.inputs(step.batch)) for subject in subjects if not subject.spec.trainable]
+    backbones = [subject for subject in subjects if subject.spec.trainable]
+    given = [(subject, subject.inputs(step.batch // step.micro_batches)) for subject in backbones]
+    weights = [
+        weight for subject in backbones for weight in subject.module.parameters() if weight.requires_grad
+    ]
+    optimizer = _optimizer(weights)
+
+    def encode() -> None:
+        for subject, sample in frozen:
+            _forward(subject, sample)
+
+    def train() -> None:
+        for subject, sample in given:
+            subject.module.zero_grad(set_to_none=True)
+            for _ in range(step.micro_batches):
+                output = subject.forward(sample[0])
+                torch.autograd.backward([output], [draws(output, subject.generator)])
+
+    forward_backward_s, frozen_s, optimizer_s = _timed(clock, settings, [train, encode, optimizer.step])
+    return MeasuredStep(forward_backward_s, frozen_s, optimizer_s)
+
+
+def _optimizer(weights: Sequence[Tensor]) -> Optimizer:
+    if weights[0].dtype == torch.float32:
+        adam: Optimizer = torch.optim.AdamW(weights, fused=True)
+        return adam
+    return MasterAdamW(weights)
+
+
+def _forward(subject: Subject, given: Sequence[dict[str, Any]]) -> None:
+    for sample in given:
+        subject.forward(sample)
+
+
+def _timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]]) -> list[float]:
+    """Return the median seconds of parts that run one after another, round by round."""
+    rounds = []
+    for _ in range(settings.warmup + settings.rounds):
+        clock.settle()
+        marks = [clock.mark()]
+        for part in parts:
+            part()
+            marks.append(clock.mark())
+        clock.settle()
+        rounds.append([clock.seconds(a, b) for a, b in pairwise(marks)])
+    return [median(seconds) for seconds in zip(*rounds[settings.warmup :], strict=True)]
