@@ -180,7 +180,7 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Sample]:
     size = ELEMENT_BYTES[header.dtype] / ELEMENT_BYTES[model.dtype] if header else 1.0
     layers = {component.name: component.layers for component in model.components}
     samples = []
-    for row in read_times(path, model):
+    for row in read_times(path, model, header):
         work = work_of(row.component, layers[row.component][row.layer], size)
         samples += [
             _sample(model, row, quantity, seconds, amounts)

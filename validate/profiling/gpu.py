@@ -32,7 +32,6 @@ from validate.profiling.profiler import counted_for, profile, report_profile
 from validate.profiling.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
 from validate.profiling.time_files import write_files
 
-STEPS_FILE: Final = "steps.csv"
 NOT_MEASURED: Final = "-"
 COLUMNS: Final = (
     "step",
@@ -149,7 +148,7 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
             )
     models = {model: read_model(folder / model) for model, _ in programme.profiles}
     device = _calibrate(folder, name, list(models.values()))
-    rows = _measure_steps(folder / STEPS_FILE, programme, clock, models, device)
+    rows = _measure_steps(folder / f"steps-{name}.csv", programme, clock, models, device)
     Console(width=150).print(steps_table(name, rows))
     for line in steps_summary(rows):
         print(line)
@@ -173,14 +172,14 @@ def steps_table(name: str, rows: Sequence[StepRow]) -> Table:
         result.add_column(column, justify="left" if column in ("step", "note") else "right")
     for row in rows:
         parts = [row.measured.step_s, row.measured.frozen_s, row.measured.optimizer_s] if row.measured else []
-        errors = [f"{100 * error:+.1f} %" for error in row.errors() or ()] or ["", ""]
+        shown = [f"{100 * error:+.1f} %" for error in row.errors() or ()] or ["", ""]
         result.add_row(
             row.step,
             *([f"{1e3 * seconds:.2f}" for seconds in parts] or ["", "", ""]),
             f"{1e3 * row.from_layers_s:.2f}",
-            errors[0],
+            shown[0],
             f"{1e3 * row.from_rates_s:.2f}",
-            errors[1],
+            shown[1],
             row.note,
         )
     return result
@@ -188,7 +187,7 @@ def steps_table(name: str, rows: Sequence[StepRow]) -> Table:
 
 def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
     """Yield mean and worst error of either prediction."""
-    found = [errors for row in rows if (errors := row.errors()) is not None]
+    found = [pair for row in rows if (pair := row.errors()) is not None]
     for number, what in enumerate(("from measured layers", "from the device's rates")):
         errors = [100 * abs(pair[number]) for pair in found]
         if errors:
@@ -227,8 +226,9 @@ def _measure_steps(
 
 
 def _measure(step: TrainingStep | SamplingStep, programme: Programme, clock: Clock) -> MeasuredStep:
-    size = {"height": step.height, "width": step.width} if isinstance(step, SamplingStep) else {}
-    return step.measure(counted_for(step.model, programme.dtype, **size), programme.settings(), clock)
+    height, width = (step.height, step.width) if isinstance(step, SamplingStep) else (None, None)
+    counted = counted_for(step.model, programme.dtype, height=height, width=width)
+    return step.measure(counted, programme.settings(), clock)
 
 
 def _predict_s(

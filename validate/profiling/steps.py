@@ -95,8 +95,8 @@ class SamplingStep:
         with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
             subject = Subject(frozen, (counted.height, counted.width), settings.dtype, clock, settings.seed)
             given = subject.inputs(batch)
-            seconds = _timed(clock, settings, [lambda: _forward(subject, given)])
-        return MeasuredStep(*seconds, 0.0, 0.0)
+            (seconds,) = _timed(clock, settings, [lambda: _forward(subject, given)])
+        return MeasuredStep(seconds, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +126,16 @@ class MasterAdamW:
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._weights = list(weights)
         self._masters = [weight.detach().float() for weight in weights]
-        for master in self._masters:
-            master.grad = torch.empty_like(master)
+        self._gradients = [torch.empty_like(master) for master in self._masters]
+        for master, gradient in zip(self._masters, self._gradients, strict=True):
+            master.grad = gradient
         self._adam = torch.optim.AdamW(self._masters, fused=True)
 
     @torch.no_grad()
     def step(self) -> None:
         """Take the gradients over, update the masters, copy them to the weights."""
-        gradients = [master.grad for master in self._masters]
-        torch._foreach_copy_(gradients, [weight.grad for weight in self._weights])
+        given = [weight.grad for weight in self._weights if weight.grad is not None]
+        torch._foreach_copy_(self._gradients, given)
         self._adam.step()
         torch._foreach_copy_(self._weights, self._masters)
 

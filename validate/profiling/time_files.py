@@ -32,7 +32,7 @@ BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are add
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a calibration reads of a header: which model was measured, how, and the memory of a GPU."""
+    """What a calibration reads of a header: which model was measured, how, the memory of a GPU, and the rows written."""
 
     model: str
     height: int
@@ -40,6 +40,7 @@ class Header:
     dtype: str
     source: str
     memory_GiB: float | None  # noqa: N815  the unit's own spelling
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ def time_texts(name: str, components: list[ComponentTimes], header: Mapping[str,
         components: what was measured.
         header: the environment.
     """
-    lines = toml_lines({**header, "backward": BACKWARD})
+    rows = sum(len(part.counted.layers) * len(part.batches) for part in components)
+    lines = toml_lines({**header, "backward": BACKWARD, "rows": rows})
     for component in components:
         for batch in component.batches:
             lines += ["", "[[whole]]", *toml_lines(_whole(component, batch))]
@@ -91,7 +93,8 @@ def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
         raise InputError(f"--output {folder}: {error.strerror}") from error
     finally:
         for draft in drafts.values():
-            draft.unlink(missing_ok=True)
+            if draft.exists():
+                draft.unlink()
         for parent in reversed(made):
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
@@ -114,11 +117,12 @@ def read_header(times: Path) -> Header | None:
         dtype=table.text("dtype"),
         source=table.text("source"),
         memory_GiB=table.positive("memory_GiB") if "memory_GiB" in table else None,
+        rows=table.integer("rows") if "rows" in table else None,
     )
 
 
-def read_times(path: Path, model: Model) -> list[TimeRow]:
-    """Read the times of a model's layers.
+def read_times(path: Path, model: Model, header: Header | None = None) -> list[TimeRow]:
+    """Read the times of a model's layers, as many as a header says.
 
     Raises:
         InputError: the file breaks a rule, or is of other layers than the model's.
@@ -139,6 +143,8 @@ def read_times(path: Path, model: Model) -> list[TimeRow]:
             raise row.fail("index", f"stands twice for {component} at batch {key[2]}")
         times = (row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND)
         rows[key] = TimeRow(*key, *times)
+    if header is not None and header.rows not in (None, len(rows)):
+        raise InputError(f"{path}: has {len(rows)} rows, its header says {header.rows}: it is not whole")
     _check_whole(path, model, rows)
     return list(rows.values())
 

@@ -1,0 +1,290 @@
+"""A device is calibrated to the rates that measured times were made with, and steps are predicted from it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from profiles.costs import BACKWARD_WORK, ComponentCosts
+from profiles.devices import Device, Rates, read_device
+from profiles.errors import InputError
+from profiles.models import load_model
+from profiles.recipes import RECIPES
+from profiles.units import GIB
+from validate.__main__ import main
+from validate.profiling.calibration import calibrate
+from validate.profiling.calibration_report import calibrated_device, device_text, rates_of
+from validate.profiling.gpu import ONE_GPU, REHEARSAL, Programme, report_gpu
+from validate.profiling.steps import MasterAdamW, SamplingStep, TrainingStep, alone, by_rates
+
+MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
+HEADER = 'source = "a test"\nmodel = "{0}"\nheight = {1}\nwidth = {1}\ndtype = "{2}"\nmemory_GiB = 80\n'
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def lines_of(model, device=MADE, noise=lambda: 1.0, batches=(1, 4)):
+    """The times that a device's rates give each layer, as lines of a file."""
+    lines = ["component,index,batch_size,forward_ms,backward_ms"]
+    for component in by_rates(model).components:
+        costs = ComponentCosts(component, device)
+        for batch in batches:
+            for i, pair in enumerate(zip(costs.forward_s(batch), costs.backward_s(batch), strict=True)):
+                cells = [f"{1e3 * seconds * noise():.9f}" for seconds in pair]
+                lines.append(",".join([component.name, str(i), str(batch), *cells]))
+    return lines
+
+
+def write(folder, name, lines, header=None):
+    path = folder / f"{name}.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if header:
+        path.with_suffix(".toml").write_text(header, encoding="utf-8")
+    return path
+
+
+# The fit
+
+
+def test_the_rates_that_made_the_times_come_back(tmp_path):
+    models = [load_model(name) for name in ("sd21", "pixart")]
+    paths = [write(tmp_path, m.name, lines_of(m), HEADER.format(m.name, m.height, m.dtype)) for m in models]
+    found = calibrate("made", models, paths)
+    assert list(rates_of(found).values()) == pytest.approx([90, 150, 120, 1200, 5], rel=1e-5)
+    assert [errors.worst for errors in found.left_out()] == pytest.approx([0, 0], abs=1e-4)
+    device = calibrated_device(found)
+    assert device.memory_bytes == 80 * GIB
+    step = TrainingStep("sd21", 8, 2)
+    made, calibrated = (step.predict_s(by_rates(models[0]), d, "bfloat16") for d in (MADE, device))
+    assert calibrated == pytest.approx(made, rel=1e-4)
+
+
+def test_a_layer_that_was_left_out_is_judged_by_the_others(tmp_path):
+    """Every other layer is made twice as slow: each half fits itself, and misses the other by a factor of two."""
+    model = load_model("sd21")
+    lines = lines_of(model)
+    for number, line in enumerate(lines[1:], start=1):
+        cells = line.split(",")
+        layers = [c.name for c in model.components for _ in c.layers]
+        if (layers.index(cells[0]) + int(cells[1])) % 2:
+            lines[number] = ",".join([*cells[:3], *(f"{2 * float(cell):.9f}" for cell in cells[3:])])
+    found = calibrate("made", [model], [write(tmp_path, "times", lines)])
+    slower, faster = found.left_out()  # fitted to the first, third, ... layer, judged on the slow ones
+    assert slower.together == pytest.approx(-0.5, abs=1e-3)
+    assert faster.together == pytest.approx(1.0, abs=1e-3)
+    assert slower.worst == pytest.approx(0.5, abs=1e-3)
+
+
+def test_noise_of_single_layers_does_not_move_the_sum(tmp_path):
+    """Weighted by one over the measured time or its square, the sum comes out 8 % or more too low."""
+    generator = np.random.default_rng(5)
+    model = load_model("sd21")
+    lines = lines_of(model, noise=lambda: generator.lognormal(sigma=0.4))
+    found = calibrate("made", [model], [write(tmp_path, "times", lines)])
+    predicted = sum(sample.equation.predict(found.fit.seconds) for sample in found.samples)
+    assert predicted == pytest.approx(sum(sample.seconds for sample in found.samples), rel=1e-3)
+    tables = list(found.by_class())
+    assert sum(errors.num_samples for _, _, errors in tables) == len(found.samples)
+    assert {quantity for _, quantity, _ in tables} == {"forward", "backward"}
+
+
+def test_a_backward_counts_as_the_cost_model_counts_it(tmp_path):
+    model = load_model("sd21")
+    found = calibrate("made", [model], [write(tmp_path, "times", lines_of(model, batches=(3,)))])
+    pairs = {}
+    for sample in found.samples:
+        pairs.setdefault((sample.component, sample.layer), {})[sample.quantity] = sample.equation.numerator
+    pair = pairs["unet", 10]
+    work, attention = BACKWARD_WORK["full"]
+    assert pair["backward"] / np.where(pair["forward"], pair["forward"], 1) == pytest.approx(
+        [
+            factor if amount else 0
+            for factor, amount in zip((work, work, attention, work, work), pair["forward"], strict=True)
+        ]
+    )
+    assert "backward" not in pairs["vae_encoder", 0]
+
+
+def test_traffic_counts_in_the_precision_that_was_measured(tmp_path):
+    """U-ViT is counted in single precision: in half precision it moves half the bytes."""
+    model = load_model("uvit-h")
+    lines = lines_of(model)
+    half = calibrate("a", [model], [write(tmp_path, "a", lines, HEADER.format("uvit-h", 256, "bfloat16"))])
+    full = calibrate("b", [model], [write(tmp_path, "b", lines, HEADER.format("uvit-h", 256, "float32"))])
+    assert half.amounts / full.amounts == pytest.approx([1, 1, 1, 0.5, 1])
+    assert rates_of(half)["memory_GB_per_s"] == pytest.approx(rates_of(full)["memory_GB_per_s"] / 2, rel=1e-4)
+
+
+# The device file
+
+
+def test_the_device_file_is_read_back_and_says_what_was_not_measured(tmp_path):
+    model = load_model("sd21")
+    encoder = replace(model, components=model.components[:1])  # a text encoder has no convolutions
+    found = calibrate("made", [encoder], [write(tmp_path, "times", lines_of(encoder))])
+    path = tmp_path / "made.toml"
+    path.write_text(device_text(found), encoding="utf-8")
+    device = read_device(path)
+    assert device.rates is not None
+    assert device.memory_bytes is None
+    assert device.rates.conv_flop_per_s == pytest.approx(device.rates.matmul_flop_per_s)
+    assert 'conv_TFLOP_per_s = "estimate: as matmul' in path.read_text(encoding="utf-8")
+    assert "fitted to every other layer, on the others: " in device.source
+
+
+def test_the_command_writes_the_device_file(tmp_path, capsys):
+    model = load_model("sd21")
+    times = write(tmp_path, "times", lines_of(model))
+    output = tmp_path / "made" / "box.toml"
+    asked = ["calibrate", "--model", "sd21", "--times", str(times), "--device", "box"]
+    assert main([*asked, "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert "matmul_TFLOP_per_s = 150: fitted to measured layers (150 and 150 on either half" in shown
+    assert "left out, half 2: " in shown
+    assert read_device(output).name == "box"
+
+
+@pytest.mark.parametrize(
+    ("edit", "header", "message"),
+    [
+        (lambda lines: lines, HEADER.format("sdxl", 1024, "float16"), "is a profile of sdxl, not of sd21"),
+        (lambda lines: lines, HEADER.format("sd21", 256, "float16"), "was measured at 256x256, but the work"),
+        (lambda lines: lines, HEADER.format("sd21", 512, "int8"), "dtype is 'int8', must be one of"),
+        (lambda lines: lines, "model = 1\n", "model is 1, must be a string"),
+        (lambda lines: lines[:-3], None, "layer 18 of vae_decoder has no row at batch 4"),
+        (lambda lines: [*lines[:-1], lines[-1][:12]], None, "the row has 2 cells, must have 5"),
+        (lambda lines: lines[:1], None, "has no rows"),
+        (
+            lambda lines: [*lines, "unet,99,1,1,1"],
+            None,
+            "index is '99', must be below 46, the layers of sd21's",
+        ),
+        (lambda lines: [*lines, "net,0,1,1,1"], None, "component is 'net', is none of sd21's: text_encoder"),
+        (lambda lines: [*lines, lines[-1]], None, "stands twice for vae_decoder at batch 4"),
+        (
+            lambda lines: lines[:-1],
+            "rows = 214\n" + HEADER.format("sd21", 512, "float16"),
+            "has 213 rows, its header says 214",
+        ),
+        (lambda lines: ["a,b", "1,2"], None, "column component is missing"),
+    ],
+)
+def test_what_is_no_profile_of_the_model_is_one_line(tmp_path, capsys, edit, header, message):
+    times = write(tmp_path, "times", edit(lines_of(load_model("sd21"))), header)
+    output = tmp_path / "box.toml"
+    asked = [
+        "calibrate",
+        "--model",
+        "sd21",
+        "--times",
+        str(times),
+        "--device",
+        "box",
+        "--output",
+        str(output),
+    ]
+    assert main(asked) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"validate: error: {tmp_path}/times")
+    assert message in error
+    assert error.count("\n") == 1
+    assert not output.exists()
+
+
+def test_times_without_a_header_belong_to_the_only_model(tmp_path):
+    models = [load_model(name) for name in ("sd21", "pixart")]
+    path = write(tmp_path, "times", lines_of(models[0]))
+    with pytest.raises(InputError, match="no header beside it says which model it is of: sd21, pixart"):
+        calibrate("made", models, [path])
+
+
+def test_a_few_layers_are_too_few(tmp_path):
+    model = load_model("uvit-h")
+    one = replace(
+        model, components=(replace(model.components[0], layers=model.components[0].layers[:2], skips=()),)
+    )
+    path = write(tmp_path, "times", lines_of(one, batches=(1,)))
+    with pytest.raises(InputError, match="2 layers with 4 times are too few: each half must have 5"):
+        calibrate("made", [one], [path])
+
+
+# Steps
+
+
+def test_a_predicted_training_step_is_the_sum_of_its_parts():
+    model = by_rates(load_model("sd21")).for_task("train")
+    costs = [ComponentCosts(component, MADE) for component in model.components]
+    frozen = sum(cost.forward_s(12).sum() for cost in costs if not cost.component.trainable)
+    (unet,) = [cost for cost in costs if cost.component.trainable]
+    optimizer = unet.component.parameters * RECIPES["mixed"].step_bytes / 1.2e12
+    expected = frozen + 3 * (unet.forward_s(4).sum() + unet.backward_s(4).sum()) + optimizer
+    assert TrainingStep("sd21", 12, 3).predict_s(model, MADE, "bfloat16") == pytest.approx(expected)
+
+
+def test_a_predicted_sampling_step_runs_both_predictions_in_one_batch():
+    model = by_rates(load_model("pixart"))
+    costs = ComponentCosts(model.components[2], MADE)
+    predicted = SamplingStep("pixart", 1024, 1024).predict_s(model, MADE)
+    assert predicted == pytest.approx(costs.forward_s(2).sum())
+    assert SamplingStep("pixart", 2048, 2048).predict_s(model, MADE) > 4 * predicted
+    assert alone(MADE).max_devices == 1
+
+
+def test_a_batch_that_does_not_divide_is_one_line():
+    with pytest.raises(InputError, match="batch 8 does not divide into 3 micro-batches"):
+        TrainingStep("sd21", 8, 3)
+
+
+def test_masters_take_steps_that_half_precision_would_lose():
+    weight = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
+    optimizer = MasterAdamW([weight])
+    for _ in range(8):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()  # of 0.001, less than half of what bfloat16 can tell from one
+    assert weight.detach().float() == pytest.approx(1 - 8 * 0.001, abs=2**-8)
+    assert (weight != 1).all()
+
+
+@pytest.mark.parametrize("programme", [ONE_GPU, REHEARSAL], ids=["gpu", "rehearsal"])
+def test_no_step_is_of_a_size_that_the_rates_were_fitted_to(programme):
+    timed = dict(programme.profiles)
+    training = [step for step in programme.steps if isinstance(step, TrainingStep)]
+    assert all(step.batch // step.micro_batches not in timed[step.model] for step in training)
+    if programme is ONE_GPU:
+        assert len(training) >= 6
+        assert {step.model for step in training} == set(timed)
+
+
+def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
+    steps = (TrainingStep("tiny-uvit", 4, 2), SamplingStep("tiny-uvit", 256, 256))
+    first = Programme("cpu", "float32", (("tiny-uvit", (1,)),), steps[:1], warmup=1, rounds=2)
+    (row,) = report_gpu(tmp_path, first, "box")
+    assert row.measured is not None
+    assert row.measured.step_s > 0
+    assert row.measured.optimizer_s > 0
+    assert row.from_layers_s == pytest.approx(
+        row.measured.step_s, rel=0.6
+    )  # it runs; how well, no test may say
+    assert "from measured layers: mean error" in capsys.readouterr().out
+    again = report_gpu(tmp_path, replace(first, steps=steps), "box")
+    assert again[0].measured.step_s == pytest.approx(row.measured.step_s, abs=1e-7)
+    assert again[1].measured.optimizer_s == 0
+    assert [line for line in capsys.readouterr().err.splitlines() if "measuring" in line] == [
+        "validate: measuring tiny-uvit sampling, 256x256"
+    ]
+    assert read_device(tmp_path / "box.toml").name == "box"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["box.toml", "steps-box.csv", "tiny-uvit"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_the_programme_of_a_gpu_needs_one(tmp_path, capsys):
+    assert main(["gpu", "--output", str(tmp_path / "made")]) == 2
+    assert "validate: error: --device cuda: torch" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
