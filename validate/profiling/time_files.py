@@ -32,7 +32,7 @@ BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are add
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a calibration reads of a header: which model was measured, how, the memory of a GPU, and the rows written."""
+    """What a calibration reads of a header: which model was measured, how, a GPU's memory, and the rows written."""
 
     model: str
     height: int
