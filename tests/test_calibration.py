@@ -16,7 +16,8 @@ from validate.__main__ import main
 from validate.profiling.calibration import calibrate
 from validate.profiling.calibration_report import calibrated_device, device_text, rates_of
 from validate.profiling.gpu import ONE_GPU, REHEARSAL, Programme, report_gpu
-from validate.profiling.steps import MasterAdamW, SamplingStep, TrainingStep, alone, by_rates
+from validate.profiling.optimizers import MasterAdamW
+from validate.profiling.steps import SamplingStep, TrainingStep, alone, by_rates
 
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 HEADER = 'source = "a test"\nmodel = "{0}"\nheight = {1}\nwidth = {1}\ndtype = "{2}"\nmemory_GiB = 80\n'
@@ -120,6 +121,22 @@ def test_traffic_counts_in_the_precision_that_was_measured(tmp_path):
     full = calibrate("b", [model], [write(tmp_path, "b", lines, HEADER.format("uvit-h", 256, "float32"))])
     assert half.amounts / full.amounts == pytest.approx([1, 1, 1, 0.5, 1])
     assert rates_of(half)["memory_GB_per_s"] == pytest.approx(rates_of(full)["memory_GB_per_s"] / 2, rel=1e-4)
+
+
+def test_an_update_of_the_weights_sets_the_memory_rate_where_layers_do_not(tmp_path):
+    """30 bytes per parameter in mixed precision, of a billion parameters, in 20 ms: 1500 GB/s."""
+    model = load_model("sd21")
+    device = replace(MADE, rates=replace(MADE.rates, memory_bytes_per_s=float("inf")))
+    update = '[[optimizer]]\ncomponent = "unet"\nparameters = 1000000000\nrecipe = "mixed"\nms = 20\n'
+    path = write(tmp_path, "times", lines_of(model, device), HEADER.format("sd21", 512, "float16") + update)
+    found = calibrate("made", [model], [path])
+    assert rates_of(found)["memory_GB_per_s"] > 1500  # layers that ask for none pull it up
+    assert [sample.seconds for sample in found.samples if sample.quantity == "optimizer"] == [0.02]
+    assert {sample.quantity for _, half in found.halves for sample in half} == {"forward", "backward"}
+    header = path.with_suffix(".toml")
+    header.write_text(header.read_text(encoding="utf-8").replace("mixed", "gold"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"optimizer\[0\].recipe is 'gold', must be one of mixed"):
+        calibrate("made", [model], [path])
 
 
 # The device file

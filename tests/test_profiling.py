@@ -276,7 +276,10 @@ def test_times_are_added_to_the_folder_of_the_same_layers_alone(tmp_path, capsys
         (["--rounds", "0"], "--rounds is 0, must be at least 1"),
         (["--name", "a/b"], "--name is 'a/b', must be of letters, digits"),
         (["--limit-s", "0.001"], "vae_encoder at 32x32, batch 1"),
-        (["--batch-sizes", "100000000"], "vae_encoder at batch 100000000: weights and gradients 0.0 GiB + "),
+        (
+            ["--batch-sizes", "100000000"],
+            "vae_encoder at batch 100000000: weights and their training 0.0 GiB + ",
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

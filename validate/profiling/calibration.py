@@ -4,7 +4,8 @@ Each time is one linear equation in the seconds per unit of work (``validate.fit
 work takes negative time. The square of a residual counts by one over the time that is expected, so that the sum of all
 layers comes out right: by one over the square of the measured time it would come out low, for what is too long counts
 least. To say what the fit is worth, it is made
-on every other layer and judged on those in between, and the other way round.
+on every other layer and judged on those in between, and the other way round. An update of the weights
+moves memory and nothing else; it is part of every fit.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from profiles.costs import FloatArray
 from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
 from profiles.models import Layer, Model
+from profiles.recipes import RECIPES
 from profiles.sampling_costs import ELEMENT_BYTES
 from profiles.units import GB, TFLOP
 from validate.fit import LATENCY, Equation, Fit, Observation, Work, fit
@@ -29,6 +31,7 @@ CLASSES: Final = tuple(key.split("_")[0] for key in RATE_KEYS)
 """Names of the classes of work: conv, matmul, attention, memory, kernel."""
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
+UPDATE: Final = "optimizer"
 LAUNCHES: Final = 1e6
 LEAST_EXPECTED: Final = 0.1
 """No time counts by less than this share of what was measured, also where the rates expect nothing."""
@@ -48,7 +51,7 @@ class TimedEquation(Equation):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured time of one layer, as an equation."""
+    """One measured time, as an equation: of a layer's pass, or of an optimizer's update, which is no layer's (-1)."""
 
     model: str
     component: str
@@ -113,7 +116,7 @@ class Calibration:
     def by_class(self) -> Iterator[tuple[str, str, Errors]]:
         """Yield the class of work that takes most of a layer's time, the quantity, and the errors of such samples."""
         for name in CLASSES:
-            for quantity in (FORWARD, BACKWARD):
+            for quantity in (FORWARD, BACKWARD, UPDATE):
                 found = [
                     sample
                     for sample in self.samples
@@ -144,7 +147,9 @@ def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> Ca
         header = read_header(path)
         model = model_of(path, header, models)
         samples += samples_of(path, model, header)
-        headers += [header] if header else []
+        if header:
+            samples += updates_of(model, header)
+            headers.append(header)
     return calibrate_samples(device, samples, headers)
 
 
@@ -154,15 +159,19 @@ def calibrate_samples(device: str, samples: Sequence[Sample], headers: Iterable[
     Raises:
         InputError: there are too few layers to leave half of them out.
     """
-    layers = list(dict.fromkeys((sample.model, sample.component, sample.layer) for sample in samples))
-    even = set(layers[::2])
-    parts = [[sample for sample in samples if (_layer(sample) in even) == first] for first in (True, False)]
-    if min(map(len, parts)) < len(RATE_KEYS):
+    updates = [sample for sample in samples if sample.quantity == UPDATE]
+    layers = list(dict.fromkeys(_layer(sample) for sample in samples if sample.quantity != UPDATE))
+    even, odd = (
+        [sample for sample in samples if _layer(sample) in half]
+        for half in (set(layers[::2]), set(layers[1::2]))
+    )
+    if min(len(even), len(odd)) < len(RATE_KEYS):
         raise InputError(
-            f"{len(layers)} layers with {len(samples)} times are too few: each half must have {len(RATE_KEYS)}"
+            f"{len(layers)} layers with {len(even) + len(odd)} times are too few: each half must have {len(RATE_KEYS)}"
         )
-    fits = [fit_samples(device, part) for part in parts]
-    halves = ((fits[0], tuple(parts[1])), (fits[1], tuple(parts[0])))
+    halves = tuple(
+        (fit_samples(device, [*half, *updates]), tuple(other)) for half, other in ((even, odd), (odd, even))
+    )
     return Calibration(device, tuple(headers), tuple(samples), fit_samples(device, samples), halves)
 
 
@@ -190,6 +199,17 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Sample]:
             )
             if seconds > 0 and amounts.any()
         ]
+    return samples
+
+
+def updates_of(model: Model, header: Header) -> list[Sample]:
+    """Return the measured updates of weights, which move memory alone, as the memory recipe counts it."""
+    samples = []
+    for update in header.updates:
+        moved = update.parameters * RECIPES[update.recipe].step_bytes / GB
+        row = TimeRow(update.component, -1, 1, 0.0, 0.0)
+        amounts = np.array([0.0, 0.0, 0.0, moved, 0.0])
+        samples.append(_sample(model, row, UPDATE, update.seconds, amounts))
     return samples
 
 

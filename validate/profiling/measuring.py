@@ -22,6 +22,7 @@ from validate.layering import LayerSpec
 from validate.profiling.boundaries import Boundaries, Limit
 from validate.profiling.building import DTYPES, build, draws, inputs, largest_integer, samples
 from validate.profiling.clocks import WALL, Clock, Mark
+from validate.profiling.optimizers import STATE_BYTES, optimizer_of
 
 Pass = tuple[list[float], list[float]]
 """Seconds of each layer, forward and backward."""
@@ -96,10 +97,16 @@ class BatchTimes:
 
 @dataclass(frozen=True, slots=True)
 class ComponentTimes:
-    """Times of one component, by batch size."""
+    """Times of one component, by batch size; ``optimizer_s`` is what one update of its weights takes."""
 
     counted: ComponentCount
     batches: tuple[BatchTimes, ...]
+    optimizer_s: float | None = None
+
+    @property
+    def trained(self) -> int:
+        """Parameters that the optimizer updates."""
+        return trained_parameters(self.counted)
 
 
 @dataclass(slots=True)
@@ -134,6 +141,11 @@ class Subject:
         self._samples = samples(self.spec, *size)
         self._below = largest_integer(self.module)
 
+    @property
+    def trained(self) -> list[Tensor]:
+        """The parameters that get a gradient."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
     def inputs(self, batch: int) -> list[dict[str, Any]]:
         """Return the inputs of each pass."""
         return [inputs(sample, batch, self._dtype, self._below, self.generator) for sample in self._samples]
@@ -162,23 +174,32 @@ def measure(
         where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
         with out_of_memory(where):
             batches.append(_measure_batch(subject, batch, settings, where))
-    return ComponentTimes(counted, tuple(batches))
+    optimizer_s = None
+    if counted.spec.trainable:
+        with out_of_memory(f"the optimizer of {counted.spec.name}"):
+            optimizer_s = _measure_optimizer(subject, settings)
+    return ComponentTimes(counted, tuple(batches), optimizer_s)
+
+
+def trained_parameters(counted: ComponentCount) -> int:
+    """Return the parameters that get a gradient."""
+    return sum(work.trained for work in counted.work)
 
 
 def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) -> None:
     """Refuse a component that cannot fit.
 
     Raises:
-        InputError: weights, gradients and activations need more than is free.
+        InputError: weights, gradients, optimizer and activations need more than is free.
     """
-    trained = sum(work.parameters for work in counted.work if work.backward == "full")
     largest = max(work.output_bytes for work in counted.work)
     activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
-    weights = (counted.parameters + trained) * DTYPES[dtype].itemsize
+    size, trained = DTYPES[dtype].itemsize, trained_parameters(counted)
+    weights = counted.parameters * size + trained * (size + STATE_BYTES[dtype])
     needed, free = weights + ROOM * batch * activations, clock.free_bytes()
     if needed > free:
         raise InputError(
-            f"{counted.spec.name} at batch {batch}: weights and gradients {weights / GIB:.1f} GiB + activations"
+            f"{counted.spec.name} at batch {batch}: weights and their training {weights / GIB:.1f} GiB + activations"
             f" {ROOM * batch * activations / GIB:.1f} GiB = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free;"
             " choose smaller --batch-sizes, --height and --width, or other --components"
         )
@@ -218,6 +239,21 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings, where: str)
         {name: np.quantile(rounds, QUANTILES, axis=0) for name, rounds in found.layers.items()},
         {name: float(np.median(rounds)) for name, rounds in found.whole.items()},
     )
+
+
+def _measure_optimizer(subject: Subject, settings: Settings) -> float:
+    """Return the median seconds of one update, with the gradients of one pass."""
+    output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
+    torch.autograd.backward([output], [draws(output, subject.generator)])
+    optimizer, clock, rounds = optimizer_of(subject.trained), subject.clock, []
+    for _ in range(settings.warmup + settings.rounds):
+        clock.settle()
+        start = clock.mark()
+        optimizer.step()
+        end = clock.mark()
+        clock.settle()
+        rounds.append(clock.seconds(start, end))
+    return float(np.median(rounds[settings.warmup :]))
 
 
 def _foresee(settings: Settings, round_s: float, where: str) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import Any, Final, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from profiles.clusters import Cluster, load_cluster
 from profiles.devices import Device
@@ -28,9 +27,7 @@ from validate.count import ModelCount
 from validate.profiling.building import draws
 from validate.profiling.clocks import Clock
 from validate.profiling.measuring import Settings, Subject, check_memory, out_of_memory
-
-RECIPES: Final = {"float32": "fp32", "bfloat16": "mixed", "float16": "mixed"}
-"""The memory recipe whose optimizer is measured in each precision."""
+from validate.profiling.optimizers import RECIPES, optimizer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,33 +110,6 @@ class MeasuredStep:
         return self.forward_backward_s + self.frozen_s + self.optimizer_s
 
 
-class Optimizer(Protocol):
-    """What follows the backward passes."""
-
-    def step(self) -> None:
-        """Update the weights."""
-
-
-class MasterAdamW:
-    """AdamW on single-precision masters of half-precision weights, as mixed precision trains."""
-
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        self._weights = list(weights)
-        self._masters = [weight.detach().float() for weight in weights]
-        self._gradients = [torch.empty_like(master) for master in self._masters]
-        for master, gradient in zip(self._masters, self._gradients, strict=True):
-            master.grad = gradient
-        self._adam = torch.optim.AdamW(self._masters, fused=True)
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Take the gradients over, update the masters, copy them to the weights."""
-        given = [weight.grad for weight in self._weights if weight.grad is not None]
-        torch._foreach_copy_(self._gradients, given)
-        self._adam.step()
-        torch._foreach_copy_(self._weights, self._masters)
-
-
 def alone(device: Device) -> Cluster:
     """Return a cluster of one device."""
     return replace(load_cluster("ideal"), name=device.name, device=device, devices_per_node=1)
@@ -156,10 +126,8 @@ def _measure_training(
     frozen = [(subject, subject.inputs(step.batch)) for subject in subjects if not subject.spec.trainable]
     backbones = [subject for subject in subjects if subject.spec.trainable]
     given = [(subject, subject.inputs(step.batch // step.micro_batches)) for subject in backbones]
-    weights = [
-        weight for subject in backbones for weight in subject.module.parameters() if weight.requires_grad
-    ]
-    optimizer = _optimizer(weights)
+    weights = [weight for subject in backbones for weight in subject.trained]
+    optimizer = optimizer_of(weights)
 
     def encode() -> None:
         for subject, sample in frozen:
@@ -174,13 +142,6 @@ def _measure_training(
 
     forward_backward_s, frozen_s, optimizer_s = _timed(clock, settings, [train, encode, optimizer.step])
     return MeasuredStep(forward_backward_s, frozen_s, optimizer_s)
-
-
-def _optimizer(weights: Sequence[Tensor]) -> Optimizer:
-    if weights[0].dtype == torch.float32:
-        adam: Optimizer = torch.optim.AdamW(weights, fused=True)
-        return adam
-    return MasterAdamW(weights)
 
 
 def _forward(subject: Subject, given: Sequence[dict[str, Any]]) -> None:

@@ -16,9 +16,11 @@ from profiles.component_files import TIME_COLUMNS
 from profiles.errors import InputError
 from profiles.files import Table, path_kind, read_rows
 from profiles.models import Model
+from profiles.recipes import RECIPES as MEMORY_RECIPES
 from profiles.units import MILLISECOND
 from validate.profiling.environment import Value, toml_lines
 from validate.profiling.measuring import QUANTILES, QUANTITIES, BatchTimes, ComponentTimes
+from validate.profiling.optimizers import RECIPES
 
 QUANTILE_COLUMNS: Final = (
     "component",
@@ -41,6 +43,17 @@ class Header:
     source: str
     memory_GiB: float | None  # noqa: N815  the unit's own spelling
     rows: int | None = None
+    updates: tuple["Update", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A measured step of the optimizer of one component, by the memory recipe that it follows."""
+
+    component: str
+    parameters: int
+    recipe: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,9 @@ def time_texts(name: str, components: list[ComponentTimes], header: Mapping[str,
     for component in components:
         for batch in component.batches:
             lines += ["", "[[whole]]", *toml_lines(_whole(component, batch))]
+    for component in components:
+        if component.optimizer_s is not None:
+            lines += ["", "[[optimizer]]", *toml_lines(_update(component, str(header["dtype"])))]
     return {
         Path("times") / f"{name}.csv": _csv(TIME_COLUMNS, _time_rows(components)),
         Path("times") / f"{name}.toml": "\n".join(lines) + "\n",
@@ -118,6 +134,16 @@ def read_header(times: Path) -> Header | None:
         source=table.text("source"),
         memory_GiB=table.positive("memory_GiB") if "memory_GiB" in table else None,
         rows=table.integer("rows") if "rows" in table else None,
+        updates=tuple(map(_read_update, table.tables("optimizer"))),
+    )
+
+
+def _read_update(table: Table) -> Update:
+    return Update(
+        table.text("component"),
+        table.integer("parameters", minimum=1),
+        table.choice("recipe", tuple(MEMORY_RECIPES)),
+        table.positive("ms") * MILLISECOND,
     )
 
 
@@ -170,6 +196,16 @@ def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
         found["backward_sum_over_whole"] = round(batch.sum_over_whole("backward_later"), 4)
         found["backward_first_ms"] = _ms(sum(batch.median("backward_first")))
     return found
+
+
+def _update(component: ComponentTimes, dtype: str) -> dict[str, Value]:
+    assert component.optimizer_s is not None
+    return {
+        "component": component.counted.spec.name,
+        "parameters": component.trained,
+        "recipe": RECIPES[dtype],
+        "ms": _ms(component.optimizer_s),
+    }
 
 
 def _time_rows(components: list[ComponentTimes]) -> Iterator[list[str | int | float]]:
