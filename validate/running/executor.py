@@ -1,0 +1,167 @@
+"""The executor: walks one device's list of a plan, as the engine does, but with real kernels and messages."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import distributed as dist
+
+from strategies.network import Network
+from strategies.plan import Op
+from strategies.wiring import Transfer, Wiring
+from validate.running.clock import ALWAYS, Instant, now, sleep_until
+from validate.running.kernels import Kernels
+from validate.running.mailbox import Mailbox
+from validate.running.seats import RankSeat
+from validate.running.stream import CollectiveStream
+
+
+@dataclass(frozen=True, slots=True)
+class OpTimes:
+    """When one op ran: seconds since the iteration began, in wall and in virtual time.
+
+    Attributes:
+        start: after everything it reads was there.
+        written: when what it wrote was ready to be sent.
+        end: when its messages were handed over.
+        early: when it wrote what it writes before it ends, in wall time.
+    """
+
+    start: Instant
+    written: Instant
+    end: Instant
+    early: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class RankIteration:
+    """What one rank recorded of one iteration.
+
+    Attributes:
+        ops: for each op of its list.
+        end: when the last op, collective and kept tensor was done, in both times.
+        cpu_s: CPU time of the whole process.
+    """
+
+    ops: list[OpTimes] = field(default_factory=list)
+    end: Instant = ALWAYS
+    cpu_s: float = 0.0
+
+
+class Executor:
+    """Carries out one device's part of a plan.
+
+    Args:
+        wiring: the plan and its deliveries.
+        seat: which device this rank carries out, for whom.
+        kernels: what its ops do.
+        groups: process groups of the collectives that it takes part in, by number.
+        network: how long messages and collectives take.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        seat: RankSeat,
+        kernels: Kernels,
+        groups: Mapping[int, dist.ProcessGroup],
+        network: Network,
+    ) -> None:
+        self._wiring, self._device, self._kernels = wiring, seat.device, kernels
+        self._ops = wiring.plan.ops[seat.device]
+        self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
+        routes = [network.collective(collective) for collective in wiring.plan.collectives]
+        self._mailbox = Mailbox(wiring, seat.device, seat.peer, kernels.numel, _link_s(network))
+        self._stream = CollectiveStream(
+            wiring, seat.device, groups, [route.fixed_s + route.wire_s for route in routes], kernels.summed
+        )
+
+    def run(self, iteration: int, synchronize: Callable[[], float]) -> RankIteration:
+        """Carry out one iteration.
+
+        Args:
+            iteration: its number.
+            synchronize: returns the moment at which all ranks begin.
+        """
+        self._kernels.begin(iteration)
+        self._mailbox.open()
+        self._zero = synchronize()
+        self._stream.open(Instant(self._zero, 0.0))
+        record = RankIteration()
+        cpu_s = time.process_time()
+        gc.disable()
+        sleep_until(self._zero)
+        try:
+            self._virtual = 0.0
+            for index, op in enumerate(self._ops):
+                record.ops.append(self._carry_out(index, op))
+            record.end = self._finish(record)
+        finally:
+            gc.enable()
+        record.cpu_s = time.process_time() - cpu_s
+        return record
+
+    def _carry_out(self, index: int, op: Op) -> OpTimes:
+        ready = self._await(self._wiring.waits[self._device][index])
+        sleep_until(ready.wall)
+        virtual, cpu_s = max(self._virtual, ready.virtual), time.thread_time()
+        early: list[float] = []
+
+        def here() -> Instant:
+            return Instant(now(), virtual + time.thread_time() - cpu_s)
+
+        def mark(tensor: int) -> None:
+            at = here()
+            early.append(at.wall - self._zero)
+            self._stream.write((tensor,), at)
+
+        start = Instant(now(), virtual)
+        self._kernels.run(index, op, mark)
+        slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.transfers[s] is not None]
+        messages = [(slot, self._kernels.pack(self._tensor_of[slot])) for slot in slots]
+        written = here()
+        for slot, payload in messages:
+            self._mailbox.send(slot, written, payload)
+        self._stream.write(op.writes, written)
+        for slot in self._wiring.receives[self._device].get(index, ()):
+            self._mailbox.post(slot, written)
+        end = here()
+        self._virtual = end.virtual
+        return OpTimes(self._since(start), self._since(written), self._since(end), tuple(early))
+
+    def _since(self, at: Instant) -> Instant:
+        return Instant(at.wall - self._zero, at.virtual)
+
+    def _await(self, slots: tuple[int, ...]) -> Instant:
+        """Wait for deliveries; return when the last one arrives."""
+        latest = ALWAYS
+        for slot in slots:
+            if self._wiring.transfers[slot] is None:
+                arrived = self._stream.arrival(self._tensor_of[slot])
+            else:
+                arrived, payload = self._mailbox.arrival(slot)
+                if payload is not None:
+                    self._kernels.unpack(self._tensor_of[slot], payload)
+            latest = latest.later(arrived)
+        return latest
+
+    def _finish(self, record: RankIteration) -> Instant:
+        """Wait for what must be there at the end; return when that was."""
+        slots = self._wiring.slots
+        kept = tuple(slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots)
+        last = self._await(kept).later(self._stream.close())
+        sleep_until(last.wall)
+        self._mailbox.close()
+        last = self._since(last)
+        return last.later(record.ops[-1].end) if record.ops else last
+
+
+def _link_s(network: Network) -> Callable[[Transfer], float]:
+    """Return what gives the seconds that a message travels."""
+
+    def link_s(transfer: Transfer) -> float:
+        route = network.route(transfer.source, transfer.target)
+        return transfer.size_bytes * route.wire_s_per_byte + route.delay_s
+
+    return link_s

@@ -1,0 +1,79 @@
+"""A job: one plan that ranks carry out several times, and what they recorded."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from profiles.models import Model
+from strategies.network import Network
+from strategies.plan import Plan
+from validate.running.executor import RankIteration
+
+MODES: Final = ("sleep", "replay", "virtual", "wall")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the ranks are to do.
+
+    Attributes:
+        name: for people.
+        mode: one of ``MODES``.
+        plan: the plan.
+        iterations: how often, without those to warm up.
+        warm_up: how often before.
+        model: the model whose layers are built; None where kernels sleep.
+        batch_size: samples of all ranks together.
+        micro_batch: samples of a micro-batch on one rank.
+        extra_forward: whether the iteration runs the extra forward pass.
+        die: rank that stops at the first iteration, as if killed; to show what then happens.
+    """
+
+    name: str
+    mode: str
+    plan: Plan
+    iterations: int = 3
+    warm_up: int = 1
+    model: Model | None = None
+    batch_size: int = 0
+    micro_batch: int = 0
+    extra_forward: bool = False
+    die: int | None = None
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that it takes."""
+        return self.plan.placement.num_gpus
+
+    @property
+    def network(self) -> Network:
+        """How long messages take."""
+        return Network(self.plan.placement)
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration of all ranks.
+
+    Attributes:
+        ranks: what each rank recorded.
+        others_cores: cores that other programs used meanwhile.
+    """
+
+    ranks: tuple[RankIteration, ...]
+    others_cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a job.
+
+    Attributes:
+        name: of the job.
+        iterations: without those to warm up.
+        gradient_error: largest difference of a gradient from that of a single process, over the largest gradient of
+            the layer; None where kernels sleep.
+    """
+
+    name: str
+    iterations: tuple[Iteration, ...] = field(default=())
+    gradient_error: float | None = None

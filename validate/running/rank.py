@@ -1,0 +1,160 @@
+"""One rank: joins the others, carries out its part of every job, and tells rank 0 what it recorded."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+from torch import distributed as dist
+
+from profiles.errors import DiffusimError, InputError
+from strategies.wiring import Wiring, wire
+from validate.running.clock import machine_busy_s, now
+from validate.running.errors import LostRankError
+from validate.running.executor import Executor, RankIteration
+from validate.running.job import Iteration, Job, Outcome
+from validate.running.kernels import Kernels, SleepKernels
+from validate.running.seats import RankSeat, seats
+
+TIMEOUT: Final = timedelta(seconds=20)
+"""A rank that does not answer for so long is lost."""
+HEAD_START_S: Final = 0.01
+"""All ranks have heard of the beginning of an iteration so long before it."""
+_MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
+
+
+def keep_memory() -> None:
+    """Let glibc keep what it once got: page faults make GPipe 16 % slower than 1F1B (measured, two cores)."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**30), (_TOP_PAD, 2**26)):
+            libc.mallopt(option, value)
+
+
+def join(rank: int, num_ranks: int, init_method: str = "env://") -> dict[int, int]:
+    """Join the other ranks; return the process of each.
+
+    Raises:
+        LostRankError: not all of them came.
+    """
+    keep_memory()
+    torch.set_num_threads(1)
+    sys.setswitchinterval(5e-4)  # the communication stream is a thread
+    try:
+        dist.init_process_group(
+            "gloo", init_method=init_method, rank=rank, world_size=num_ranks, timeout=TIMEOUT
+        )
+        pids: list[Any] = [None] * num_ranks
+        dist.all_gather_object(pids, os.getpid())
+    except (RuntimeError, dist.DistError) as error:
+        raise InputError(
+            f"rank {rank}: not all of {num_ranks} ranks came within {TIMEOUT}: {error}"
+        ) from None
+    return dict(enumerate(pids))
+
+
+def carry_out(jobs: Sequence[Job], pids: dict[int, int]) -> list[Outcome]:
+    """Carry out jobs; on rank 0 return what came of them, elsewhere nothing.
+
+    Raises:
+        LostRankError: a rank died on the way; the text names it.
+    """
+    outcomes = []
+    try:
+        for job in jobs:
+            outcomes += _Part(job).run()
+    except (RuntimeError, LostRankError, dist.DistError) as error:
+        raise _name_lost(error, pids) from error
+    return outcomes
+
+
+def _name_lost(error: Exception, pids: dict[int, int]) -> DiffusimError:
+    """Return the error that names the ranks that are dead, or else the one that was waited for."""
+    time.sleep(0.2)  # whoever started them has buried them by then
+    gone = [rank for rank, pid in pids.items() if not _is_alive(pid)]
+    if gone:
+        names = " and ".join(f"rank {rank} (process {pids[rank]})" for rank in gone)
+        return DiffusimError(f"{names} died; rank {dist.get_rank()} stopped")
+    if isinstance(error, LostRankError) and error.rank >= 0:
+        return DiffusimError(f"{error} (process {pids[error.rank]}); rank {dist.get_rank()} stopped")
+    return DiffusimError(f"rank {dist.get_rank()} stopped: {str(error).splitlines()[0]}")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123  a file of the kernel
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class _Part:
+    """What this rank does of one job."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._rank = job, dist.get_rank()
+        if job.num_ranks != dist.get_world_size():
+            raise InputError(f"{job.name} takes {job.num_ranks} ranks, but {dist.get_world_size()} are there")
+        self._wiring = wire(job.plan)
+        self._seat = seats(job.plan.placement)[self._rank]
+        self._kernels = _kernels(job, self._wiring, self._seat)
+        groups = _groups(self._wiring, seats(job.plan.placement), self._rank)
+        self._executor = Executor(self._wiring, self._seat, self._kernels, groups, job.network)
+
+    def run(self) -> list[Outcome]:
+        job, records, others = self._job, [], []
+        for number in range(job.warm_up + job.iterations):
+            if number == 0 and job.die == self._rank:
+                os.kill(os.getpid(), signal.SIGKILL)
+            began_s, busy_s = now(), machine_busy_s()
+            record = self._executor.run(number, self._synchronize)
+            used = torch.tensor(record.cpu_s, dtype=torch.float64)
+            dist.all_reduce(used)
+            others.append(max(0.0, machine_busy_s() - busy_s - used.item()) / (now() - began_s))
+            records.append(record)
+        return self._collect(records[job.warm_up :], others[job.warm_up :])
+
+    def _synchronize(self) -> float:
+        """Return the moment at which all begin."""
+        dist.barrier()
+        begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
+        dist.broadcast(begin, 0)
+        return begin.item()
+
+    def _collect(self, records: list[RankIteration], others: list[float]) -> list[Outcome]:
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, records)
+        error = self._kernels.gradient_error() if not isinstance(self._kernels, SleepKernels) else None
+        if self._rank:
+            return []
+        iterations = [
+            Iteration(tuple(ranks), cores)
+            for ranks, cores in zip(zip(*gathered, strict=True), others, strict=True)
+        ]
+        return [Outcome(self._job.name, tuple(iterations), error)]
+
+
+def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> "SleepKernels | Any":  # noqa: ANN401
+    if job.model is None:
+        return SleepKernels()
+    raise NotImplementedError
+
+
+def _groups(wiring: Wiring, everyone: Sequence[RankSeat], rank: int) -> dict[int, dist.ProcessGroup]:
+    """Make the process groups of all collectives, the same at every rank; return those of one rank."""
+    made: dict[tuple[int, ...], Any] = {}
+    own = {}
+    for number, collective in enumerate(wiring.plan.collectives):
+        members = {seat.members(collective) for seat in everyone if seat.device in collective.devices}
+        for ranks in sorted(members):
+            if ranks not in made:
+                made[ranks] = dist.new_group(list(ranks), timeout=TIMEOUT)
+            if rank in ranks:
+                own[number] = made[ranks]
+    return own

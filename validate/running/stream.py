@@ -1,0 +1,107 @@
+"""The communication stream of one rank: a thread that runs its collectives in the order of the plan.
+
+Every collective is a real all-reduce, of the moments at which its members were ready and of what they sum; its end is
+that of the last member plus the time that the network says.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from strategies.wiring import Wiring
+from validate.running.clock import Instant, sleep_until
+from validate.running.errors import LostRankError
+
+Groups = Mapping[tuple[int, ...], dist.ProcessGroup | None]
+
+
+class CollectiveStream:
+    """Runs the collectives of one device during one iteration.
+
+    Args:
+        wiring: the plan with its deliveries.
+        device: the device.
+        groups: the process group of each collective that the device takes part in, by number.
+        costs_s: seconds of each collective.
+        summed: gives the tensors that a collective sums, in place; none where it stands for moments alone.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        device: int,
+        groups: Mapping[int, dist.ProcessGroup],
+        costs_s: Sequence[float],
+        summed: Callable[[int], list[Tensor]],
+    ) -> None:
+        self._plan, self._device = wiring.plan, device
+        self._groups, self._costs_s, self._summed = groups, costs_s, summed
+        self._own = {
+            number: [t for t in collective.reads if wiring.writers[t][0] == device]
+            for number, collective in enumerate(self._plan.collectives)
+            if device in collective.devices
+        }
+
+    def open(self, start: Instant) -> None:
+        """Begin an iteration."""
+        self._written: dict[int, Instant] = {}
+        self._done: dict[int, Instant] = {}
+        self.last = self._begin = start
+        self._error: Exception | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if self._own:
+            self._thread.start()
+
+    def write(self, tensors: Iterable[int], at: Instant) -> None:
+        """Note that tensors were written at a moment."""
+        if self._own:
+            with self._changed:
+                self._written.update(dict.fromkeys(tensors, at))
+                self._changed.notify_all()
+
+    def arrival(self, tensor: int) -> Instant:
+        """Wait for what a collective writes; return when it is there."""
+        with self._changed:
+            self._changed.wait_for(lambda: tensor in self._done or self._error is not None)
+        if self._error is not None:
+            raise self._error
+        return self._done[tensor]
+
+    def close(self) -> Instant:
+        """Wait for all collectives; return when the last one was done."""
+        if self._own:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.last
+
+    def _run(self) -> None:
+        for number in self._own:
+            with self._changed:
+                self._changed.wait_for(lambda n=number: all(t in self._written for t in self._own[n]))  # type: ignore[misc]
+            try:
+                self._carry_out(number)
+            except RuntimeError as error:
+                with self._changed:
+                    self._error = LostRankError(-1, str(error))
+                    self._changed.notify_all()
+                return
+
+    def _carry_out(self, number: int) -> None:
+        ready = self.last
+        for tensor in self._own[number]:
+            ready = ready.later(self._written[tensor])
+        group = self._groups[number]
+        latest = torch.tensor(ready, dtype=torch.float64)
+        dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
+        for summed in self._summed(number):
+            dist.all_reduce(summed, group=group)
+        self.last = Instant(*latest.tolist()).after(self._costs_s[number])
+        sleep_until(self.last.wall)
+        with self._changed:
+            self._done.update(dict.fromkeys(self._plan.collectives[number].writes, self.last))
+            self._changed.notify_all()
