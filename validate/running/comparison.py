@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from statistics import mean, median
 
 from sim.engine import simulate
 from sim.metrics import idle_s
 from strategies.plan import Op, Plan
-from validate.running.clock import QUIET_CORES
-from validate.running.executor import OpTimes, RankIteration
+from validate.running.clock import LATE_SHARE, QUIET_CORES
+from validate.running.executor import OpTimes
 from validate.running.job import Iteration, Job, Outcome
 
 
@@ -21,6 +22,12 @@ class Pair:
     measured_bubble_ratio: float
     simulated_bubble_ratio: float
     others_cores: float = 0.0
+    late_share: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine let ops start too late."""
+        return self.late_share > LATE_SHARE
 
     @property
     def error(self) -> float:
@@ -43,18 +50,26 @@ class Comparison:
     gradient_error: float | None
 
     @property
+    def counted(self) -> list[Pair]:
+        """The iterations that were not disturbed; virtual time never is, of wall time the quiet guard decides."""
+        every = self.mode in ("virtual", "wall")
+        return [pair for pair in self.pairs if every or not pair.disturbed]
+
+    @property
     def error(self) -> float:
-        """Median over iterations of the absolute error of the iteration time."""
-        return median(abs(pair.error) for pair in self.pairs)
+        """Median over iterations of the absolute error of the iteration time; NaN where none counts."""
+        return median([abs(pair.error) for pair in self.counted] or [nan])
 
     @property
     def bubble_error(self) -> float:
-        """Median over iterations of the absolute error of the bubble ratio."""
-        return median(abs(pair.bubble_error) for pair in self.pairs)
+        """Median over iterations of the absolute error of the bubble ratio; NaN where none counts."""
+        return median([abs(pair.bubble_error) for pair in self.counted] or [nan])
 
     @property
     def invalid(self) -> str | None:
-        """Why the result says nothing: a wall time beside other programs; None where it does."""
+        """Why the result says nothing; None where it does."""
+        if not self.counted:
+            return f"in all {len(self.pairs)} iterations ops started late by more than {LATE_SHARE:.0%} of it"
         cores = max(pair.others_cores for pair in self.pairs)
         if self.mode != "wall" or cores <= QUIET_CORES:
             return None
@@ -93,6 +108,7 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool) -> Pair:
         1 - busy_s / measured_s,
         idle_s(trace) / trace.end_s,
         iteration.others_cores,
+        iteration.late_share,
     )
 
 
@@ -123,8 +139,3 @@ def _timed(op: Op, times: Sequence[Sequence[OpTimes]], *, virtual: bool) -> Op:
         ]
     early += [(written_s, tensor) for tensor in op.writes]
     return replace(op, duration_s=duration_s, writes=(), early=tuple(early))
-
-
-def measured_s(ranks: Sequence[RankIteration]) -> float:
-    """Return the wall time of an iteration."""
-    return max(rank.end.wall for rank in ranks)

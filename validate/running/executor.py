@@ -25,12 +25,14 @@ class OpTimes:
         start: after everything it reads was there.
         written: when what it wrote was ready to be sent.
         end: when its messages were handed over.
+        late_s: how long after that the machine let it start, in wall time.
         early: when it wrote what it writes before it ends, in wall time.
     """
 
     start: Instant
     written: Instant
     end: Instant
+    late_s: float = 0.0
     early: tuple[float, ...] = ()
 
 
@@ -47,6 +49,11 @@ class RankIteration:
     ops: list[OpTimes] = field(default_factory=list)
     end: Instant = ALWAYS
     cpu_s: float = 0.0
+
+    @property
+    def late_s(self) -> float:
+        """Seconds by which the machine let its ops start late, in all."""
+        return sum(op.late_s for op in self.ops)
 
 
 class Executor:
@@ -93,7 +100,7 @@ class Executor:
         gc.disable()
         sleep_until(self._zero)
         try:
-            self._virtual = 0.0
+            self._ended, self._virtual = self._zero, 0.0
             for index, op in enumerate(self._ops):
                 record.ops.append(self._carry_out(index, op))
             record.end = self._finish(record)
@@ -117,6 +124,7 @@ class Executor:
             self._stream.write((tensor,), at)
 
         start = Instant(now(), virtual)
+        late_s = start.wall - max(ready.wall, self._ended)
         self._kernels.run(index, op, mark)
         slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.transfers[s] is not None]
         messages = [(slot, self._kernels.pack(self._tensor_of[slot])) for slot in slots]
@@ -127,8 +135,8 @@ class Executor:
         for slot in self._wiring.receives[self._device].get(index, ()):
             self._mailbox.post(slot, written)
         end = here()
-        self._virtual = end.virtual
-        return OpTimes(self._since(start), self._since(written), self._since(end), tuple(early))
+        self._ended, self._virtual = end
+        return OpTimes(self._since(start), self._since(written), self._since(end), late_s, tuple(early))
 
     def _since(self, at: Instant) -> Instant:
         return Instant(at.wall - self._zero, at.virtual)

@@ -7,8 +7,11 @@ from profiles.models import Model
 from strategies.network import Network
 from strategies.plan import Plan
 from validate.running.executor import RankIteration
+from validate.running.samples import FrozenSamples
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
+ATTEMPTS: Final = 5
+"""So many times the iterations asked for are run, until as many were not disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +22,12 @@ class Job:
         name: for people.
         mode: one of ``MODES``.
         plan: the plan.
-        iterations: how often, without those to warm up.
+        iterations: how often, without those to warm up and those that were disturbed.
         warm_up: how often before.
         model: the model whose layers are built; None where kernels sleep.
         batch_size: samples of all ranks together.
         micro_batch: samples of a micro-batch on one rank.
+        samples: which samples its frozen work takes.
         extra_forward: whether the iteration runs the extra forward pass.
         die: rank that stops at the first iteration, as if killed; to show what then happens.
     """
@@ -36,6 +40,7 @@ class Job:
     model: Model | None = None
     batch_size: int = 0
     micro_batch: int = 0
+    samples: FrozenSamples | None = None
     extra_forward: bool = False
     die: int | None = None
 
@@ -61,6 +66,11 @@ class Iteration:
 
     ranks: tuple[RankIteration, ...]
     others_cores: float
+
+    @property
+    def late_share(self) -> float:
+        """The share of the iteration by which the ops of the rank most disturbed started late."""
+        return max(rank.late_s for rank in self.ranks) / max(rank.end.wall for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,13 @@ from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
 from strategies.wiring import Wiring, wire
-from validate.running.clock import machine_busy_s, now
+from validate.running.clock import LATE_SHARE, machine_busy_s, now
 from validate.running.errors import LostRankError
 from validate.running.executor import Executor, RankIteration
-from validate.running.job import Iteration, Job, Outcome
-from validate.running.kernels import Kernels, SleepKernels
+from validate.running.job import ATTEMPTS, Iteration, Job, Outcome
+from validate.running.kernels import SleepKernels
+from validate.running.modules import ModuleKernels
+from validate.running.samples import FrozenSamples
 from validate.running.seats import RankSeat, seats
 
 TIMEOUT: Final = timedelta(seconds=20)
@@ -108,17 +110,30 @@ class _Part:
         self._executor = Executor(self._wiring, self._seat, self._kernels, groups, job.network)
 
     def run(self) -> list[Outcome]:
-        job, records, others = self._job, [], []
-        for number in range(job.warm_up + job.iterations):
-            if number == 0 and job.die == self._rank:
-                os.kill(os.getpid(), signal.SIGKILL)
+        """Carry out iterations until enough were not disturbed; return on rank 0 what came of them."""
+        job, records, others, good = self._job, [], [], 0
+        if job.die == self._rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for number in range(job.warm_up + ATTEMPTS * job.iterations):
             began_s, busy_s = now(), machine_busy_s()
             record = self._executor.run(number, self._synchronize)
             used = torch.tensor(record.cpu_s, dtype=torch.float64)
             dist.all_reduce(used)
+            if number < job.warm_up:
+                continue
             others.append(max(0.0, machine_busy_s() - busy_s - used.item()) / (now() - began_s))
             records.append(record)
-        return self._collect(records[job.warm_up :], others[job.warm_up :])
+            good += self._is_good(record)
+            if good == job.iterations:
+                break
+        return self._collect(records, others)
+
+    def _is_good(self, record: RankIteration) -> bool:
+        """Whether an iteration was not disturbed; virtual time never is, of wall time the quiet guard decides."""
+        latest = torch.tensor([record.late_s, record.end.wall], dtype=torch.float64)
+        dist.all_reduce(latest, dist.ReduceOp.MAX)
+        late_s, end_s = latest.tolist()
+        return self._job.mode in ("virtual", "wall") or late_s <= LATE_SHARE * end_s
 
     def _synchronize(self) -> float:
         """Return the moment at which all begin."""
@@ -130,7 +145,7 @@ class _Part:
     def _collect(self, records: list[RankIteration], others: list[float]) -> list[Outcome]:
         gathered: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, records)
-        error = self._kernels.gradient_error() if not isinstance(self._kernels, SleepKernels) else None
+        error = self._kernels.gradient_error() if isinstance(self._kernels, ModuleKernels) else None
         if self._rank:
             return []
         iterations = [
@@ -140,10 +155,10 @@ class _Part:
         return [Outcome(self._job.name, tuple(iterations), error)]
 
 
-def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> "SleepKernels | Any":  # noqa: ANN401
+def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> SleepKernels | ModuleKernels:
     if job.model is None:
         return SleepKernels()
-    raise NotImplementedError
+    return ModuleKernels(job, wiring, seat, job.samples or FrozenSamples({}, {}))
 
 
 def _groups(wiring: Wiring, everyone: Sequence[RankSeat], rank: int) -> dict[int, dist.ProcessGroup]:

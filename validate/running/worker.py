@@ -1,4 +1,4 @@
-"""The process of one rank that ``validate.running.spawn`` starts: ``python -m validate.running.worker RANK RANKS FOLDER``."""
+"""The process of one rank: ``python -m validate.running.worker RANK RANKS FOLDER``, as ``spawn`` starts it."""
 
 import pickle
 import sys

@@ -1,0 +1,176 @@
+"""Blocks: a small real model with the structure of a model folder, one torch module for each of its layers.
+
+What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each layer
+the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every layer hands
+on tokens of one width, so that any layer can be a cut. Numbers are float64, so that gradients can be compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from profiles.models import Component, Layer, Model
+
+SIDE: Final = 8
+"""Tokens are an image of so many rows and columns."""
+WIDTH: Final = 32
+"""Numbers per token."""
+TOKENS: Final = SIDE * SIDE
+NUMEL: Final = TOKENS * WIDTH
+"""Numbers of the hidden state of a sample."""
+HIDDEN: Final = 512
+"""Channels inside a layer whose work is the mean of its component."""
+LEARNING_RATE: Final = 1e-3
+
+
+class Convolutions(nn.Module):
+    """Two 3 x 3 convolutions with an activation between them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(WIDTH, channels // 4, 3, padding=1)
+        self.second = nn.Conv2d(channels // 4, WIDTH, 3, padding=1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Take and return tokens, (samples, tokens, width)."""
+        image = hidden.transpose(1, 2).reshape(-1, WIDTH, SIDE, SIDE)
+        image = self.second(nn.functional.silu(self.first(image)))
+        return image.flatten(2).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two matrices with an activation between them, after self-attention where there is some."""
+
+    def __init__(self, channels: int, *, attention: bool) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 3 * WIDTH) if attention else None
+        self.first = nn.Linear(WIDTH, channels)
+        self.second = nn.Linear(channels, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Take and return tokens, (samples, tokens, width)."""
+        if self.project is not None:
+            query, key, value = self.project(hidden).chunk(3, dim=-1)
+            hidden = hidden + nn.functional.scaled_dot_product_attention(query, key, value)
+        return self.second(nn.functional.gelu(self.first(hidden)))
+
+
+class ChainLayer(nn.Module):
+    """One layer: what arrives by skips and what is read from frozen components is added, then it does its work."""
+
+    def __init__(self, work: nn.Module, skips: int, sources: Sequence[int]) -> None:
+        super().__init__()
+        self.sources = tuple(sources)
+        self.fuse = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(skips))
+        self.read = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in sources)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.work = work
+
+    def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
+        """Return the hidden state after the layer.
+
+        Args:
+            hidden: (samples, tokens, width).
+            skips: what the skips that end here carry, in the order of the component.
+            context: the output of each frozen component for these samples.
+        """
+        for fuse, skip in zip(self.fuse, skips, strict=True):
+            hidden = hidden + fuse(skip)
+        for read, source in zip(self.read, self.sources, strict=True):
+            hidden = hidden + read(context[source])
+        result: Tensor = hidden + self.work(self.norm(hidden))
+        return result
+
+
+def build_layer(model: Model, component: int, layer: int) -> ChainLayer:
+    """Return one layer; the same in every process."""
+    of = model.components[component]
+    generator_state = torch.get_rng_state()
+    torch.manual_seed(1 + 1000 * component + layer)
+    sources = [s for s in model.inputs_of(component) if layer in _readers(model, component, s)]
+    skips = sum(skip.target == layer for skip in of.skips)
+    built = ChainLayer(_work(of, layer), skips, sources).double()
+    torch.set_rng_state(generator_state)
+    return built.requires_grad_(of.trainable and of.layers[layer].backward == "full")
+
+
+def _readers(model: Model, component: int, source: int) -> set[int]:
+    """Return the layers of a component that read the output of a frozen one."""
+    if source not in model.frozen:
+        return set()
+    if component in model.frozen:
+        return {0}
+    return {layer for layer, _ in model.reads_of(component, source)}
+
+
+def _work(component: Component, layer: int) -> nn.Module:
+    of = component.layers[layer]
+    works = [_flop(other) for other in component.layers]
+    mean = sum(works) / len(works)
+    channels = 4 * round(HIDDEN / 4 * min(3.0, max(0.25, _flop(of) / mean if mean else 1.0)))
+    if of.conv_flop > 0.5 * _flop(of):
+        return Convolutions(channels)
+    return FeedForward(channels, attention=of.attention_flop > 0)
+
+
+def _flop(layer: Layer) -> float:
+    return layer.conv_flop + layer.matmul_flop + layer.attention_flop
+
+
+def batch_of(iteration: int, component: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of one component in one iteration; the same in every process."""
+    generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
+    shape = (2, samples, TOKENS, WIDTH)
+    inputs, targets = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return inputs, targets
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers of a model that lie on one rank."""
+
+    model: Model
+    built: dict[tuple[int, int], ChainLayer]
+
+    def get(self, component: int, layer: int) -> ChainLayer:
+        """Return a layer, built when it is first asked for."""
+        key = (component, layer)
+        if key not in self.built:
+            self.built[key] = build_layer(self.model, *key)
+        return self.built[key]
+
+    def run(
+        self,
+        component: int,
+        layers: range,
+        hidden: Tensor,
+        skips: dict[tuple[int, int], Tensor],
+        context: Mapping[int, Tensor],
+    ) -> Tensor:
+        """Return the hidden state after some layers; skips that end there are taken, those that start there added."""
+        of = self.model.components[component]
+        for layer in layers:
+            ending = [skips[skip.source, skip.target] for skip in of.skips if skip.target == layer]
+            hidden = self.get(component, layer)(hidden, ending, context)
+            skips.update({(s.source, s.target): hidden for s in of.skips if s.source == layer})
+        return hidden
+
+    def step(self, component: int, layers: range) -> None:
+        """Step the optimizer: plain gradient descent."""
+        with torch.no_grad():
+            for layer in layers:
+                for parameter in self.get(component, layer).parameters():
+                    if parameter.grad is not None:
+                        parameter -= LEARNING_RATE * parameter.grad
+
+    def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
+        """Return the trained parameters of some layers, in order."""
+        return [
+            parameter
+            for layer in layers
+            for parameter in self.get(component, layer).parameters()
+            if parameter.requires_grad
+        ]

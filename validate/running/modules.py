@@ -1,0 +1,217 @@
+"""Modules: kernels that train a small real model, stage by stage, as the plan says.
+
+What crosses a cut is the hidden state with every live skip, or, where the plan keeps skips local, the hidden state
+alone and each skip from the stage that makes it to the stage that takes it. Frozen outputs that nobody delivered are
+not a number, and so is every gradient that comes of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from profiles.errors import InputError
+from strategies.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    OPTIMIZER,
+    FrozenAction,
+    StageAction,
+)
+from strategies.plan import Op
+from strategies.wiring import Wiring
+from validate.running.blocks import NUMEL, TOKENS, WIDTH, Layers, batch_of
+from validate.running.crossing import Crossing
+from validate.running.job import Job
+from validate.running.kernels import Mark
+from validate.running.passes import Batch, Passes, Values
+from validate.running.reference import Gradients, frozen_outputs, relative_error, single_process_gradients
+from validate.running.samples import FrozenSamples
+from validate.running.seats import RankSeat
+
+SLEEPING_ONLY: Final = ("reduce_scatter", "all_gather")
+
+
+class ModuleKernels:
+    """Carries out the ops of one device on real layers.
+
+    Args:
+        job: what is run.
+        wiring: its plan.
+        seat: which device, in which group.
+        samples: which samples frozen ops take.
+
+    Raises:
+        InputError: the plan divides weights or micro-batches among ranks.
+    """
+
+    def __init__(self, job: Job, wiring: Wiring, seat: RankSeat, samples: FrozenSamples) -> None:
+        assert job.model is not None
+        self._job, self._plan, self._device, self._samples = job, wiring.plan, seat.device, samples
+        _check(job)
+        model, stages = job.model, self._plan.stages
+        self._ranges = {
+            number: (stage.component, range(stage.first_layer, stage.last_layer + 1))
+            for number, stage in enumerate(stages)
+            if stage.position == seat.device
+        }
+        self._layers, self._crossing = Layers(model, {}), Crossing(model, self._plan)
+        self._passes = Passes(self._layers, self._crossing, self._ranges)
+        self._group_batch = job.batch_size // seat.placement.num_groups
+        self._own = slice(seat.group * self._group_batch, (seat.group + 1) * self._group_batch)
+        self._flat = {stage: self._flatten_gradients(stage) for stage in self._ranges}
+        self._last = {c: len(model.components[c].layers) - 1 for c in model.frozen}
+        self._buffers: dict[tuple[int, int], Tensor] = {}
+        self._runs = 0
+
+    def _flatten_gradients(self, stage: int) -> Tensor:
+        """Let the gradients of a stage lie in one piece, so that one all-reduce sums them."""
+        parameters = self._layers.parameters(*self._ranges[stage])
+        flat = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
+        start = 0
+        for parameter in parameters:
+            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+        return flat
+
+    def begin(self, iteration: int) -> None:
+        """Load the batch; what the last iteration prepared for this one becomes its context."""
+        model, ahead = self._layers.model, self._plan.cross_iteration
+        prepared = {c: self._buffers[c, last] for c, last in self._last.items() if self._buffers}
+        if ahead and not prepared:
+            everyone = frozen_outputs(self._layers, iteration, self._job.batch_size)
+            prepared = {c: values[self._own] for c, values in everyone.items()}
+        self._buffers = {
+            (c, layer): torch.full((self._group_batch, TOKENS, WIDTH), torch.nan, dtype=torch.float64)
+            for c, last in self._last.items()
+            for layer in range(last + 1)
+        }
+        self._context = prepared if ahead else {c: self._buffers[c, last] for c, last in self._last.items()}
+        self._inputs = {c: self._load(iteration + ahead, c)[0] for c in model.frozen}
+        self._batch = {c: self._load(iteration, c) for c in model.backbones}
+        self._values: dict[int, list[Tensor]] = {}
+        for flat in self._flat.values():
+            flat.zero_()
+        self._runs = iteration + 1
+
+    def _load(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = batch_of(iteration, component, self._job.batch_size)
+        return inputs[self._own], targets[self._own]
+
+    def run(self, index: int, op: Op, mark: Mark) -> None:
+        """Carry out an op; gradient buckets are all ready at its end."""
+        if isinstance(op.action, FrozenAction):
+            self._run_frozen(index, op.action)
+        else:
+            assert isinstance(op.action, StageAction)
+            self._run_stage(op.action, op)
+        for _, tensor in op.early:
+            mark(tensor)
+
+    def _run_frozen(self, index: int, action: FrozenAction) -> None:
+        component, layer, _ = action
+        rows = torch.cat([torch.arange(*span) for span in self._samples.ops[self._device, index]])
+        source = self._buffers[component, layer - 1] if layer else self._inputs[component]
+        needed = () if layer else self._layers.model.inputs_of(component)
+        context = {c: self._buffers[c, self._last[c]][rows] for c in needed if c in self._last}
+        with torch.no_grad():
+            result = self._layers.run(component, range(layer, layer + 1), source[rows], {}, context)
+        self._buffers[component, layer][rows] = result
+
+    def _run_stage(self, action: StageAction, op: Op) -> None:
+        read = {self._plan.tensors[t][:2]: self._values[t] for t in op.reads if t in self._values}
+        written: Values = {}
+        if action.kind == OPTIMIZER:
+            self._layers.step(*self._ranges[action.stage])
+        elif action.kind == BACKWARD:
+            written = self._passes.backward(action, read)
+        elif action.kind == BACKWARD_INPUT:
+            written = self._passes.backward_input(action, read)
+        elif action.kind == BACKWARD_WEIGHT:
+            self._passes.backward_weight(action)
+        else:
+            written = self._passes.forward(action, read, self._micro_batch(action))
+        for tensor in op.writes:
+            name = self._plan.tensors[tensor][:2]
+            if name in written:
+                self._values[tensor] = written[name]
+
+    def _micro_batch(self, action: StageAction) -> Batch:
+        component, _ = self._ranges[action.stage]
+        size = self._job.micro_batch
+        rows = slice(action.micro_batch * size, (action.micro_batch + 1) * size)
+        inputs, targets = self._batch[component]
+        context = {c: values[rows] for c, values in self._context.items()}
+        return Batch(inputs[rows], targets[rows], context, self._job.batch_size)
+
+    def numel(self, tensor: int) -> int:
+        """Return how many numbers a tensor's message holds."""
+        if tensor in self._samples.tensors:
+            first, end = self._samples.tensors[tensor]
+            return (end - first) * NUMEL
+        return self._crossing.count(self._plan.tensors[tensor]) * self._job.micro_batch * NUMEL
+
+    def pack(self, tensor: int) -> Sequence[Tensor]:
+        """Return what a tensor's message holds."""
+        if tensor in self._samples.tensors:
+            _, component, layer, _ = self._plan.tensors[tensor]
+            return (self._buffers[component, layer][slice(*self._samples.tensors[tensor])],)
+        return self._values[tensor]
+
+    def unpack(self, tensor: int, payload: Tensor) -> None:
+        """Take what a tensor's message held."""
+        pieces = payload.view(-1, TOKENS, WIDTH)
+        if tensor in self._samples.tensors:
+            _, component, layer, _ = self._plan.tensors[tensor]
+            self._buffers[component, layer][slice(*self._samples.tensors[tensor])] = pieces
+        else:
+            self._values[tensor] = list(pieces.split(self._job.micro_batch))
+
+    def summed(self, collective: int) -> list[Tensor]:
+        """Return the gradients of a stage once the last of its buckets is summed."""
+        reads = {self._plan.tensors[t][1:3] for t in self._plan.collectives[collective].reads}
+        buckets = [
+            {self._plan.tensors[t][1:3] for t in c.reads} for c in self._plan.collectives[collective + 1 :]
+        ]
+        return [
+            self._flat[stage]
+            for stage, _ in reads
+            if stage in self._flat and not any(stage == other for bucket in buckets for other, _ in bucket)
+        ]
+
+    def gradient_error(self) -> float:
+        """Return on rank 0 how far the gradients of all ranks are from those of a single process."""
+        own: Gradients = {}
+        for component, layers in self._ranges.values():
+            for layer in layers:
+                parameters = self._layers.parameters(component, range(layer, layer + 1))
+                own[component, layer] = [p.grad for p in parameters if p.grad is not None]
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, own)
+        if dist.get_rank():
+            return 0.0
+        assert self._job.model is not None
+        expected = single_process_gradients(
+            self._job.model, self._runs, self._job.batch_size, extra_forward=self._job.extra_forward
+        )
+        errors = [relative_error(found, {key: expected[key] for key in found}) for found in gathered]
+        return float("inf") if set().union(*gathered) != set(expected) else max(errors)
+
+
+def _check(job: Job) -> None:
+    """Refuse plans that real layers cannot carry out.
+
+    Raises:
+        InputError: weights or micro-batches are divided among ranks.
+    """
+    divided = {collective.operation for collective in job.plan.collectives}.intersection(SLEEPING_ONLY)
+    if divided:
+        raise InputError(f"{job.name} divides weights among ranks, which only --mode sleep carries out")
+    if job.plan.placement.replicas > 1:
+        raise InputError(
+            f"{job.name} has {job.plan.placement.replicas} replicas of a position, which only --mode sleep carries"
+            " out: give --group-size the pipeline degree"
+        )

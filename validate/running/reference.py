@@ -1,0 +1,66 @@
+"""The reference: one process trains the same small model, and says what the gradients must be."""
+
+import torch
+from torch import Tensor
+
+from profiles.models import Model
+from validate.running.blocks import Layers, batch_of
+
+Gradients = dict[tuple[int, int], list[Tensor]]
+"""For each (component, layer) the gradients of its trained parameters."""
+
+
+def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int, Tensor]:
+    """Return the outputs of all frozen components for the batch of one iteration."""
+    model = layers.model
+    outputs: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for component in model.frozen:
+            hidden, _ = batch_of(iteration, component, batch_size)
+            every = range(len(model.components[component].layers))
+            outputs[component] = layers.run(component, every, hidden, {}, outputs)
+    return outputs
+
+
+def single_process_gradients(
+    model: Model, iterations: int, batch_size: int, *, extra_forward: bool
+) -> Gradients:
+    """Return the gradients of the last of some iterations on one process, with the whole batch at once."""
+    layers = Layers(model, {})
+    gradients: Gradients = {}
+    for iteration in range(iterations):
+        context = frozen_outputs(layers, iteration, batch_size)
+        for component in model.backbones:
+            every = range(len(model.components[component].layers))
+            parameters = layers.parameters(component, every)
+            for parameter in parameters:
+                parameter.grad = None
+            inputs, targets = batch_of(iteration, component, batch_size)
+            if extra_forward:
+                with torch.no_grad():
+                    fed_back = layers.run(component, every, inputs, {}, context)
+                inputs = inputs + fed_back
+            output = layers.run(component, every, inputs, {}, context)
+            (output - targets).square().mean().backward()  # type: ignore[no-untyped-call]
+            layers.step(component, every)
+    for component in model.backbones:
+        for layer in range(len(model.components[component].layers)):
+            parameters = layers.parameters(component, range(layer, layer + 1))
+            gradients[component, layer] = [p.grad for p in parameters if p.grad is not None]
+    return gradients
+
+
+def relative_error(found: Gradients, expected: Gradients) -> float:
+    """Return the largest difference of a gradient over the largest gradient of its layer; infinite if one is missing."""
+    worst = 0.0
+    for key, wanted in expected.items():
+        own = found.get(key, [])
+        if len(own) != len(wanted):
+            return float("inf")
+        scale = max((float(w.abs().max()) for w in wanted), default=0.0)
+        for a, b in zip(own, wanted, strict=True):
+            difference = float((a - b).abs().max())
+            if not difference <= 1e300:
+                return float("inf")
+            worst = max(worst, difference / scale if scale else difference)
+    return worst

@@ -1,0 +1,95 @@
+"""Samples: which samples of the batch each frozen op takes and each frozen tensor holds.
+
+A plan says how many; which they are follows from the order in which they are laid out, so it is laid out once more.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from strategies.actions import FORWARD, FrozenAction, StageAction
+from strategies.filling import FilledLayer
+from strategies.frozen import FrozenWork
+from strategies.plan import Plan, Tensor
+from strategies.scenario import Scenario
+
+Span = tuple[int, int]
+"""First and end of a range of samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSamples:
+    """Where the samples of frozen work are.
+
+    Attributes:
+        ops: for each (device, index of the op) the ranges that it takes.
+        tensors: for each frozen tensor the range that it holds.
+    """
+
+    ops: dict[tuple[int, int], tuple[Span, ...]]
+    tensors: dict[int, Span]
+
+
+class _Ledger(FrozenWork):
+    """Lays frozen work out as the plan did, and writes down the samples."""
+
+    def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: list[Tensor]) -> None:
+        super().__init__(scenario, batch_size, replicas, tensors)
+        self.taken: dict[int, list[tuple[Span, ...]]] = {}
+        self.spans: list[Span] = []
+
+    def _add_op(self, filled: FilledLayer, position: int, segments: list[Any]) -> None:
+        spans = tuple((segment.start, segment.stop) for segment in segments)
+        self.taken.setdefault(position, []).append(spans)
+        super()._add_op(filled, position, segments)
+
+    def _new_tensor(
+        self, segment: Any,  # noqa: ANN401  private there
+        component: int, layer: int, bytes_per_sample: float,
+    ) -> int | None:  # fmt: skip
+        tensor = super()._new_tensor(segment, component, layer, bytes_per_sample)
+        if tensor is not None:
+            self.spans.append((segment.start, segment.stop))
+        return tensor
+
+
+def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSamples:
+    """Return where the samples of the frozen work of a plan are.
+
+    Args:
+        plan: made for the scenario.
+        scenario: model and workload.
+        micro_batch: samples of a micro-batch of the group.
+
+    Raises:
+        AssertionError: the plan was not laid out so.
+    """
+    placement = plan.placement
+    group_batch = scenario.workload.batch_size // placement.num_groups
+    ledger = _Ledger(scenario, group_batch, placement.replicas, [])
+    for layer in plan.filling.layers if plan.filling else ():
+        ledger.place(layer)
+    ops = {}
+    for device, row in enumerate(plan.ops):
+        own = [index for index, op in enumerate(row) if isinstance(op.action, FrozenAction)]
+        taken = ledger.taken.get(device, [])
+        assert len(own) == len(taken), (device, len(own), len(taken))
+        ops.update({(device, index): spans for index, spans in zip(own, taken, strict=True)})
+    _hand_out(plan, scenario, micro_batch, ledger)
+    frozen = [index for index, tensor in enumerate(plan.tensors) if tensor.role == "frozen"]
+    return FrozenSamples(ops, dict(zip(frozen, ledger.spans, strict=True)))
+
+
+def _hand_out(plan: Plan, scenario: Scenario, micro_batch: int, ledger: _Ledger) -> None:
+    """Hand frozen outputs to the stages that read them, in the order in which the plan does."""
+    model = scenario.model
+    for number, stage in enumerate(plan.stages):
+        passes = [op.action for op in plan.ops[stage.position] if isinstance(op.action, StageAction)]
+        numbers = [a.micro_batch for a in passes if a.stage == number and a.kind == FORWARD]
+        first, end = min(numbers), max(numbers) + 1
+        for source in (i for i in model.inputs_of(stage.component) if i in model.frozen):
+            readers = [layer for layer, _ in model.reads_of(stage.component, source)]
+            if not any(stage.first_layer <= layer <= stage.last_layer for layer in readers):
+                continue
+            pieces = [(first, end)] if plan.cross_iteration else [(m, m + 1) for m in range(first, end)]
+            for start, stop in pieces:
+                ledger.output(source, start * micro_batch, stop * micro_batch, 1.0)
