@@ -1,8 +1,8 @@
 """Blocks: a small real model with the structure of a model folder, one torch module for each of its layers.
 
-What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each layer
-the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every layer hands
-on tokens of one width, so that any layer can be a cut. Numbers are float64, so that gradients can be compared.
+What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each
+layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every layer
+hands on tokens of one width, so that any layer can be a cut. Numbers are float64, so that gradients can be compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -161,10 +161,9 @@ class Layers:
     def step(self, component: int, layers: range) -> None:
         """Step the optimizer: plain gradient descent."""
         with torch.no_grad():
-            for layer in layers:
-                for parameter in self.get(component, layer).parameters():
-                    if parameter.grad is not None:
-                        parameter -= LEARNING_RATE * parameter.grad
+            for parameter in self.parameters(component, layers):
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
 
     def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
         """Return the trained parameters of some layers, in order."""

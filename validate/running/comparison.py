@@ -23,6 +23,12 @@ class Pair:
     simulated_bubble_ratio: float
     others_cores: float = 0.0
     late_share: float = 0.0
+    charged_s: float = nan
+
+    @property
+    def charged_error(self) -> float:
+        """The error where what an op started late counts as part of it."""
+        return self.charged_s / self.measured_s - 1
 
     @property
     def disturbed(self) -> bool:
@@ -31,7 +37,7 @@ class Pair:
 
     @property
     def error(self) -> float:
-        """Simulated over measured, less one."""
+        """Simulated over measured time, less one."""
         return self.simulated_s / self.measured_s - 1
 
     @property
@@ -66,6 +72,16 @@ class Comparison:
         return median([abs(pair.bubble_error) for pair in self.counted] or [nan])
 
     @property
+    def charged_error(self) -> float:
+        """Median over all iterations of the absolute error where what an op started late counts as part of it."""
+        return median(abs(pair.charged_error) for pair in self.pairs)
+
+    @property
+    def calmest(self) -> Pair:
+        """The iteration that was disturbed least."""
+        return min(self.pairs, key=lambda pair: pair.late_share)
+
+    @property
     def invalid(self) -> str | None:
         """Why the result says nothing; None where it does."""
         if not self.counted:
@@ -80,25 +96,28 @@ def compare(job: Job, outcome: Outcome) -> Comparison:
     """Return a run beside its simulation.
 
     ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations;
-    ``virtual`` and ``wall`` against the plan with the medians of every other iteration, and only the rest is compared.
+    Of ``replay`` there is a second simulation, in which what the machine let an op start late counts as part of it: it
+    tells an error of the order or of the links from a busy machine. ``virtual`` and ``wall`` are held against the plan with the medians of every other iteration, and only the rest is compared.
     """
     return Comparison(job.name, job.mode, tuple(_pairs(job, outcome)), outcome.gradient_error)
 
 
 def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:
-    iterations, virtual = outcome.iterations, job.mode == "virtual"
+    iterations = outcome.iterations
     if job.mode == "sleep":
-        plan = job.plan
-    elif job.mode != "replay":
-        plan = _with_durations(job.plan, iterations[::2], virtual=virtual)
-        iterations = iterations[1::2]
-    for iteration in iterations:
-        if job.mode == "replay":
-            plan = _with_durations(job.plan, [iteration], virtual=False)
-        yield _pair(job, plan, iteration, virtual=virtual)
+        yield from (_pair(job, job.plan, iteration) for iteration in iterations)
+    elif job.mode == "replay":
+        for iteration in iterations:
+            charged = with_durations(job.plan, [iteration], charged=True)
+            pair = _pair(job, with_durations(job.plan, [iteration]), iteration)
+            yield replace(pair, charged_s=simulate(charged, job.network).end_s)
+    else:
+        virtual = job.mode == "virtual"
+        plan = with_durations(job.plan, iterations[::2], virtual=virtual)
+        yield from (_pair(job, plan, iteration, virtual=virtual) for iteration in iterations[1::2])
 
 
-def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool) -> Pair:
+def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) -> Pair:
     trace = simulate(plan, job.network)
     measured_s = max(rank.end[virtual] for rank in iteration.ranks)
     busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration.ranks)
@@ -109,32 +128,40 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool) -> Pair:
         idle_s(trace) / trace.end_s,
         iteration.others_cores,
         iteration.late_share,
+        trace.end_s,
     )
 
 
-def _with_durations(plan: Plan, iterations: Sequence[Iteration], *, virtual: bool) -> Plan:
+def with_durations(
+    plan: Plan, iterations: Sequence[Iteration], *, virtual: bool = False, charged: bool = False
+) -> Plan:
     """Return a plan whose ops take as long as they did, and write when they did; medians over iterations.
 
-    Of the ranks that carry out the same device the slowest counts.
+    Args:
+        plan: what was carried out.
+        iterations: of all ranks; of those that carry out the same device the slowest counts.
+        virtual: whether virtual time counts, or wall time.
+        charged: whether what an op started late counts as part of it.
     """
-    ranks_of = [plan.placement.ranks(device) for device in range(plan.num_devices)]
-    rows = [
-        tuple(
-            _timed(op, [[it.ranks[rank].ops[index] for it in iterations] for rank in ranks], virtual=virtual)
-            for index, op in enumerate(row)
+    rows = []
+    for device, row in enumerate(plan.ops):
+        ranks = [[it.ranks[rank].ops for it in iterations] for rank in plan.placement.ranks(device)]
+        slowest = max(
+            ranks, key=lambda lists: sum(t.end[virtual] - t.start[virtual] for x in lists for t in x)
         )
-        for row, ranks in zip(plan.ops, ranks_of, strict=True)
-    ]
+        own = zip(row, zip(*slowest, strict=True), strict=True)
+        rows.append(tuple(_timed(op, times, virtual=virtual, charged=charged) for op, times in own))
     return replace(plan, ops=tuple(rows))
 
 
-def _timed(op: Op, times: Sequence[Sequence[OpTimes]], *, virtual: bool) -> Op:
-    written_s = max(median(t.written[virtual] - t.start[virtual] for t in rank) for rank in times)
-    duration_s = max(median(t.end[virtual] - t.start[virtual] for t in rank) for rank in times)
-    early = [(min(offset_s, written_s), tensor) for offset_s, tensor in op.early]
-    if times[0][0].early and not virtual:
+def _timed(op: Op, times: Sequence[OpTimes], *, virtual: bool, charged: bool) -> Op:
+    begins = [t.start[virtual] - (t.late_s if charged else 0.0) for t in times]
+    written_s = median(t.written[virtual] - begin for t, begin in zip(times, begins, strict=True))
+    duration_s = median(t.end[virtual] - begin for t, begin in zip(times, begins, strict=True))
+    early = [(written_s, tensor) for _, tensor in op.early]
+    if not virtual:
         early = [
-            (median(t.early[number] - t.start.wall for t in times[0]), tensor)
+            (median(t.early[number] - begin for t, begin in zip(times, begins, strict=True)), tensor)
             for number, (_, tensor) in enumerate(op.early)
         ]
     early += [(written_s, tensor) for tensor in op.writes]

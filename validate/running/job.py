@@ -10,7 +10,7 @@ from validate.running.executor import RankIteration
 from validate.running.samples import FrozenSamples
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
-ATTEMPTS: Final = 5
+ATTEMPTS: Final = 3
 """So many times the iterations asked for are run, until as many were not disturbed."""
 
 

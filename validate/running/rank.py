@@ -21,11 +21,14 @@ from validate.running.executor import Executor, RankIteration
 from validate.running.job import ATTEMPTS, Iteration, Job, Outcome
 from validate.running.kernels import SleepKernels
 from validate.running.modules import ModuleKernels
+from validate.running.reference import Gradients, gradient_error, single_process_gradients
 from validate.running.samples import FrozenSamples
 from validate.running.seats import RankSeat, seats
 
-TIMEOUT: Final = timedelta(seconds=20)
+TIMEOUT: Final = timedelta(seconds=25)
 """A rank that does not answer for so long is lost."""
+CHECKED: Final = 3
+"""Gradients are compared after so many iterations: they depend on the steps, and on the frozen work, of those before."""
 HEAD_START_S: Final = 0.01
 """All ranks have heard of the beginning of an iteration so long before it."""
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
@@ -65,15 +68,33 @@ def carry_out(jobs: Sequence[Job], pids: dict[int, int]) -> list[Outcome]:
     """Carry out jobs; on rank 0 return what came of them, elsewhere nothing.
 
     Raises:
-        LostRankError: a rank died on the way; the text names it.
+        DiffusimError: a rank died on the way; the text names it.
     """
-    outcomes = []
     try:
-        for job in jobs:
-            outcomes += _Part(job).run()
+        found = [_Part(job).run() for job in jobs]
     except (RuntimeError, LostRankError, dist.DistError) as error:
         raise _name_lost(error, pids) from error
-    return outcomes
+    if dist.get_rank():
+        return []
+    expected: dict[tuple[str, int, bool], Gradients] = {}
+    return [_outcome(job, *part, expected) for job, part in zip(jobs, found, strict=True)]
+
+
+def _outcome(
+    job: Job,
+    iterations: list[Iteration],
+    gradients: list[Gradients],
+    expected: dict[tuple[str, int, bool], Gradients],
+) -> Outcome:
+    """Return what came of a job, its gradients held against those of this one process."""
+    if job.model is None:
+        return Outcome(job.name, tuple(iterations))
+    key = job.model.name, job.batch_size, job.extra_forward
+    if key not in expected:
+        expected[key] = single_process_gradients(
+            job.model, CHECKED, job.batch_size, extra_forward=job.extra_forward
+        )
+    return Outcome(job.name, tuple(iterations), gradient_error(gradients, expected[key]))
 
 
 def _name_lost(error: Exception, pids: dict[int, int]) -> DiffusimError:
@@ -109,24 +130,27 @@ class _Part:
         groups = _groups(self._wiring, seats(job.plan.placement), self._rank)
         self._executor = Executor(self._wiring, self._seat, self._kernels, groups, job.network)
 
-    def run(self) -> list[Outcome]:
-        """Carry out iterations until enough were not disturbed; return on rank 0 what came of them."""
+    def run(self) -> tuple[list[Iteration], list[Gradients]]:
+        """Carry out iterations until enough were not disturbed; return them, and the gradients of all ranks."""
         job, records, others, good = self._job, [], [], 0
+        gradients: Gradients = {}
         if job.die == self._rank:
             os.kill(os.getpid(), signal.SIGKILL)
-        for number in range(job.warm_up + ATTEMPTS * job.iterations):
+        for number in range(max(CHECKED, job.warm_up + ATTEMPTS * job.iterations)):
             began_s, busy_s = now(), machine_busy_s()
             record = self._executor.run(number, self._synchronize)
             used = torch.tensor(record.cpu_s, dtype=torch.float64)
             dist.all_reduce(used)
+            if number == CHECKED - 1 and isinstance(self._kernels, ModuleKernels):
+                gradients = self._kernels.gradients()
             if number < job.warm_up:
                 continue
             others.append(max(0.0, machine_busy_s() - busy_s - used.item()) / (now() - began_s))
             records.append(record)
             good += self._is_good(record)
-            if good == job.iterations:
+            if good >= job.iterations and number + 1 >= CHECKED:
                 break
-        return self._collect(records, others)
+        return self._collect(records, others, gradients)
 
     def _is_good(self, record: RankIteration) -> bool:
         """Whether an iteration was not disturbed; virtual time never is, of wall time the quiet guard decides."""
@@ -142,17 +166,14 @@ class _Part:
         dist.broadcast(begin, 0)
         return begin.item()
 
-    def _collect(self, records: list[RankIteration], others: list[float]) -> list[Outcome]:
+    def _collect(
+        self, records: list[RankIteration], others: list[float], gradients: Gradients
+    ) -> tuple[list[Iteration], list[Gradients]]:
         gathered: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(gathered, records)
-        error = self._kernels.gradient_error() if isinstance(self._kernels, ModuleKernels) else None
-        if self._rank:
-            return []
-        iterations = [
-            Iteration(tuple(ranks), cores)
-            for ranks, cores in zip(zip(*gathered, strict=True), others, strict=True)
-        ]
-        return [Outcome(self._job.name, tuple(iterations), error)]
+        dist.all_gather_object(gathered, (records, gradients))
+        ranks = zip(*(records for records, _ in gathered), strict=True)
+        iterations = [Iteration(tuple(rank), cores) for rank, cores in zip(ranks, others, strict=True)]
+        return iterations, [gradients for _, gradients in gathered]
 
 
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> SleepKernels | ModuleKernels:

@@ -1,5 +1,8 @@
 """The reference: one process trains the same small model, and says what the gradients must be."""
 
+from collections.abc import Sequence
+from math import inf, isnan
+
 import torch
 from torch import Tensor
 
@@ -50,17 +53,22 @@ def single_process_gradients(
     return gradients
 
 
-def relative_error(found: Gradients, expected: Gradients) -> float:
-    """Return the largest difference of a gradient over the largest gradient of its layer; infinite if one is missing."""
-    worst = 0.0
-    for key, wanted in expected.items():
-        own = found.get(key, [])
-        if len(own) != len(wanted):
-            return float("inf")
-        scale = max((float(w.abs().max()) for w in wanted), default=0.0)
-        for a, b in zip(own, wanted, strict=True):
-            difference = float((a - b).abs().max())
-            if not difference <= 1e300:
-                return float("inf")
-            worst = max(worst, difference / scale if scale else difference)
-    return worst
+def gradient_error(found: Sequence[Gradients], expected: Gradients) -> float:
+    """Return the largest difference of any rank's gradient over the largest of its layer; infinite if one is missing.
+
+    Args:
+        found: the gradients that each rank holds; together they must be all.
+        expected: those of a single process.
+    """
+    if set().union(*found) != set(expected):
+        return inf
+    return max(_layer_error(values, expected[key]) for own in found for key, values in own.items())
+
+
+def _layer_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    if len(found) != len(expected):
+        return inf
+    scale = max((float(wanted.abs().max()) for wanted in expected), default=0.0)
+    errors = [float((own - wanted).abs().max()) for own, wanted in zip(found, expected, strict=True)]
+    worst = max((inf if isnan(error) else error for error in errors), default=0.0)
+    return worst / scale if scale else worst
