@@ -12,6 +12,7 @@ from validate.linking.command import add_links_parser
 from validate.reporting.command import add_report_parser
 from validate.sampling_runs import add_sample_parser
 from validate.profiling.commands import add_profiling_parsers
+from validate.running.command import add_run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add_sample_parser(commands)
     add_report_parser(commands)
     add_profiling_parsers(commands)
+    add_run_parser(commands)
     return parser
 
 

@@ -1,8 +1,8 @@
 """Blocks: a small real model with the structure of a model folder, one torch module for each of its layers.
 
 What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each
-layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every layer
-hands on tokens of one width, so that any layer can be a cut. Numbers are float64, so that gradients can be compared.
+layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every
+layer hands on tokens of one width, so that any layer can be a cut. Numbers are float64, to compare gradients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +37,8 @@ class Convolutions(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Take and return tokens, (samples, tokens, width)."""
         image = hidden.transpose(1, 2).reshape(-1, WIDTH, SIDE, SIDE)
-        image = self.second(nn.functional.silu(self.first(image)))
-        return image.flatten(2).transpose(1, 2)
+        result: Tensor = self.second(nn.functional.silu(self.first(image)))
+        return result.flatten(2).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -55,7 +55,8 @@ class FeedForward(nn.Module):
         if self.project is not None:
             query, key, value = self.project(hidden).chunk(3, dim=-1)
             hidden = hidden + nn.functional.scaled_dot_product_attention(query, key, value)
-        return self.second(nn.functional.gelu(self.first(hidden)))
+        result: Tensor = self.second(nn.functional.gelu(self.first(hidden)))
+        return result
 
 
 class ChainLayer(nn.Module):

@@ -95,9 +95,10 @@ class Comparison:
 def compare(job: Job, outcome: Outcome) -> Comparison:
     """Return a run beside its simulation.
 
-    ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations;
-    Of ``replay`` there is a second simulation, in which what the machine let an op start late counts as part of it: it
-    tells an error of the order or of the links from a busy machine. ``virtual`` and ``wall`` are held against the plan with the medians of every other iteration, and only the rest is compared.
+    ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of that
+    there is a second simulation, in which what the machine let an op start late counts as part of it: it tells an
+    error of the order or of the links from a busy machine. ``virtual`` and ``wall`` are held against the plan with the
+    medians of every other iteration, and only the rest is compared.
     """
     return Comparison(job.name, job.mode, tuple(_pairs(job, outcome)), outcome.gradient_error)
 

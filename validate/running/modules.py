@@ -165,7 +165,7 @@ class ModuleKernels:
             _, component, layer, _ = self._plan.tensors[tensor]
             self._buffers[component, layer][slice(*self._samples.tensors[tensor])] = pieces
         else:
-            self._values[tensor] = list(pieces.split(self._job.micro_batch))
+            self._values[tensor] = list(torch.split(pieces, self._job.micro_batch))
 
     def summed(self, collective: int) -> list[Tensor]:
         """Return the gradients of a stage once the last of its buckets is summed."""

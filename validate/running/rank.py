@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import distributed as dist
@@ -25,10 +25,12 @@ from validate.running.reference import Gradients, gradient_error, single_process
 from validate.running.samples import FrozenSamples
 from validate.running.seats import RankSeat, seats
 
+T = TypeVar("T")
+
 TIMEOUT: Final = timedelta(seconds=25)
 """A rank that does not answer for so long is lost."""
 CHECKED: Final = 3
-"""Gradients are compared after so many iterations: they depend on the steps, and on the frozen work, of those before."""
+"""Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
 HEAD_START_S: Final = 0.01
 """All ranks have heard of the beginning of an iteration so long before it."""
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
@@ -62,6 +64,32 @@ def join(rank: int, num_ranks: int, init_method: str = "env://") -> dict[int, in
             f"rank {rank}: not all of {num_ranks} ranks came within {TIMEOUT}: {error}"
         ) from None
     return dict(enumerate(pids))
+
+
+def shared(make: Callable[[], T]) -> T:
+    """Return on all ranks what rank 0 makes.
+
+    Raises:
+        DiffusimError: what rank 0 says.
+    """
+    made: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            made = [make()]
+        except DiffusimError as error:
+            made = [error]
+    dist.broadcast_object_list(made)
+    if isinstance(made[0], DiffusimError):
+        if dist.get_rank() == 0:
+            raise made[0]
+        sys.exit(2)
+    value: T = made[0]
+    return value
+
+
+def leave() -> None:
+    """Leave the other ranks."""
+    dist.destroy_process_group()
 
 
 def carry_out(jobs: Sequence[Job], pids: dict[int, int]) -> list[Outcome]:
@@ -122,8 +150,6 @@ class _Part:
 
     def __init__(self, job: Job) -> None:
         self._job, self._rank = job, dist.get_rank()
-        if job.num_ranks != dist.get_world_size():
-            raise InputError(f"{job.name} takes {job.num_ranks} ranks, but {dist.get_world_size()} are there")
         self._wiring = wire(job.plan)
         self._seat = seats(job.plan.placement)[self._rank]
         self._kernels = _kernels(job, self._wiring, self._seat)

@@ -1,0 +1,164 @@
+"""The command ``python -m validate run``: a schedule carried out by processes, beside its simulation."""
+
+import argparse
+import json
+import os
+from dataclasses import MISSING
+from statistics import median
+from typing import Any, Final
+
+from profiles.errors import DiffusimError, InputError
+from profiles.models import load_model
+from sim.flags import PARAMETER, add_parameters, integer, number
+from strategies.registry import all_strategies, make_strategy
+
+MODES: Final = ("sleep", "replay", "virtual", "wall")
+SAMPLES: Final = 4
+"""Samples of a micro-batch where no batch size is given."""
+
+
+def add_run_parser(commands: Any) -> None:  # noqa: ANN401
+    """Offer the command."""
+    run = commands.add_parser("run", help="carry out a schedule for real, beside its simulation")
+    run.add_argument("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
+    run.add_argument(
+        "--mode",
+        choices=MODES,
+        default="replay",
+        help="sleep: kernels only sleep; replay: simulate each iteration's own durations; virtual: CPU time of each"
+        " op; wall: time, valid only on a quiet machine (default: replay)",
+    )
+    run.add_argument("--runtime", choices=("own", "torch"), default="own", help="who carries it out")
+    run.add_argument("--model", default="sd21", help="model whose structure is trained small (default: sd21)")
+    run.add_argument("--gpus", type=integer, help="ranks (default: the pipeline degree, else 2)")
+    run.add_argument("--batch-size", type=integer, help="samples (default: 4 per micro-batch and rank)")
+    run.add_argument("--link-ms", type=number, default=2.0, help="what each message takes (default: 2)")
+    run.add_argument("--iterations", type=integer, default=5, help="without those to warm up (default: 5)")
+    run.add_argument(
+        "--extra-forward", action="store_true", help="with the extra forward of self-conditioning"
+    )
+    run.add_argument("--json", action="store_true", help="print JSON")
+    add_parameters(run, list(all_strategies()))
+    run.set_defaults(run=run_command)
+
+
+def run_command(options: argparse.Namespace) -> None:
+    """Carry out a schedule and print what came of it; under ``torchrun`` as one of its ranks."""
+    _check(options)
+    if "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        found = _as_rank(options)
+    else:
+        found = _with_own_ranks(options)
+    if found is not None:
+        print(json.dumps(found) if options.json else _describe(found))
+    if found is not None and found["invalid"]:
+        raise DiffusimError(f"the result is not valid: {found['invalid']}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    for flag, value, least in (
+        ("--iterations", options.iterations, 2),
+        ("--gpus", options.gpus, 1),
+        ("--batch-size", options.batch_size, 1),
+        ("--link-ms", options.link_ms, 0),
+    ):
+        if value is not None and not least <= value < float("inf"):
+            raise InputError(f"{flag} is {value:g}, must be at least {least}")
+
+
+def _job(options: argparse.Namespace) -> Any:  # noqa: ANN401
+    """Return the job that was asked for."""
+    from validate.running.preparing import prepare  # noqa: PLC0415  importing torch takes seconds
+    from validate.running.scenarios import Question  # noqa: PLC0415  as above
+
+    parameters = {
+        key.removeprefix(PARAMETER): value
+        for key, value in vars(options).items()
+        if key.startswith(PARAMETER) and value is not MISSING
+    }
+    strategy = make_strategy(options.schedule, parameters)
+    degree: int = getattr(strategy, "pipeline_degree", 1)
+    parameters |= {"pipeline_degree": degree} if hasattr(strategy, "pipeline_degree") else {}
+    gpus = options.gpus or getattr(strategy, "group_size", None) or (degree if degree > 1 else 2)
+    count: int = getattr(strategy, "micro_batches", 1)
+    batch_size = options.batch_size or max(1, SAMPLES * count * gpus // degree)
+    question = Question(
+        options.schedule, parameters, gpus, batch_size, options.link_ms / 1e3, options.extra_forward
+    )
+    iterations = options.iterations * (2 if options.mode in ("virtual", "wall") else 1)
+    return prepare(question, options.mode, load_model(options.model), iterations)
+
+
+def _with_own_ranks(options: argparse.Namespace) -> dict[str, Any]:
+    from validate.running.spawn import run_ranks  # noqa: PLC0415  as above
+
+    job = _job(options)
+    return _result(options, job, run_ranks([job])[0])
+
+
+def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Take part as one of the ranks that ``torchrun`` started; return what came of it on rank 0."""
+    from validate.running.rank import carry_out, join, leave, shared  # noqa: PLC0415  as above
+
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    pids = join(rank, num_ranks)
+    job = shared(lambda: _fitting(_job(options), num_ranks))
+    outcomes = carry_out([job], pids)
+    leave()
+    return _result(options, job, outcomes[0]) if outcomes else None
+
+
+def _fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
+    """Return a job that takes so many ranks.
+
+    Raises:
+        InputError: it takes more, or fewer.
+    """
+    if job.num_ranks != num_ranks:
+        raise InputError(f"{job.name} takes {job.num_ranks} ranks, but torchrun started {num_ranks}")
+    return job
+
+
+def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, Any]:  # noqa: ANN401
+    from validate.running.comparison import compare  # noqa: PLC0415  as above
+
+    comparison = compare(job, outcome)
+    pairs = comparison.counted or list(comparison.pairs)
+    return {
+        "schedule": job.name,
+        "mode": job.mode,
+        "model": options.model,
+        "ranks": job.num_ranks,
+        "link_ms": options.link_ms,
+        "iterations": len(comparison.pairs),
+        "counted": len(comparison.counted),
+        "measured_s": [f([pair.measured_s for pair in pairs]) for f in (min, median, max)],
+        "simulated_s": median(pair.simulated_s for pair in pairs),
+        "error": comparison.error if comparison.counted else None,
+        "charged_error": comparison.charged_error,
+        "measured_bubble_ratio": median(pair.measured_bubble_ratio for pair in pairs),
+        "simulated_bubble_ratio": median(pair.simulated_bubble_ratio for pair in pairs),
+        "gradient_error": comparison.gradient_error,
+        "others_cores": max(pair.others_cores for pair in comparison.pairs),
+        "invalid": comparison.invalid,
+    }
+
+
+def _describe(found: dict[str, Any]) -> str:
+    least, middle, most = found["measured_s"]
+    lines = [
+        f"{found['schedule']}, {found['mode']}, {found['ranks']} ranks, {found['model']}:"
+        f" {found['counted']} of {found['iterations']} iterations count",
+        f"  measured   {middle:.4f} s ({least:.4f} to {most:.4f}), bubble ratio"
+        f" {found['measured_bubble_ratio']:.3f}",
+        f"  simulated  {found['simulated_s']:.4f} s, bubble ratio {found['simulated_bubble_ratio']:.3f}",
+    ]
+    if found["error"] is not None:
+        lines.append(f"  error      {found['error']:.2%} (median of absolute values)")
+    if found["mode"] == "replay":
+        lines.append(
+            f"  order and links alone, what started late counted as part of its op: {found['charged_error']:.2%}"
+        )
+    if found["gradient_error"] is not None:
+        lines.append(f"  gradients  within {found['gradient_error']:.1e} of a single process")
+    return "\n".join(lines)
