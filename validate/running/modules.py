@@ -42,15 +42,11 @@ class ModuleKernels:
         wiring: its plan.
         seat: which device, in which group.
         samples: which samples frozen ops take.
-
-    Raises:
-        InputError: the plan divides weights or micro-batches among ranks.
     """
 
     def __init__(self, job: Job, wiring: Wiring, seat: RankSeat, samples: FrozenSamples) -> None:
         assert job.model is not None
         self._job, self._plan, self._device, self._samples = job, wiring.plan, seat.device, samples
-        _check(job)
         model, stages = job.model, self._plan.stages
         self._ranges = {
             number: (stage.component, range(stage.first_layer, stage.last_layer + 1))
@@ -141,7 +137,8 @@ class ModuleKernels:
         size = self._job.micro_batch
         rows = slice(action.micro_batch * size, (action.micro_batch + 1) * size)
         inputs, targets = self._batch[component]
-        context = {c: values[rows] for c, values in self._context.items()}
+        # a copy: pieces for later micro-batches still arrive, and autograd wants what it keeps to stay as it is
+        context = {c: values[rows].clone() for c, values in self._context.items()}
         return Batch(inputs[rows], targets[rows], context, self._job.batch_size)
 
     def numel(self, tensor: int) -> int:
@@ -189,7 +186,7 @@ class ModuleKernels:
         return found
 
 
-def _check(job: Job) -> None:
+def check_real(job: Job) -> None:
     """Refuse plans that real layers cannot carry out.
 
     Raises:

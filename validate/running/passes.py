@@ -50,7 +50,7 @@ class Passes:
 
     def __init__(self, layers: Layers, crossing: Crossing, ranges: Mapping[int, tuple[int, range]]) -> None:
         self._layers, self._crossing, self._ranges = layers, crossing, ranges
-        self._saved: dict[tuple[int, int], _Saved] = {}
+        self._saved: dict[tuple[int, int], list[_Saved]] = {}
 
     def forward(self, action: StageAction, read: Values, batch: Batch) -> Values:
         """Run a stage forwards, once more in vain for self-conditioning; return what it writes."""
@@ -59,7 +59,7 @@ class Passes:
             leaves = {name: _leaves(values, extra) for name, values in read.items()}
             outputs = self._outputs(action.stage, "extra " if extra else "", leaves, batch)
         if not extra:
-            self._saved[action.stage, action.micro_batch] = _Saved(leaves, outputs)
+            self._saved.setdefault(action[::2], []).append(_Saved(leaves, outputs))
         return {name: [value.detach() for value in values] for name, values in outputs.items()}
 
     def _outputs(self, stage: int, prefix: str, leaves: Values, batch: Batch) -> Values:
@@ -90,13 +90,13 @@ class Passes:
 
     def backward(self, action: StageAction, read: Values) -> Values:
         """Run a stage backwards; gradients are added to those of the parameters."""
-        saved = self._saved.pop(action[::2])
+        saved = self._saved[action[::2]].pop()
         torch.autograd.backward(*self._given(saved, action.stage, read))
         return self._written(saved, action.stage, [leaf.grad for leaf in _all(saved.leaves)])
 
     def backward_input(self, action: StageAction, read: Values) -> Values:
         """Find the gradients of what a stage took; those of its weights wait."""
-        saved = self._saved[action[::2]]
+        saved = self._saved[action[::2]][-1]
         saved.gradients = self._given(saved, action.stage, read)
         leaves = _all(saved.leaves)
         found: Sequence[Tensor | None] = ()
@@ -107,7 +107,7 @@ class Passes:
 
     def backward_weight(self, action: StageAction) -> None:
         """Find the gradients of a stage's weights; what lies between is computed once more."""
-        outputs, gradients = self._saved.pop(action[::2]).gradients
+        outputs, gradients = self._saved[action[::2]].pop().gradients
         parameters = self._layers.parameters(*self._ranges[action.stage])
         if parameters:
             found = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)

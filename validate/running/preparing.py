@@ -8,6 +8,7 @@ from strategies.plan import Plan
 from strategies.registry import make_strategy
 from validate.running.job import Job
 from validate.running.links import emulated_cluster
+from validate.running.modules import check_real
 from validate.running.samples import frozen_samples
 from validate.running.scenarios import Question, plan_of, scenario_of, sleeping_model, with_times
 from validate.running.timing import measure_layers
@@ -46,10 +47,12 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
     plan = plan_of(planned, scenario)
     samples = frozen_samples(plan, scenario, batch)
     plan = _on_links(plan, question.link_s)
-    return Job(
+    job = Job(
         question.name, mode, plan, iterations, warm_up, model, question.batch_size, batch, samples,
         question.extra_forward,
     )  # fmt: skip
+    check_real(job)
+    return job
 
 
 def micro_batch_of(question: Question) -> int:

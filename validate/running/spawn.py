@@ -29,12 +29,13 @@ def run_ranks(jobs: Sequence[Job]) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="diffusim-run-") as name:
         folder = Path(name)
         (folder / "jobs").write_bytes(pickle.dumps(list(jobs)))
-        _watch([_start(rank, num_ranks, folder) for rank in range(num_ranks)], folder)
+        _watch([start_rank(rank, num_ranks, folder) for rank in range(num_ranks)], folder)
         outcomes: list[Outcome] = pickle.loads((folder / "outcomes").read_bytes())
         return outcomes
 
 
-def _start(rank: int, num_ranks: int, folder: Path) -> subprocess.Popen[bytes]:
+def start_rank(rank: int, num_ranks: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process of one rank; its jobs lie in a folder, where it writes its errors too."""
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     environment = {
         **os.environ,

@@ -1,0 +1,274 @@
+"""Real runs: every strategy with kernels that sleep, real layers and their gradients, replayed and in virtual time.
+
+What is asserted of times holds on a busy machine too: of kernels that sleep the calmest iteration counts, of a replay
+what an op started late counts as part of it. A test of its own asserts the bounds without that, on calm iterations.
+"""
+
+import pickle
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+import sim.engine
+from profiles.errors import DiffusimError, InputError
+from strategies.actions import StageAction
+from strategies.registry import all_strategies
+from validate.running.comparison import compare
+from validate.running.preparing import prepare
+from validate.running.scenarios import Question, check_complete
+from validate.running.spawn import run_ranks, start_rank
+
+DATA_PARALLEL = ("ddp", "zero2", "zero3")
+REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
+MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
+LINK_S = 0.005
+
+
+def small_model(make):
+    """Two frozen components one after the other; a backbone with skips, two layers of which are locked."""
+    text = make.component("text", [0.3, 0.5], trainable=False, output_bytes=1e3)
+    image = make.component("image", [0.3, 0.5, 0.2], trainable=False, output_bytes=1e3, inputs=["text"])
+    unet = make.component(
+        "unet", [0.8, 1.2, 1.0, 0.9, 1.1, 1.3, 0.7, 1.0, 1.0, 0.9, 1.2, 1.0], inputs=["text", "image"],
+        output_bytes=1e3, saved_bytes=1e3, parameters=10**6, skips=[(i, 11 - i) for i in range(6)], locked=(0, 5),
+    )  # fmt: skip
+    return make.model(image, text, unet)
+
+
+def cascade(make):
+    """Two backbones that one frozen component feeds."""
+    encoder = make.component("encoder", [0.4, 0.3], trainable=False, output_bytes=1e3)
+    large, small = (
+        make.component(
+            name, [1.0] * layers, inputs=["encoder"], output_bytes=1e3, saved_bytes=1e3, parameters=10**6
+        )
+        for name, layers in (("large", 6), ("small", 4))
+    )
+    return make.model(encoder, large, small)
+
+
+def question(strategy, degree, micro_batches, *, samples=4, extra_forward=False, **parameters):
+    parallel = strategy in DATA_PARALLEL
+    known = {
+        "micro_batches": micro_batches,
+        **({} if parallel else {"pipeline_degree": degree}),
+        **parameters,
+    }
+    batch = samples * micro_batches * (degree if parallel else 1)
+    return Question(strategy, known, degree, batch, LINK_S, extra_forward)
+
+
+def run(jobs):
+    return {job.name: (job, outcome) for job, outcome in zip(jobs, run_ranks(jobs), strict=True)}
+
+
+# Sleeping kernels
+
+
+@pytest.fixture(scope="module")
+def sleeping(make):
+    """Every training strategy on four ranks, whose cores may be two."""
+    model, jobs = small_model(make), []
+    for name in all_strategies():
+        asked = question(name, 4, 8, samples=1 if name in DATA_PARALLEL else 4)
+        job = prepare(asked, "sleep", model, 2, warm_up=1)
+        jobs.append(replace(job, name=name))
+    return {name: compare(*found) for name, found in run(jobs).items()}
+
+
+@pytest.mark.parametrize("name", all_strategies())
+def test_sleeping_kernels_take_as_long_as_simulated(sleeping, name):
+    calmest = sleeping[name].calmest
+    assert abs(calmest.error) < 0.03
+    assert abs(calmest.bubble_error) < WORST_BUBBLE
+
+
+# Real layers on two ranks
+
+GRADIENTS = {
+    "spp": ("spp", {}),
+    "interleaved": ("interleaved", {"chunks": 3}),
+    "zero-bubble": ("zero-bubble", {}),
+    "bidirectional": ("bidirectional", {}),
+    "pulse": ("pulse", {}),
+    "local skips": ("wave", {"skip_route": "local", "partition": "optimal"}),
+    "two waves": ("wave", {"waves": 2}),
+    "waiting": ("diffusionpipe", {"p2p": "blocking"}),
+    "unfilled": ("diffusionpipe", {"fill": "none"}),
+    "data parallel": ("ddp", {}),
+    "data parallel, reduced at the end": ("ddp", {"overlap": "none"}),
+}
+CONDITIONED = {"self-conditioning": ("diffusionpipe", {}), "self-conditioning in waves": ("wave", {})}
+CASCADED = {"cascade": ("diffusionpipe", {}), "cascade, frozen work first": ("bidirectional", {})}
+DAMAGED = {"lost": None, "doubled": 2}
+
+
+def without(plan, number, instead):
+    """A plan that loses a micro-batch, or runs another one in its place."""
+
+    def damaged(op):
+        if not isinstance(op.action, StageAction) or op.action.micro_batch != number:
+            return op
+        return None if instead is None else replace(op, action=op.action._replace(micro_batch=instead))
+
+    return replace(
+        plan, ops=tuple(tuple(op for op in map(damaged, row) if op is not None) for row in plan.ops)
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(make):
+    """Jobs on two ranks and what came of them: first those that are timed, then those for their gradients alone."""
+    model = small_model(make)
+    timed = [replace(prepare(question(n, 2, 4), "replay", model, 6), name=n) for n in REPLAYED]
+    jobs = list(timed)
+    for names, of, extra in (
+        (GRADIENTS, model, False),
+        (CONDITIONED, model, True),
+        (CASCADED, cascade(make), False),
+    ):
+        for name, (strategy, parameters) in names.items():
+            asked = question(strategy, 2, 4, samples=2, extra_forward=extra, **parameters)
+            jobs.append(replace(prepare(asked, "virtual", of, 1, warm_up=2), name=name))
+    for name, instead in DAMAGED.items():
+        jobs.append(
+            replace(
+                timed[1], name=name, mode="virtual", iterations=1, plan=without(timed[1].plan, 3, instead)
+            )
+        )
+    return run([replace(job, model=replace(job.model, name=f"{len(job.model.backbones)}")) for job in jobs])
+
+
+@pytest.mark.parametrize("name", [*REPLAYED, *GRADIENTS, *CONDITIONED, *CASCADED])
+def test_gradients_are_those_of_a_single_process(trained, name):
+    assert trained[name][1].gradient_error < 1e-6
+
+
+def test_frozen_layers_run_in_bubbles_for_the_next_iteration(trained):
+    plan = trained["diffusionpipe"][0].plan
+    assert plan.cross_iteration
+    assert any(layer.bubble is not None for layer in plan.filling.layers)
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_gradients_tell_a_lost_or_doubled_micro_batch(trained, name):
+    assert trained[name][1].gradient_error > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("instead", "complaint"), [(None, "runs nothing of micro-batch 3"), (2, "the plan runs 0F2 2 times")]
+)
+def test_a_plan_that_loses_or_doubles_a_micro_batch_is_refused(trained, instead, complaint):
+    plan = trained["1f1b"][0].plan
+    check_complete(plan)
+    rows = without(plan, 3, instead).ops
+    if instead is None:  # elsewhere it is still there
+        rows = (rows[0], *plan.ops[1:])
+    with pytest.raises(InputError, match=complaint):
+        check_complete(replace(plan, ops=rows))
+
+
+def replayed(runs):
+    return [compare(*runs[name]) for name in REPLAYED]
+
+
+def within_bounds(comparisons, median_bound=MEDIAN, worst_bound=WORST):
+    errors = [comparison.charged_error for comparison in comparisons]
+    return median(errors) < median_bound and max(errors) < worst_bound
+
+
+def test_replayed_runs_take_as_long_as_they_did(trained):
+    assert within_bounds(replayed(trained))
+
+
+def test_replayed_runs_take_as_long_as_they_did_on_a_calm_machine(trained):
+    calm = [comparison for comparison in replayed(trained) if comparison.counted]
+    if not calm:
+        pytest.skip("the machine was too busy: " + str(compare(*trained["1f1b"]).invalid))
+    assert median(comparison.error for comparison in calm) < MEDIAN
+    assert max(comparison.error for comparison in calm) < WORST
+    assert max(comparison.bubble_error for comparison in calm) < WORST_BUBBLE
+
+
+@pytest.mark.parametrize("factor", [0.0, 2.0], ids=["ignored", "counted twice"])
+def test_a_wrong_link_delay_in_the_engine_shows(trained, monkeypatch, factor):
+    leg = sim.engine._leg
+
+    def wrong(transfer, network):
+        ports, travel_s = leg(transfer, network)
+        return ports, factor * travel_s
+
+    monkeypatch.setattr(sim.engine, "_leg", wrong)
+    assert not within_bounds(replayed(trained))
+
+
+def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
+    wire = sim.engine.wire
+
+    def wrong(plan):
+        wiring = wire(plan)
+        wiring.waits = [[() for _ in row] for row in wiring.waits]
+        return wiring
+
+    monkeypatch.setattr(sim.engine, "wire", wrong)
+    assert not within_bounds(replayed(trained))
+
+
+def test_virtual_time_is_what_the_other_iterations_predict(trained):
+    errors = []
+    for name in REPLAYED:
+        job, outcome = trained[name]
+        errors.append(compare(replace(job, mode="virtual"), outcome).error)
+    assert median(errors) < 0.05
+
+
+# Four ranks
+
+
+@pytest.fixture(scope="module")
+def crowded(make):
+    """Four ranks that compute, on cores that may be two."""
+    model = small_model(make)
+    jobs = [replace(prepare(question(n, 4, 4, samples=2), "replay", model, 3), name=n) for n in REPLAYED]
+    return run(jobs)
+
+
+def test_four_ranks_replay_on_two_cores(crowded):
+    assert within_bounds(replayed(crowded), 0.025, 0.05)
+    assert all(crowded[name][1].gradient_error < 1e-6 for name in REPLAYED)
+
+
+# What goes wrong
+
+
+def test_a_rank_that_nobody_watches_names_the_one_that_was_killed(make, tmp_path):
+    job = replace(prepare(question("1f1b", 2, 2), "sleep", small_model(make), 2), die=1)
+    (tmp_path / "jobs").write_bytes(pickle.dumps([job]))
+    left, killed = (start_rank(rank, 2, tmp_path) for rank in range(2))
+    try:
+        assert killed.wait(60) == -9
+        assert left.wait(30) == 2
+    finally:
+        left.kill()
+        left.wait()
+    (words,) = (tmp_path / "error-0").read_text().splitlines()
+    assert words == f"rank 1 (process {killed.pid}) died; rank 0 stopped"
+
+
+def test_a_rank_that_is_killed_ends_the_run_and_is_named(make):
+    job = prepare(question("1f1b", 2, 2), "sleep", small_model(make), 2)
+    with pytest.raises(DiffusimError, match=r"^rank 1 died of SIGKILL; the others were stopped$"):
+        run_ranks([replace(job, die=1)])
+
+
+def test_several_backbones_side_by_side_are_refused(make):
+    asked = question("ddp", 2, 2, backbones="parallel")
+    with pytest.raises(InputError, match="no plan in common"):
+        prepare(asked, "sleep", cascade(make), 2)
+
+
+@pytest.mark.parametrize("name", ["zero2", "zero3"])
+def test_divided_weights_only_sleep(make, name):
+    with pytest.raises(InputError, match="only --mode sleep"):
+        prepare(question(name, 2, 2), "replay", small_model(make), 2)
