@@ -18,6 +18,7 @@ from validate.running.comparison import compare
 from validate.running.preparing import prepare
 from validate.running.scenarios import Question, check_complete
 from validate.running.spawn import run_ranks, start_rank
+from validate.running.torch_runtime import check_schedule
 
 DATA_PARALLEL = ("ddp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
@@ -221,6 +222,42 @@ def test_virtual_time_is_what_the_other_iterations_predict(trained):
         job, outcome = trained[name]
         errors.append(compare(replace(job, mode="virtual"), outcome).error)
     assert median(errors) < 0.05
+
+
+# torch.distributed.pipelining
+
+TORCH = {
+    "gpipe": {},
+    "1f1b": {},
+    "interleaved": {"chunks": 3},
+    "wave": {},
+    "zero-bubble": {},
+}
+
+
+@pytest.fixture(scope="module")
+def run_by_torch(make):
+    jobs = []
+    for name, parameters in TORCH.items():
+        job = prepare(question(name, 2, 4, samples=2, **parameters), "wall", small_model(make), 1, warm_up=1)
+        check_schedule(job)
+        jobs.append(replace(job, name=name, runtime="torch"))
+    return run(jobs)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_finds_the_same_gradients_from_the_exported_order(run_by_torch, name):
+    _, outcome = run_by_torch[name]
+    assert outcome.gradient_error < 1e-6
+    assert len(outcome.steps_s) == 1
+
+
+def test_torch_is_not_asked_for_what_it_cannot_do(make):
+    job = prepare(question("diffusionpipe", 2, 4), "replay", small_model(make), 2)
+    with pytest.raises(
+        InputError, match="carries out gpipe, 1f1b, spp, interleaved, wave, zero-bubble, not diff"
+    ):
+        check_schedule(job)
 
 
 # Four ranks

@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from statistics import median
 from typing import Any, Final
 
@@ -70,6 +70,7 @@ def _job(options: argparse.Namespace) -> Any:  # noqa: ANN401
     """Return the job that was asked for."""
     from validate.running.preparing import prepare  # noqa: PLC0415  importing torch takes seconds
     from validate.running.scenarios import Question  # noqa: PLC0415  as above
+    from validate.running.torch_runtime import check_schedule  # noqa: PLC0415  as above
 
     parameters = {
         key.removeprefix(PARAMETER): value
@@ -86,7 +87,11 @@ def _job(options: argparse.Namespace) -> Any:  # noqa: ANN401
         options.schedule, parameters, gpus, batch_size, options.link_ms / 1e3, options.extra_forward
     )
     iterations = options.iterations * (2 if options.mode in ("virtual", "wall") else 1)
-    return prepare(question, options.mode, load_model(options.model), iterations)
+    job = prepare(question, options.mode, load_model(options.model), iterations)
+    if options.runtime == "torch":
+        check_schedule(job)
+        job = replace(job, runtime="torch")
+    return job
 
 
 def _with_own_ranks(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,6 +127,16 @@ def _fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
 def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, Any]:  # noqa: ANN401
     from validate.running.comparison import compare  # noqa: PLC0415  as above
 
+    if job.runtime == "torch":
+        return {
+            "schedule": job.name,
+            "runtime": "torch",
+            "model": options.model,
+            "ranks": job.num_ranks,
+            "step_s": [f(outcome.steps_s) for f in (min, median, max)],
+            "gradient_error": outcome.gradient_error,
+            "invalid": None,
+        }
     comparison = compare(job, outcome)
     pairs = comparison.counted or list(comparison.pairs)
     return {
@@ -145,6 +160,13 @@ def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, An
 
 
 def _describe(found: dict[str, Any]) -> str:
+    if found.get("runtime") == "torch":
+        least, middle, most = found["step_s"]
+        return (
+            f"{found['schedule']}, torch.distributed.pipelining, {found['ranks']} ranks, {found['model']}\n"
+            f"  step       {middle:.4f} s ({least:.4f} to {most:.4f})\n"
+            f"  gradients  within {found['gradient_error']:.1e} of a single process"
+        )
     least, middle, most = found["measured_s"]
     lines = [
         f"{found['schedule']}, {found['mode']}, {found['ranks']} ranks, {found['model']}:"

@@ -29,6 +29,7 @@ class Job:
         micro_batch: samples of a micro-batch on one rank.
         samples: which samples its frozen work takes.
         extra_forward: whether the iteration runs the extra forward pass.
+        runtime: ``own``, or ``torch``: ``torch.distributed.pipelining``, which records no more than steps.
         die: rank that stops at the first iteration, as if killed; to show what then happens.
     """
 
@@ -42,6 +43,7 @@ class Job:
     micro_batch: int = 0
     samples: FrozenSamples | None = None
     extra_forward: bool = False
+    runtime: str = "own"
     die: int | None = None
 
     @property
@@ -82,8 +84,10 @@ class Outcome:
         iterations: without those to warm up.
         gradient_error: largest difference of a gradient from that of a single process, over the largest gradient of
             the layer; None where kernels sleep.
+        steps_s: seconds of each step of torch's runtime.
     """
 
     name: str
     iterations: tuple[Iteration, ...] = field(default=())
     gradient_error: float | None = None
+    steps_s: tuple[float, ...] = ()

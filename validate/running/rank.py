@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -24,8 +24,11 @@ from validate.running.modules import ModuleKernels
 from validate.running.reference import Gradients, gradient_error, single_process_gradients
 from validate.running.samples import FrozenSamples
 from validate.running.seats import RankSeat, seats
+from validate.running.torch_runtime import run_torch
 
 T = TypeVar("T")
+Part = tuple[list[Iteration] | list[float], list[Gradients]]
+"""Iterations, or seconds of steps, and the gradients of all ranks."""
 
 TIMEOUT: Final = timedelta(seconds=25)
 """A rank that does not answer for so long is lost."""
@@ -99,30 +102,41 @@ def carry_out(jobs: Sequence[Job], pids: dict[int, int]) -> list[Outcome]:
         DiffusimError: a rank died on the way; the text names it.
     """
     try:
-        found = [_Part(job).run() for job in jobs]
+        found = [_torch_part(job) if job.runtime == "torch" else _Part(job).run() for job in jobs]
     except (RuntimeError, LostRankError, dist.DistError) as error:
         raise _name_lost(error, pids) from error
     if dist.get_rank():
         return []
-    expected: dict[tuple[str, int, bool], Gradients] = {}
+    expected: dict[Hashable, Gradients] = {}
     return [_outcome(job, *part, expected) for job, part in zip(jobs, found, strict=True)]
+
+
+def _torch_part(job: Job) -> Part:
+    """Return the steps of torch's runtime in place of iterations, and the gradients of all ranks."""
+    steps_s, gradients = run_torch(job)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, gradients)
+    return steps_s, gathered
 
 
 def _outcome(
     job: Job,
-    iterations: list[Iteration],
+    done: list[Iteration] | list[float],
     gradients: list[Gradients],
-    expected: dict[tuple[str, int, bool], Gradients],
+    expected: dict[Hashable, Gradients],
 ) -> Outcome:
     """Return what came of a job, its gradients held against those of this one process."""
+    iterations = tuple(one for one in done if isinstance(one, Iteration))
     if job.model is None:
-        return Outcome(job.name, tuple(iterations))
-    key = job.model.name, job.batch_size, job.extra_forward
+        return Outcome(job.name, iterations)
+    count = 1 if job.runtime == "torch" else CHECKED
+    key = job.model.name, job.batch_size, job.extra_forward, count
     if key not in expected:
         expected[key] = single_process_gradients(
-            job.model, CHECKED, job.batch_size, extra_forward=job.extra_forward
+            job.model, count, job.batch_size, extra_forward=job.extra_forward
         )
-    return Outcome(job.name, tuple(iterations), gradient_error(gradients, expected[key]))
+    error = gradient_error(gradients, expected[key])
+    return Outcome(job.name, iterations, error, tuple(one for one in done if isinstance(one, float)))
 
 
 def _name_lost(error: Exception, pids: dict[int, int]) -> DiffusimError:
@@ -156,7 +170,7 @@ class _Part:
         groups = _groups(self._wiring, seats(job.plan.placement), self._rank)
         self._executor = Executor(self._wiring, self._seat, self._kernels, groups, job.network)
 
-    def run(self) -> tuple[list[Iteration], list[Gradients]]:
+    def run(self) -> Part:
         """Carry out iterations until enough were not disturbed; return them, and the gradients of all ranks."""
         job, records, others, good = self._job, [], [], 0
         gradients: Gradients = {}
@@ -192,9 +206,7 @@ class _Part:
         dist.broadcast(begin, 0)
         return begin.item()
 
-    def _collect(
-        self, records: list[RankIteration], others: list[float], gradients: Gradients
-    ) -> tuple[list[Iteration], list[Gradients]]:
+    def _collect(self, records: list[RankIteration], others: list[float], gradients: Gradients) -> Part:
         gathered: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, (records, gradients))
         ranks = zip(*(records for records, _ in gathered), strict=True)
