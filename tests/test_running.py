@@ -1,9 +1,12 @@
 """Real runs: every strategy with kernels that sleep, real layers and their gradients, replayed and in virtual time.
 
-What is asserted of times holds on a busy machine too: of kernels that sleep the calmest iteration counts, of a replay
-what an op started late counts as part of it. A test of its own asserts the bounds without that, on calm iterations.
+What is asserted of times holds on a busy machine too: what the machine let an op start late counts as part of it. The
+bounds without that are asserted of the iterations that were not disturbed.
 """
 
+import fcntl
+import json
+import os
 import pickle
 from dataclasses import replace
 from statistics import median
@@ -14,6 +17,8 @@ import sim.engine
 from profiles.errors import DiffusimError, InputError
 from strategies.actions import StageAction
 from strategies.registry import all_strategies
+from validate.__main__ import main
+from validate.running.command import fitting
 from validate.running.comparison import compare
 from validate.running.preparing import prepare
 from validate.running.scenarios import Question, check_complete
@@ -64,25 +69,50 @@ def run(jobs):
     return {job.name: (job, outcome) for job, outcome in zip(jobs, run_ranks(jobs), strict=True)}
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """Let one of several test processes run something, and the others wait for it and take what it found."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def make_once(name, make):
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = folder / f"{name}.pickle"
+            if not found.exists():
+                found.write_bytes(pickle.dumps(make()))
+            return pickle.loads(found.read_bytes())
+
+    return make_once
+
+
 # Sleeping kernels
 
 
 @pytest.fixture(scope="module")
-def sleeping(make):
+def sleeping(make, once):
     """Every training strategy on four ranks, whose cores may be two."""
+    return {n: compare(*found) for n, found in once("sleeping", lambda: run(sleeping_jobs(make))).items()}
+
+
+def sleeping_jobs(make):
     model, jobs = small_model(make), []
     for name in all_strategies():
         asked = question(name, 4, 8, samples=1 if name in DATA_PARALLEL else 4)
         job = prepare(asked, "sleep", model, 2, warm_up=1)
         jobs.append(replace(job, name=name))
-    return {name: compare(*found) for name, found in run(jobs).items()}
+    return jobs
 
 
 @pytest.mark.parametrize("name", all_strategies())
 def test_sleeping_kernels_take_as_long_as_simulated(sleeping, name):
-    calmest = sleeping[name].calmest
-    assert abs(calmest.error) < 0.03
-    assert abs(calmest.bubble_error) < WORST_BUBBLE
+    comparison = sleeping[name]
+    assert comparison.charged_error < (
+        0.03 if name in DATA_PARALLEL else 0.005
+    )  # of replicas one is replayed
+    if comparison.counted:
+        assert comparison.error < 0.03
+        assert comparison.bubble_error < WORST_BUBBLE
 
 
 # Real layers on two ranks
@@ -119,10 +149,15 @@ def without(plan, number, instead):
 
 
 @pytest.fixture(scope="module")
-def trained(make):
-    """Jobs on two ranks and what came of them: first those that are timed, then those for their gradients alone."""
+def trained(make, once):
+    """Jobs on two ranks and what came of them."""
+    return once("trained", lambda: run(training_jobs(make)))
+
+
+def training_jobs(make):
+    """First those that are timed, then those for their gradients alone."""
     model = small_model(make)
-    timed = [replace(prepare(question(n, 2, 4), "replay", model, 6), name=n) for n in REPLAYED]
+    timed = [replace(prepare(question(n, 2, 4), "replay", model, 4), name=n) for n in REPLAYED]
     jobs = list(timed)
     for names, of, extra in (
         (GRADIENTS, model, False),
@@ -138,7 +173,7 @@ def trained(make):
                 timed[1], name=name, mode="virtual", iterations=1, plan=without(timed[1].plan, 3, instead)
             )
         )
-    return run([replace(job, model=replace(job.model, name=f"{len(job.model.backbones)}")) for job in jobs])
+    return [replace(job, model=replace(job.model, name=f"{len(job.model.backbones)}")) for job in jobs]
 
 
 @pytest.mark.parametrize("name", [*REPLAYED, *GRADIENTS, *CONDITIONED, *CASCADED])
@@ -236,13 +271,17 @@ TORCH = {
 
 
 @pytest.fixture(scope="module")
-def run_by_torch(make):
+def run_by_torch(make, once):
+    return once("run by torch", lambda: run(torch_jobs(make)))
+
+
+def torch_jobs(make):
     jobs = []
     for name, parameters in TORCH.items():
         job = prepare(question(name, 2, 4, samples=2, **parameters), "wall", small_model(make), 1, warm_up=1)
         check_schedule(job)
         jobs.append(replace(job, name=name, runtime="torch"))
-    return run(jobs)
+    return jobs
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -264,11 +303,15 @@ def test_torch_is_not_asked_for_what_it_cannot_do(make):
 
 
 @pytest.fixture(scope="module")
-def crowded(make):
+def crowded(make, once):
     """Four ranks that compute, on cores that may be two."""
+    return once("crowded", lambda: run(crowded_jobs(make)))
+
+
+def crowded_jobs(make):
     model = small_model(make)
     jobs = [replace(prepare(question(n, 4, 4, samples=2), "replay", model, 3), name=n) for n in REPLAYED]
-    return run(jobs)
+    return jobs
 
 
 def test_four_ranks_replay_on_two_cores(crowded):
@@ -309,3 +352,39 @@ def test_several_backbones_side_by_side_are_refused(make):
 def test_divided_weights_only_sleep(make, name):
     with pytest.raises(InputError, match="only --mode sleep"):
         prepare(question(name, 2, 2), "replay", small_model(make), 2)
+
+
+# The command
+
+
+def test_the_command_prints_a_run_as_json(capsys):
+    asked = (
+        "run --schedule 1f1b --mode sleep --model uvit-h --pipeline-degree 2 --micro-batches 2 --iterations 2"
+    )
+    assert main([*asked.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranks"] == 2
+    assert found["charged_error"] < 0.005
+    assert found["gradient_error"] is None
+
+
+def test_fewer_ranks_than_the_plan_needs_are_refused(make):
+    job = prepare(question("gpipe", 4, 4), "sleep", small_model(make), 2)
+    with pytest.raises(InputError, match="takes 4 ranks, but torchrun started 2"):
+        fitting(job, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("--iterations 1", "--iterations is 1, must be at least 2"),
+        ("--link-ms -1", "--link-ms is -1, must be at least 0"),
+        ("--gpus 3", "3"),
+        ("--model nobody", "unknown model 'nobody'"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, flags, complaint):
+    assert main(["run", "--schedule", "1f1b", "--mode", "sleep", *flags.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("validate: error: ")
+    assert complaint in line

@@ -107,13 +107,13 @@ def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
 
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     pids = join(rank, num_ranks)
-    job = shared(lambda: _fitting(_job(options), num_ranks))
+    job = shared(lambda: fitting(_job(options), num_ranks))
     outcomes = carry_out([job], pids)
     leave()
     return _result(options, job, outcomes[0]) if outcomes else None
 
 
-def _fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
+def fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
     """Return a job that takes so many ranks.
 
     Raises:

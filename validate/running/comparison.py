@@ -77,11 +77,6 @@ class Comparison:
         return median(abs(pair.charged_error) for pair in self.pairs)
 
     @property
-    def calmest(self) -> Pair:
-        """The iteration that was disturbed least."""
-        return min(self.pairs, key=lambda pair: pair.late_share)
-
-    @property
     def invalid(self) -> str | None:
         """Why the result says nothing; None where it does."""
         if not self.counted:
@@ -95,22 +90,21 @@ class Comparison:
 def compare(job: Job, outcome: Outcome) -> Comparison:
     """Return a run beside its simulation.
 
-    ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of that
-    there is a second simulation, in which what the machine let an op start late counts as part of it: it tells an
-    error of the order or of the links from a busy machine. ``virtual`` and ``wall`` are held against the plan with the
-    medians of every other iteration, and only the rest is compared.
+    ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of both
+    there is a second simulation, of each iteration's own durations with what the machine let an op start late: it tells
+    an error of the order or of the links from a busy machine. ``virtual`` and ``wall`` are held against the plan with
+    the medians of every other iteration, and only the rest is compared.
     """
     return Comparison(job.name, job.mode, tuple(_pairs(job, outcome)), outcome.gradient_error)
 
 
 def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:
     iterations = outcome.iterations
-    if job.mode == "sleep":
-        yield from (_pair(job, job.plan, iteration) for iteration in iterations)
-    elif job.mode == "replay":
+    if job.mode in ("sleep", "replay"):
         for iteration in iterations:
+            plan = job.plan if job.mode == "sleep" else with_durations(job.plan, [iteration])
             charged = with_durations(job.plan, [iteration], charged=True)
-            pair = _pair(job, with_durations(job.plan, [iteration]), iteration)
+            pair = _pair(job, plan, iteration)
             yield replace(pair, charged_s=simulate(charged, job.network).end_s)
     else:
         virtual = job.mode == "virtual"

@@ -26,6 +26,7 @@ class OpTimes:
         written: when what it wrote was ready to be sent.
         end: when its messages were handed over.
         late_s: how long after that the machine let it start, in wall time.
+        over_s: how much longer than planned a kernel that sleeps took, in wall time.
         early: when it wrote what it writes before it ends, in wall time.
     """
 
@@ -33,6 +34,7 @@ class OpTimes:
     written: Instant
     end: Instant
     late_s: float = 0.0
+    over_s: float = 0.0
     early: tuple[float, ...] = ()
 
 
@@ -52,8 +54,8 @@ class RankIteration:
 
     @property
     def late_s(self) -> float:
-        """Seconds by which the machine let its ops start late, in all."""
-        return sum(op.late_s for op in self.ops)
+        """Seconds by which the machine let its ops start, or its sleeping kernels wake, late, in all."""
+        return sum(op.late_s + op.over_s for op in self.ops)
 
 
 class Executor:
@@ -126,6 +128,7 @@ class Executor:
         start = Instant(now(), virtual)
         late_s = start.wall - max(ready.wall, self._ended)
         self._kernels.run(index, op, mark)
+        over_s = now() - start.wall - op.duration_s if self._kernels.sleeping else 0.0
         slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.transfers[s] is not None]
         messages = [(slot, self._kernels.pack(self._tensor_of[slot])) for slot in slots]
         written = here()
@@ -136,7 +139,8 @@ class Executor:
             self._mailbox.post(slot, written)
         end = here()
         self._ended, self._virtual = end
-        return OpTimes(self._since(start), self._since(written), self._since(end), late_s, tuple(early))
+        start, written, end = map(self._since, (start, written, end))
+        return OpTimes(start, written, end, late_s, over_s, tuple(early))
 
     def _since(self, at: Instant) -> Instant:
         return Instant(at.wall - self._zero, at.virtual)

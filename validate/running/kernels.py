@@ -19,6 +19,11 @@ Mark = Callable[[int], None]
 class Kernels(Protocol):
     """What carries out the ops of one device."""
 
+    @property
+    def sleeping(self) -> bool:
+        """Whether ops take as long as planned."""
+        ...
+
     def begin(self, iteration: int) -> None:
         """Prepare for an iteration."""
         ...
@@ -46,6 +51,8 @@ class Kernels(Protocol):
 
 class SleepKernels:
     """Ops sleep for their duration; messages are real but short."""
+
+    sleeping = True
 
     def __init__(self) -> None:
         self._payload = torch.zeros(SLEEP_NUMEL, dtype=torch.float64)

@@ -44,6 +44,8 @@ class ModuleKernels:
         samples: which samples frozen ops take.
     """
 
+    sleeping = False
+
     def __init__(self, job: Job, wiring: Wiring, seat: RankSeat, samples: FrozenSamples) -> None:
         assert job.model is not None
         self._job, self._plan, self._device, self._samples = job, wiring.plan, seat.device, samples
