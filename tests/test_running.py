@@ -310,8 +310,7 @@ def crowded(make, once):
 
 def crowded_jobs(make):
     model = small_model(make)
-    jobs = [replace(prepare(question(n, 4, 4, samples=2), "replay", model, 3), name=n) for n in REPLAYED]
-    return jobs
+    return [replace(prepare(question(n, 4, 4, samples=2), "replay", model, 3), name=n) for n in REPLAYED]
 
 
 def test_four_ranks_replay_on_two_cores(crowded):

@@ -9,9 +9,9 @@ SPIN_S: Final = 2e-4
 QUIET_CORES: Final = 0.1
 """Other programs may use so many cores beside a measurement in wall time."""
 
-LATE_SHARE: Final = 0.02
+LATE_SHARE: Final = 0.01
 """A rank whose ops start late by a larger share of an iteration, in all, was disturbed: other programs had the cores,
-or real messages took longer than the link they stand for."""
+or real messages took longer than the link they stand for. It cannot be judged by a bound of so much."""
 
 
 class Instant(NamedTuple):
