@@ -124,9 +124,14 @@ def _check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end."""
     from sim.frames import check_writable
 
-    for flag in ("--trace", "--gantt", "--plot"):
+    given: dict[Path, str] = {}
+    for flag in ("--out", "--trace", "--gantt", "--plot"):
         path = getattr(options, flag[2:], None)
-        if path is not None:
+        if path is None:
+            continue
+        if (other := given.setdefault(path.resolve(), flag)) != flag:
+            raise InputError(f"{flag} is '{path}', which {other} writes")
+        if flag != "--out":
             check_writable(flag, path)
             if flag != "--trace" and path.suffix.lower() not in FIGURES:
                 raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")

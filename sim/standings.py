@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from sim.points import Point, Result
+from sim.sampling import SamplingResult
 from sim.space import pareto_front
 from sim.sweep import Sweep
 
@@ -26,6 +27,8 @@ def held_fixed(sweep: Sweep, result: Result) -> str:
     Where other strategies vary a parameter, those that do not are named.
     """
     held = {key: {value} for key, value in result.options.items()}
+    if isinstance(result, SamplingResult):
+        held["guidance of all but hybrid"] = {result.guidance}
     holders: dict[str, list[str]] = {}
     values_of = tried(sweep)
     for name, parameters in values_of.items():

@@ -83,7 +83,9 @@ class Hybrid:
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Yield all products of at least two degrees, with patches from the pipeline degree on.
+        """Yield guidance or whole images divided alone, and all products of at least two degrees.
+
+        A pipeline has as many patches as stages, or two or four times as many.
 
         The layers of a pipeline are those that pace its stages best.
         """
@@ -94,8 +96,10 @@ class Hybrid:
         for guidance, ulysses, ring, pipeline, tensor in product(groups, *[divisors] * 4):
             degrees = (guidance, ulysses, ring, pipeline, tensor)
             data = gpus // prod(degrees) if gpus % prod(degrees) == 0 else 0
-            if not data or workload.batch_size % data or sum(d > 1 for d in (*degrees, data)) < 2:
+            if not data or workload.batch_size % data:
                 continue
+            if guidance == data == 1 and sum(degree > 1 for degree in degrees) < 2:
+                continue  # a method with a name of its own
             for patches in sorted({pipeline, 2 * pipeline, 4 * pipeline}) if pipeline > 1 else [1]:
                 if patches * ulysses * ring <= scenario.rows:
                     layers = paced_stages(scenario, pipeline, patches) if pipeline > 1 else None

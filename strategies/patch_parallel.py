@@ -92,7 +92,7 @@ class Patches:
             for device in self.grid.team(guided, 0).devices:
                 for result in results:
                     builder.keep(device, result)
-        return builder.build(self._stages(), self._resident(kinds))
+        return builder.build(self._stages(kinds[-1]), self._resident(kinds))
 
     def _given(self, builder: SamplingBuilder) -> list[list[int]]:
         """Return what the step before has gathered."""
@@ -203,12 +203,12 @@ class Patches:
         }
         return HALF_BYTES * self.batch * exchange.elements * growth[exchange.kind]
 
-    def _stages(self) -> list[Stage]:
-        """Return the one stage, which every device holds."""
+    def _stages(self, kind: str) -> list[Stage]:
+        """Return the one stage, which every device holds, with its seconds in steps of some kind."""
         scenario = self.scenario
         layers = len(scenario.backbone.layers)
         of = parameters(scenario, 0, layers)
-        return [Stage(scenario.backbone_index, 0, layers - 1, 0, self.bound(DISPLACED), 0.0, of)]
+        return [Stage(scenario.backbone_index, 0, layers - 1, 0, self.bound(kind), 0.0, of)]
 
     def _resident(self, kinds: Sequence[str]) -> list[tuple[Buffer, ...]]:
         """Return what stays on each device: with displaced steps also keys and values of all layers.

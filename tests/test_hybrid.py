@@ -172,3 +172,13 @@ def test_a_stage_hands_on_only_what_its_tensor_group_has_summed(make):
         passes = {op.action for op, end in ops if end <= written}
         sums = [end for one, (_, end) in collectives if source in one.devices and end <= written]
         assert len(sums) == 2 * len(passes)
+
+
+def test_a_sweep_may_divide_guidance_or_whole_images_alone(make):
+    two = sampling(make, 2, guidance="batch")
+    assert Hybrid(2, patches=1, layers=None) in set(Hybrid.candidates(two))
+    images = sampling(make, 4, guidance="none", batch_size=4)
+    assert Hybrid(1, patches=1) in set(Hybrid.candidates(images))
+    assert run_sampling(Hybrid(1, patches=1), images).expected.latency_s == pytest.approx(
+        run_sampling(make_sampler("single", {}), sampling(make, 1, guidance="none")).expected.latency_s
+    )

@@ -9,10 +9,10 @@ from profiles.errors import DiffusimError
 from validate.closed_forms.command import add_closed_forms_parser
 from validate.config_files import add_config_arguments, run_count
 from validate.linking.command import add_links_parser
-from validate.reporting.command import add_report_parser
-from validate.sampling_runs import add_sample_parser
 from validate.profiling.commands import add_profiling_parsers
+from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
+from validate.sampling_runs import add_sample_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
