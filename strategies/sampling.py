@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 GUIDANCES: Final = ("none", "batch", "parallel")
 MAX_SIDE: Final = 65536
-MAX_STEPS: Final = 1000
+MAX_STEPS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
