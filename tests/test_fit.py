@@ -15,6 +15,7 @@ from profiles.costs import ModelCosts
 from profiles.devices import DEVICES, RATE_KEYS, load_device, read_device
 from profiles.errors import InputError
 from profiles.models import load_model
+from validate import fit as fitting
 from validate.__main__ import main
 from validate.fit import (
     OBSERVATION_COLUMNS,
@@ -114,6 +115,21 @@ def test_no_rate_passes_its_peak():
     peaks = [found.rates["conv_TFLOP_per_s"], found.rates["memory_GB_per_s"]]
     assert peaks == pytest.approx([312, 2039], rel=1e-12)
     assert found.bound == (True, False, False, True, False)
+
+
+def test_a_solver_that_ends_a_rounding_below_a_bound_gives_no_negative_rate(monkeypatch):
+    solve = fitting.lsq_linear
+
+    def below(*arguments, **options):
+        found = solve(*arguments, **options)
+        found.x = np.where(found.active_mask != 0, found.x - 4e-15, found.x)
+        return found
+
+    monkeypatch.setattr(fitting, "lsq_linear", below)
+    target = read_target(fitting.OBSERVATIONS / "a100-80gb-sxm.toml")
+    found = fit(observed([312.0, 200.0, 150.0, 2000.0, 0.0]), target)
+    assert any(found.bound)
+    assert all(rate >= 0 for rate in found.rates.values())
 
 
 def test_ratios_alone_leave_the_scale_open():

@@ -263,5 +263,6 @@ def _solve(rows: Sequence[Equation], target: Target, near: FloatArray) -> Fit:
     wanted = np.array([right for _, right in pairs]) - work @ target.base
     matrix, bounds = work @ target.basis, (target.lower, np.full(len(target.lower), np.inf))
     found = lsq_linear(matrix, wanted, bounds, method="bvls", tol=1e-14)
-    seconds = target.base + target.basis @ found.x
+    unknowns = np.maximum(found.x, target.lower)  # the solver may end a rounding below a bound
+    seconds = target.base + target.basis @ unknowns
     return Fit(seconds, target.per_class(found.active_mask != 0), float(np.linalg.cond(matrix)))
