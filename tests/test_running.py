@@ -1,7 +1,8 @@
 """Real runs: every strategy with kernels that sleep, real layers and their gradients, replayed and in virtual time.
 
-What is asserted of times holds on a busy machine too: what the machine let an op start late counts as part of it. The
-bounds without that are asserted of the iterations that were not disturbed.
+Tests that compare seconds are marked ``timed`` and run alone: ``python -m pytest -m timed``. What they assert first
+holds on a busy machine too: what the machine let an op start late counts as part of it. The bounds without that are
+asserted of runs that other programs did not disturb.
 """
 
 import fcntl
@@ -12,28 +13,38 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
+import torch
 
 import sim.engine
 from profiles.errors import DiffusimError, InputError
 from strategies.actions import StageAction
 from strategies.registry import all_strategies
+from strategies.wiring import wire
 from validate.__main__ import main
+from validate.running.clock import QUIET_CORES
 from validate.running.command import fitting
-from validate.running.comparison import compare
+from validate.running.comparison import Comparison, Pair, compare
+from validate.running.ordered import directions
 from validate.running.preparing import prepare
 from validate.running.scenarios import Question, check_complete
 from validate.running.spawn import run_ranks, start_rank
 from validate.running.torch_runtime import check_schedule
 
-timed = pytest.mark.skipif(
-    "CI" in os.environ, reason="other tests run beside it: seconds are compared where CI is not set"
-)
-"""Comparisons of times, which ask for a quiet machine; orders, gradients and errors are tested everywhere."""
+
+def timed(test):
+    """Mark a comparison of seconds; beside other tests it would say nothing."""
+    beside = pytest.mark.skipif(
+        "PYTEST_XDIST_WORKER" in os.environ, reason="other tests run beside it: python -m pytest -m timed"
+    )
+    return pytest.mark.timed(beside(test))
+
 
 DATA_PARALLEL = ("ddp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
 LINK_S = 0.005
+ATTEMPTS = 2
+"""So many times a measurement is made, until the machine was quiet meanwhile."""
 
 
 def small_model(make):
@@ -116,14 +127,16 @@ def test_sleeping_kernels_take_as_long_as_simulated(sleeping, name):
     assert comparison.charged_error < (
         0.03 if name in DATA_PARALLEL else 0.005
     )  # of replicas one is replayed
-    if comparison.counted:
-        assert comparison.error < 0.03
-        assert comparison.bubble_error < WORST_BUBBLE
+    if not comparison.counted:
+        pytest.skip(f"the machine was too busy: {comparison.invalid}")
+    assert comparison.error < 0.03
+    assert comparison.bubble_error < WORST_BUBBLE
 
 
 # Real layers on two ranks
 
 GRADIENTS = {
+    **{name: (name, {}) for name in REPLAYED},
     "spp": ("spp", {}),
     "interleaved": ("interleaved", {"chunks": 3}),
     "zero-bubble": ("zero-bubble", {}),
@@ -139,6 +152,8 @@ GRADIENTS = {
 CONDITIONED = {"self-conditioning": ("diffusionpipe", {}), "self-conditioning in waves": ("wave", {})}
 CASCADED = {"cascade": ("diffusionpipe", {}), "cascade, frozen work first": ("bidirectional", {})}
 DAMAGED = {"lost": None, "doubled": 2}
+UNTAGGED = (*REPLAYED, "waiting", "interleaved", "zero-bubble", "bidirectional", "local skips")
+"""What also runs with messages that carry no tags, as those of NCCL."""
 
 
 def without(plan, number, instead):
@@ -161,30 +176,34 @@ def trained(make, once):
 
 
 def training_jobs(make):
-    """First those that are timed, then those for their gradients alone."""
-    model = small_model(make)
-    timed = [replace(prepare(question(n, 2, 4), "replay", model, 4), name=n) for n in REPLAYED]
-    jobs = list(timed)
+    """Jobs that are run for their gradients."""
+    jobs = []
     for names, of, extra in (
-        (GRADIENTS, model, False),
-        (CONDITIONED, model, True),
+        (GRADIENTS, small_model(make), False),
+        (CONDITIONED, small_model(make), True),
         (CASCADED, cascade(make), False),
     ):
         for name, (strategy, parameters) in names.items():
             asked = question(strategy, 2, 4, samples=2, extra_forward=extra, **parameters)
             jobs.append(replace(prepare(asked, "virtual", of, 1, warm_up=2), name=name))
+    of = {job.name: job for job in jobs}
+    jobs += [replace(of[name], name=f"{name} without tags", tags=False) for name in UNTAGGED]
+    jobs.append(replace(of["1f1b"], name="in turns", mode="wall", iterations=2))
     for name, instead in DAMAGED.items():
-        jobs.append(
-            replace(
-                timed[1], name=name, mode="virtual", iterations=1, plan=without(timed[1].plan, 3, instead)
-            )
-        )
+        jobs.append(replace(of["1f1b"], name=name, plan=without(of["1f1b"].plan, 3, instead)))
     return [replace(job, model=replace(job.model, name=f"{len(job.model.backbones)}")) for job in jobs]
 
 
-@pytest.mark.parametrize("name", [*REPLAYED, *GRADIENTS, *CONDITIONED, *CASCADED])
+@pytest.mark.parametrize("name", [*GRADIENTS, *CONDITIONED, *CASCADED, "in turns"])
 def test_gradients_are_those_of_a_single_process(trained, name):
     assert trained[name][1].gradient_error < 1e-6
+
+
+@pytest.mark.parametrize("name", UNTAGGED)
+def test_messages_without_tags_are_matched_by_their_order(trained, name):
+    job, outcome = trained[f"{name} without tags"]
+    assert any(len(slots) > 1 for slots in directions(wire(job.plan)).values())
+    assert outcome.gradient_error < 1e-6
 
 
 def test_frozen_layers_run_in_bubbles_for_the_next_iteration(trained):
@@ -211,8 +230,36 @@ def test_a_plan_that_loses_or_doubles_a_micro_batch_is_refused(trained, instead,
         check_complete(replace(plan, ops=rows))
 
 
+# Times on two ranks
+
+
+@pytest.fixture(scope="module")
+def measured(make, once):
+    """Many iterations, measured again where other programs were busy meanwhile."""
+    return once("measured", lambda: run_quietly(lambda: measured_jobs(make)))
+
+
+def measured_jobs(make):
+    model = small_model(make)
+    return [replace(prepare(question(n, 2, 4), "virtual", model, 16), name=n) for n in REPLAYED]
+
+
+def run_quietly(make_jobs):
+    for _ in range(ATTEMPTS):
+        runs = run(make_jobs())
+        if all(outcome.others_cores < QUIET_CORES for _, outcome in runs.values()):
+            break
+    return runs
+
+
 def replayed(runs):
-    return [compare(*runs[name]) for name in REPLAYED]
+    return [compare(replace(runs[name][0], mode="replay"), runs[name][1]) for name in REPLAYED]
+
+
+def skip_if_disturbed(runs):
+    cores = max(outcome.others_cores for _, outcome in runs.values())
+    if cores >= QUIET_CORES:
+        pytest.skip(f"other programs used {cores:.2f} cores in each of {ATTEMPTS} attempts")
 
 
 def within_bounds(comparisons, median_bound=MEDIAN, worst_bound=WORST):
@@ -221,23 +268,23 @@ def within_bounds(comparisons, median_bound=MEDIAN, worst_bound=WORST):
 
 
 @timed
-def test_replayed_runs_take_as_long_as_they_did(trained):
-    assert within_bounds(replayed(trained))
+def test_replayed_runs_take_as_long_as_they_did_late_starts_counted(measured):
+    assert within_bounds(replayed(measured))
 
 
 @timed
-def test_replayed_runs_take_as_long_as_they_did_on_a_calm_machine(trained):
-    calm = [comparison for comparison in replayed(trained) if comparison.counted]
-    if not calm:
-        pytest.skip("the machine was too busy: " + str(compare(*trained["1f1b"]).invalid))
-    assert median(comparison.error for comparison in calm) < MEDIAN
-    assert max(comparison.error for comparison in calm) < WORST
-    assert max(comparison.bubble_error for comparison in calm) < WORST_BUBBLE
+def test_replayed_runs_take_as_long_as_they_did(measured):
+    comparisons = replayed(measured)
+    if not all(comparison.counted for comparison in comparisons):
+        skip_if_disturbed(measured)
+    assert median(comparison.error for comparison in comparisons) < MEDIAN
+    assert max(comparison.error for comparison in comparisons) < WORST
+    assert max(comparison.bubble_error for comparison in comparisons) < WORST_BUBBLE
 
 
 @timed
 @pytest.mark.parametrize("factor", [0.0, 2.0], ids=["ignored", "counted twice"])
-def test_a_wrong_link_delay_in_the_engine_shows(trained, monkeypatch, factor):
+def test_a_wrong_link_delay_in_the_engine_shows(measured, monkeypatch, factor):
     leg = sim.engine._leg
 
     def wrong(transfer, network):
@@ -245,11 +292,11 @@ def test_a_wrong_link_delay_in_the_engine_shows(trained, monkeypatch, factor):
         return ports, factor * travel_s
 
     monkeypatch.setattr(sim.engine, "_leg", wrong)
-    assert not within_bounds(replayed(trained))
+    assert not within_bounds(replayed(measured))
 
 
 @timed
-def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
+def test_an_op_that_does_not_wait_for_its_messages_shows(measured, monkeypatch):
     wire = sim.engine.wire
 
     def wrong(plan):
@@ -258,16 +305,19 @@ def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
         return wiring
 
     monkeypatch.setattr(sim.engine, "wire", wrong)
-    assert not within_bounds(replayed(trained))
+    assert not within_bounds(replayed(measured))
 
 
 @timed
-def test_virtual_time_is_what_the_other_iterations_predict(trained):
-    errors = []
-    for name in REPLAYED:
-        job, outcome = trained[name]
-        errors.append(compare(replace(job, mode="virtual"), outcome).error)
-    assert median(errors) < 0.05
+def test_virtual_time_is_what_the_other_iterations_predict(measured, make):
+    """The processor's own pace may change half-way, which no guard sees: then it is measured again."""
+    for _ in range(ATTEMPTS):
+        comparisons = [compare(*measured[name]) for name in REPLAYED]
+        if max(comparison.error for comparison in comparisons) < 0.05:
+            break
+        measured = run(measured_jobs(make))
+    assert max(comparison.error for comparison in comparisons) < 0.05
+    assert max(comparison.bubble_error for comparison in comparisons) < WORST_BUBBLE
 
 
 # torch.distributed.pipelining
@@ -316,18 +366,24 @@ def test_torch_is_not_asked_for_what_it_cannot_do(make):
 @pytest.fixture(scope="module")
 def crowded(make, once):
     """Four ranks that compute, on cores that may be two."""
-    return once("crowded", lambda: run(crowded_jobs(make)))
+    return once("crowded", lambda: run_quietly(lambda: crowded_jobs(make)))
 
 
 def crowded_jobs(make):
     model = small_model(make)
-    return [replace(prepare(question(n, 4, 4, samples=2), "replay", model, 3), name=n) for n in REPLAYED]
+    return [replace(prepare(question(n, 4, 4, samples=8), "virtual", model, 8), name=n) for n in REPLAYED]
 
 
 @timed
 def test_four_ranks_replay_on_two_cores(crowded):
-    assert within_bounds(replayed(crowded), 0.025, 0.05)
+    comparisons = replayed(crowded)
+    assert within_bounds(comparisons, 0.025, 0.05)
     assert all(crowded[name][1].gradient_error < 1e-6 for name in REPLAYED)
+    skip_if_disturbed(crowded)
+    errors = [median(abs(pair.error) for pair in comparison.pairs) for comparison in comparisons]
+    assert median(errors) < 0.025  # of all iterations: of two ranks on one core, one always starts late
+    bubble_errors = [abs(pair.bubble_error) for comparison in comparisons for pair in comparison.pairs]
+    assert median(bubble_errors) < WORST_BUBBLE
 
 
 # What goes wrong
@@ -367,6 +423,14 @@ def test_divided_weights_only_sleep(make, name):
 
 # The command
 
+without_gpus = pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there are GPUs")
+
+
+def test_wall_time_beside_other_programs_says_nothing():
+    quiet = Comparison("1f1b", "wall", (Pair(1.0, 1.01, 0.2, 0.2),), None, QUIET_CORES / 2)
+    assert quiet.invalid is None
+    assert replace(quiet, others_cores=0.2).invalid == "other programs used 0.20 cores, must be at most 0.1"
+
 
 def test_the_command_prints_a_run_as_json(capsys):
     asked = (
@@ -391,6 +455,8 @@ def test_fewer_ranks_than_the_plan_needs_are_refused(make):
         ("--iterations 1", "--iterations is 1, must be at least 2"),
         ("--link-ms -1", "--link-ms is -1, must be at least 0"),
         ("--gpus 3", "3"),
+        ("--device cuda --mode sleep", "--device cuda runs --mode replay or wall"),
+        pytest.param("--device cuda --mode wall", "takes one GPU for each of 2 ranks", marks=without_gpus),
         ("--model nobody", "unknown model 'nobody'"),
     ],
 )

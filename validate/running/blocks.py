@@ -24,6 +24,7 @@ NUMEL: Final = TOKENS * WIDTH
 HIDDEN: Final = 512
 """Channels inside a layer whose work is the mean of its component."""
 LEARNING_RATE: Final = 1e-3
+CPU: Final = torch.device("cpu")
 
 
 class Convolutions(nn.Module):
@@ -121,11 +122,13 @@ def _flop(layer: Layer) -> float:
     return layer.conv_flop + layer.matmul_flop + layer.attention_flop
 
 
-def batch_of(iteration: int, component: int, samples: int) -> tuple[Tensor, Tensor]:
+def batch_of(
+    iteration: int, component: int, samples: int, device: torch.device = CPU
+) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of one component in one iteration; the same in every process."""
     generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
     shape = (2, samples, TOKENS, WIDTH)
-    inputs, targets = torch.randn(shape, generator=generator, dtype=torch.float64)
+    inputs, targets = torch.randn(shape, generator=generator, dtype=torch.float64).to(device)
     return inputs, targets
 
 
@@ -135,12 +138,13 @@ class Layers:
 
     model: Model
     built: dict[tuple[int, int], ChainLayer]
+    device: torch.device = CPU
 
     def get(self, component: int, layer: int) -> ChainLayer:
         """Return a layer, built when it is first asked for."""
         key = (component, layer)
         if key not in self.built:
-            self.built[key] = build_layer(self.model, *key)
+            self.built[key] = build_layer(self.model, *key).to(self.device)
         return self.built[key]
 
     def run(

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from dataclasses import MISSING, replace
 from statistics import median
 from typing import Any, Final
@@ -13,6 +14,7 @@ from sim.flags import PARAMETER, add_parameters, integer, number
 from strategies.registry import all_strategies, make_strategy
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
+ON_GPUS: Final = ("replay", "wall")
 SAMPLES: Final = 4
 """Samples of a micro-batch where no batch size is given."""
 
@@ -29,6 +31,9 @@ def add_run_parser(commands: Any) -> None:  # noqa: ANN401
         " op; wall: time, valid only on a quiet machine (default: replay)",
     )
     run.add_argument("--runtime", choices=("own", "torch"), default="own", help="who carries it out")
+    run.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="messages by gloo, or NCCL (default: cpu)"
+    )
     run.add_argument("--model", default="sd21", help="model whose structure is trained small (default: sd21)")
     run.add_argument("--gpus", type=integer, help="ranks (default: the pipeline degree, else 2)")
     run.add_argument("--batch-size", type=integer, help="samples (default: 4 per micro-batch and rank)")
@@ -66,6 +71,10 @@ def _check(options: argparse.Namespace) -> None:
     ):
         if value is not None and not least <= value < float("inf"):
             raise InputError(f"{flag} is {value:g}, must be at least {least}")
+    if options.device == "cuda" and (options.mode not in ON_GPUS or options.runtime == "torch"):
+        raise InputError(
+            f"--device cuda runs --mode {' or '.join(ON_GPUS)} with our own runtime: sleeping and CPU time need no GPU"
+        )
 
 
 def _job(options: argparse.Namespace) -> Any:  # noqa: ANN401
@@ -93,13 +102,14 @@ def _job(options: argparse.Namespace) -> Any:  # noqa: ANN401
     if options.runtime == "torch":
         check_schedule(job)
         job = replace(job, runtime="torch")
-    return job
+    return replace(job, device=options.device)
 
 
 def _with_own_ranks(options: argparse.Namespace) -> dict[str, Any]:
     from validate.running.spawn import run_ranks  # noqa: PLC0415  as above
 
     job = _job(options)
+    check_gpus(job.device, job.num_ranks)
     return _result(options, job, run_ranks([job])[0])
 
 
@@ -108,11 +118,30 @@ def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
     from validate.running.rank import carry_out, join, leave, shared  # noqa: PLC0415  as above
 
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    pids = join(rank, num_ranks)
+    try:
+        check_gpus(options.device, num_ranks)
+    except InputError:
+        if rank == 0:  # one line is enough
+            raise
+        sys.exit(2)
+    pids = join(rank, num_ranks, device=options.device)
     job = shared(lambda: fitting(_job(options), num_ranks))
     outcomes = carry_out([job], pids)
     leave()
     return _result(options, job, outcomes[0]) if outcomes else None
+
+
+def check_gpus(device: str, num_ranks: int) -> None:
+    """Refuse a GPU for each rank where there are fewer.
+
+    Raises:
+        InputError: there are.
+    """
+    import torch  # noqa: PLC0415  as above
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cuda" and found < num_ranks:
+        raise InputError(f"--device cuda takes one GPU for each of {num_ranks} ranks, torch finds {found}")
 
 
 def fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
@@ -152,11 +181,12 @@ def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, An
         "measured_s": [f([pair.measured_s for pair in pairs]) for f in (min, median, max)],
         "simulated_s": median(pair.simulated_s for pair in pairs),
         "error": comparison.error if comparison.counted else None,
+        "bubble_error": comparison.bubble_error if comparison.counted else None,
         "charged_error": comparison.charged_error,
         "measured_bubble_ratio": median(pair.measured_bubble_ratio for pair in pairs),
         "simulated_bubble_ratio": median(pair.simulated_bubble_ratio for pair in pairs),
         "gradient_error": comparison.gradient_error,
-        "others_cores": max(pair.others_cores for pair in comparison.pairs),
+        "others_cores": comparison.others_cores,
         "invalid": comparison.invalid,
     }
 
@@ -178,7 +208,8 @@ def _describe(found: dict[str, Any]) -> str:
         f"  simulated  {found['simulated_s']:.4f} s, bubble ratio {found['simulated_bubble_ratio']:.3f}",
     ]
     if found["error"] is not None:
-        lines.append(f"  error      {found['error']:.2%} (median of absolute values)")
+        of = "of the medians" if found["mode"] in ("virtual", "wall") else "median of absolute values"
+        lines.append(f"  error      {found['error']:.2%} ({of})")
     if found["mode"] == "replay":
         lines.append(
             f"  order and links alone, what started late counted as part of its op: {found['charged_error']:.2%}"

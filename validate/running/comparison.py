@@ -21,7 +21,6 @@ class Pair:
     simulated_s: float
     measured_bubble_ratio: float
     simulated_bubble_ratio: float
-    others_cores: float = 0.0
     late_share: float = 0.0
     charged_s: float = nan
 
@@ -54,22 +53,31 @@ class Comparison:
     mode: str
     pairs: tuple[Pair, ...]
     gradient_error: float | None
+    others_cores: float = 0.0
+
+    @property
+    def predicts(self) -> bool:
+        """Whether one simulation stands for all iterations, so that their medians are compared."""
+        return self.mode in ("virtual", "wall")
 
     @property
     def counted(self) -> list[Pair]:
         """The iterations that were not disturbed; virtual time never is, of wall time the quiet guard decides."""
-        every = self.mode in ("virtual", "wall")
-        return [pair for pair in self.pairs if every or not pair.disturbed]
+        return [pair for pair in self.pairs if self.predicts or not pair.disturbed]
 
     @property
     def error(self) -> float:
-        """Median over iterations of the absolute error of the iteration time; NaN where none counts."""
+        """Absolute error of the iteration time, of medians or the median over iterations; NaN where none counts."""
+        if self.predicts:
+            simulated_s = median(pair.simulated_s for pair in self.pairs)
+            return abs(simulated_s / median(pair.measured_s for pair in self.pairs) - 1)
         return median([abs(pair.error) for pair in self.counted] or [nan])
 
     @property
     def bubble_error(self) -> float:
-        """Median over iterations of the absolute error of the bubble ratio; NaN where none counts."""
-        return median([abs(pair.bubble_error) for pair in self.counted] or [nan])
+        """Absolute error of the bubble ratio, as above."""
+        errors = [pair.bubble_error for pair in self.counted] or [nan]
+        return abs(median(errors)) if self.predicts else median(map(abs, errors))
 
     @property
     def charged_error(self) -> float:
@@ -81,10 +89,9 @@ class Comparison:
         """Why the result says nothing; None where it does."""
         if not self.counted:
             return f"in all {len(self.pairs)} iterations ops started late by more than {LATE_SHARE:.0%} of it"
-        cores = max(pair.others_cores for pair in self.pairs)
-        if self.mode != "wall" or cores <= QUIET_CORES:
+        if self.mode != "wall" or self.others_cores <= QUIET_CORES:
             return None
-        return f"other programs used {cores:.2f} cores, must be at most {QUIET_CORES}"
+        return f"other programs used {self.others_cores:.2f} cores, must be at most {QUIET_CORES}"
 
 
 def compare(job: Job, outcome: Outcome) -> Comparison:
@@ -93,9 +100,11 @@ def compare(job: Job, outcome: Outcome) -> Comparison:
     ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of both
     there is a second simulation, of each iteration's own durations with what the machine let an op start late: it tells
     an error of the order or of the links from a busy machine. ``virtual`` and ``wall`` are held against the plan with
-    the medians of every other iteration, and only the rest is compared.
+    the medians of every other iteration, and only the rest is compared. In the iterations that ``wall`` predicts from,
+    ranks take turns: an op takes as long as one that is profiled alone.
     """
-    return Comparison(job.name, job.mode, tuple(_pairs(job, outcome)), outcome.gradient_error)
+    pairs = tuple(_pairs(job, outcome))
+    return Comparison(job.name, job.mode, pairs, outcome.gradient_error, outcome.others_cores)
 
 
 def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:
@@ -121,7 +130,6 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) 
         trace.end_s,
         1 - busy_s / measured_s,
         idle_s(trace) / trace.end_s,
-        iteration.others_cores,
         iteration.late_share,
         trace.end_s,
     )

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from torch import distributed as dist
@@ -13,6 +14,7 @@ from strategies.wiring import Transfer, Wiring
 from validate.running.clock import ALWAYS, Instant, now, sleep_until
 from validate.running.kernels import Kernels
 from validate.running.mailbox import Mailbox
+from validate.running.ordered import OrderedMessages
 from validate.running.seats import RankSeat
 from validate.running.stream import CollectiveStream
 
@@ -45,12 +47,10 @@ class RankIteration:
     Attributes:
         ops: for each op of its list.
         end: when the last op, collective and kept tensor was done, in both times.
-        cpu_s: CPU time of the whole process.
     """
 
     ops: list[OpTimes] = field(default_factory=list)
     end: Instant = ALWAYS
-    cpu_s: float = 0.0
 
     @property
     def late_s(self) -> float:
@@ -67,6 +67,7 @@ class Executor:
         kernels: what its ops do.
         groups: process groups of the collectives that it takes part in, by number.
         network: how long messages and collectives take.
+        payloads: what carries payloads where messages have no tags.
     """
 
     def __init__(
@@ -76,29 +77,37 @@ class Executor:
         kernels: Kernels,
         groups: Mapping[int, dist.ProcessGroup],
         network: Network,
+        *,
+        payloads: OrderedMessages | None = None,
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
         routes = [network.collective(collective) for collective in wiring.plan.collectives]
-        self._mailbox = Mailbox(wiring, seat.device, seat.peer, kernels.numel, _link_s(network))
+        self._mailbox = Mailbox(wiring, seat, kernels.numel, _link_s(network), payloads)
         self._stream = CollectiveStream(
             wiring, seat.device, groups, [route.fixed_s + route.wire_s for route in routes], kernels.summed
         )
 
-    def run(self, iteration: int, synchronize: Callable[[], float]) -> RankIteration:
+    def run(
+        self,
+        iteration: int,
+        synchronize: Callable[[], float],
+        turn: AbstractContextManager[None] | None = None,
+    ) -> RankIteration:
         """Carry out one iteration.
 
         Args:
             iteration: its number.
             synchronize: returns the moment at which all ranks begin.
+            turn: entered while a kernel runs.
         """
+        self._turn = turn or nullcontext()
         self._kernels.begin(iteration)
         self._mailbox.open()
         self._zero = synchronize()
         self._stream.open(Instant(self._zero, 0.0))
         record = RankIteration()
-        cpu_s = time.process_time()
         gc.disable()
         sleep_until(self._zero)
         try:
@@ -108,7 +117,6 @@ class Executor:
             record.end = self._finish(record)
         finally:
             gc.enable()
-        record.cpu_s = time.process_time() - cpu_s
         return record
 
     def _carry_out(self, index: int, op: Op) -> OpTimes:
@@ -125,9 +133,10 @@ class Executor:
             early.append(at.wall - self._zero)
             self._stream.write((tensor,), at)
 
-        start = Instant(now(), virtual)
-        late_s = start.wall - max(ready.wall, self._ended)
-        self._kernels.run(index, op, mark)
+        with self._turn:
+            start = Instant(now(), virtual)
+            late_s = start.wall - max(ready.wall, self._ended)
+            self._kernels.run(index, op, mark)
         over_s = now() - start.wall - op.duration_s if self._kernels.sleeping else 0.0
         slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.transfers[s] is not None]
         messages = [(slot, self._kernels.pack(self._tensor_of[slot])) for slot in slots]

@@ -10,7 +10,7 @@ from validate.running.executor import RankIteration
 from validate.running.samples import FrozenSamples
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
-ATTEMPTS: Final = 3
+ATTEMPTS: Final = 6
 """So many times the iterations asked for are run, until as many were not disturbed."""
 
 
@@ -29,6 +29,8 @@ class Job:
         micro_batch: samples of a micro-batch on one rank.
         samples: which samples its frozen work takes.
         extra_forward: whether the iteration runs the extra forward pass.
+        device: where layers compute: ``cpu``, messages by gloo, or ``cuda``, by NCCL.
+        tags: whether messages carry tags; those of NCCL cannot, whatever is said here.
         runtime: ``own``, or ``torch``: ``torch.distributed.pipelining``, which records no more than steps.
         die: rank that stops at the first iteration, as if killed; to show what then happens.
     """
@@ -43,6 +45,8 @@ class Job:
     micro_batch: int = 0
     samples: FrozenSamples | None = None
     extra_forward: bool = False
+    device: str = "cpu"
+    tags: bool = True
     runtime: str = "own"
     die: int | None = None
 
@@ -59,15 +63,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration of all ranks.
-
-    Attributes:
-        ranks: what each rank recorded.
-        others_cores: cores that other programs used meanwhile.
-    """
+    """One iteration of all ranks: what each recorded."""
 
     ranks: tuple[RankIteration, ...]
-    others_cores: float
 
     @property
     def late_share(self) -> float:
@@ -82,6 +80,7 @@ class Outcome:
     Attributes:
         name: of the job.
         iterations: without those to warm up.
+        others_cores: cores that other programs used meanwhile.
         gradient_error: largest difference of a gradient from that of a single process, over the largest gradient of
             the layer; None where kernels sleep.
         steps_s: seconds of each step of torch's runtime.
@@ -89,5 +88,6 @@ class Outcome:
 
     name: str
     iterations: tuple[Iteration, ...] = field(default=())
+    others_cores: float = 0.0
     gradient_error: float | None = None
     steps_s: tuple[float, ...] = ()

@@ -9,6 +9,8 @@ from torch import distributed as dist
 from strategies.wiring import Transfer, Wiring
 from validate.running.clock import ALWAYS, Instant
 from validate.running.errors import LostRankError
+from validate.running.ordered import OrderedMessages
+from validate.running.seats import RankSeat
 
 STAMPS = 2
 """Numbers in front of a message: the moment it was sent, in wall and in virtual time."""
@@ -19,21 +21,22 @@ class Mailbox:
 
     Args:
         wiring: the plan's deliveries.
-        device: the device that the rank carries out.
-        peer: gives the rank of a device.
+        seat: the device that the rank carries out.
         numel: gives how many numbers a tensor's message holds.
         link_s: gives the seconds that a message travels.
+        payloads: what carries payloads where messages have no tags; the moments alone then travel here.
     """
 
     def __init__(
         self,
         wiring: Wiring,
-        device: int,
-        peer: Callable[[int], int],
+        seat: RankSeat,
         numel: Callable[[int], int],
         link_s: Callable[[Transfer], float],
+        payloads: OrderedMessages | None = None,
     ) -> None:
-        self._wiring, self._device, self._peer, self._numel = wiring, device, peer, numel
+        self._wiring, self._device, self._peer, self._payloads = wiring, seat.device, seat.peer, payloads
+        self._numel = (lambda tensor: 0) if payloads else numel
         transfers = enumerate(wiring.transfers)
         self._transfers = {slot: transfer for slot, transfer in transfers if transfer is not None}
         self._link_s = {slot: link_s(transfer) for slot, transfer in self._transfers.items()}
@@ -48,6 +51,8 @@ class Mailbox:
         self._posted: dict[int, Instant] = {}
         self._arrived: dict[int, Instant] = {}
         self._expected: dict[int, tuple[dist.Work | None, Tensor]] = {}
+        if self._payloads:
+            self._payloads.open()
         for slot, transfer in self._transfers.items():
             if transfer.target == self._device:
                 self._expect(slot, transfer.source, slot, STAMPS + self._numel(transfer.tensor))
@@ -65,6 +70,9 @@ class Mailbox:
     def send(self, slot: int, at: Instant, payload: Sequence[Tensor]) -> None:
         """Send a delivery that was written at a moment; a signal stays here."""
         self._sent[slot] = at
+        if self._payloads:
+            self._payloads.send(slot, payload)
+            payload = ()
         self._dispatch(self._peer(self._transfers[slot].target), slot, at, payload)
 
     def post(self, slot: int, at: Instant) -> None:
@@ -90,8 +98,12 @@ class Mailbox:
         else:
             written, posted = told, self._posted.get(slot, ALWAYS)
         self._arrived[slot] = written.later(posted).after(self._link_s[slot])
-        payload = None if message is None or slot in self._sent else message[STAMPS:]
-        return self._arrived[slot], payload
+        return self._arrived[slot], None if message is None else self._payload(slot, message)
+
+    def _payload(self, slot: int, message: Tensor) -> Tensor | None:
+        if slot in self._sent:
+            return None
+        return self._payloads.receive(slot) if self._payloads else message[STAMPS:]
 
     def _receive(self, slot: int) -> Tensor | None:
         if slot not in self._expected:
@@ -108,6 +120,8 @@ class Mailbox:
 
     def close(self) -> None:
         """Wait until all that was sent has left."""
+        if self._payloads:
+            self._payloads.close()
         for work, _ in self._sending:
             if work is not None:
                 work.wait()

@@ -49,13 +49,14 @@ class ModuleKernels:
     def __init__(self, job: Job, wiring: Wiring, seat: RankSeat, samples: FrozenSamples) -> None:
         assert job.model is not None
         self._job, self._plan, self._device, self._samples = job, wiring.plan, seat.device, samples
+        self._place = torch.device(job.device)
         model, stages = job.model, self._plan.stages
         self._ranges = {
             number: (stage.component, range(stage.first_layer, stage.last_layer + 1))
             for number, stage in enumerate(stages)
             if stage.position == seat.device
         }
-        self._layers, self._crossing = Layers(model, {}), Crossing(model, self._plan)
+        self._layers, self._crossing = Layers(model, {}, self._place), Crossing(model, self._plan)
         self._passes = Passes(self._layers, self._crossing, self._ranges)
         self._group_batch = job.batch_size // seat.placement.num_groups
         self._own = slice(seat.group * self._group_batch, (seat.group + 1) * self._group_batch)
@@ -66,7 +67,8 @@ class ModuleKernels:
     def _flatten_gradients(self, stage: int) -> Tensor:
         """Let the gradients of a stage lie in one piece, so that one all-reduce sums them."""
         parameters = self._layers.parameters(*self._ranges[stage])
-        flat = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
+        size = sum(parameter.numel() for parameter in parameters)
+        flat = torch.zeros(size, dtype=torch.float64, device=self._place)
         start = 0
         for parameter in parameters:
             parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
@@ -80,8 +82,9 @@ class ModuleKernels:
         if ahead and not prepared:
             everyone = frozen_outputs(self._layers, iteration, self._job.batch_size)
             prepared = {c: values[self._own] for c, values in everyone.items()}
+        shape = (self._group_batch, TOKENS, WIDTH)
         self._buffers = {
-            (c, layer): torch.full((self._group_batch, TOKENS, WIDTH), torch.nan, dtype=torch.float64)
+            (c, layer): torch.full(shape, torch.nan, dtype=torch.float64, device=self._place)
             for c, last in self._last.items()
             for layer in range(last + 1)
         }
@@ -93,7 +96,7 @@ class ModuleKernels:
             flat.zero_()
 
     def _load(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
-        inputs, targets = batch_of(iteration, component, self._job.batch_size)
+        inputs, targets = batch_of(iteration, component, self._job.batch_size, self._place)
         return inputs[self._own], targets[self._own]
 
     def run(self, index: int, op: Op, mark: Mark) -> None:
@@ -103,12 +106,15 @@ class ModuleKernels:
         else:
             assert isinstance(op.action, StageAction)
             self._run_stage(op.action, op)
+        if self._place.type == "cuda":  # of this stream alone: others wait for messages
+            torch.cuda.current_stream().synchronize()
         for _, tensor in op.early:
             mark(tensor)
 
     def _run_frozen(self, index: int, action: FrozenAction) -> None:
         component, layer, _ = action
-        rows = torch.cat([torch.arange(*span) for span in self._samples.ops[self._device, index]])
+        spans = self._samples.ops[self._device, index]
+        rows = torch.cat([torch.arange(*span, device=self._place) for span in spans])
         source = self._buffers[component, layer - 1] if layer else self._inputs[component]
         needed = () if layer else self._layers.model.inputs_of(component)
         context = {c: self._buffers[c, self._last[c]][rows] for c in needed if c in self._last}
@@ -184,7 +190,9 @@ class ModuleKernels:
         for component, layers in self._ranges.values():
             for layer in layers:
                 parameters = self._layers.parameters(component, range(layer, layer + 1))
-                found[component, layer] = [p.grad.clone() for p in parameters if p.grad is not None]
+                found[component, layer] = [
+                    p.grad.to("cpu", copy=True) for p in parameters if p.grad is not None
+                ]
         return found
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -21,17 +22,18 @@ from validate.running.executor import Executor, RankIteration
 from validate.running.job import ATTEMPTS, Iteration, Job, Outcome
 from validate.running.kernels import SleepKernels
 from validate.running.modules import ModuleKernels
+from validate.running.ordered import OrderedMessages, make_groups
 from validate.running.reference import Gradients, gradient_error, single_process_gradients
 from validate.running.samples import FrozenSamples
 from validate.running.seats import RankSeat, seats
 from validate.running.torch_runtime import run_torch
+from validate.running.turns import Turns
 
 T = TypeVar("T")
-Part = tuple[list[Iteration] | list[float], list[Gradients]]
-"""Iterations, or seconds of steps, and the gradients of all ranks."""
 
 TIMEOUT: Final = timedelta(seconds=25)
 """A rank that does not answer for so long is lost."""
+BACKENDS: Final = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 CHECKED: Final = 3
 """Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
 HEAD_START_S: Final = 0.01
@@ -47,8 +49,10 @@ def keep_memory() -> None:
             libc.mallopt(option, value)
 
 
-def join(rank: int, num_ranks: int, init_method: str = "env://") -> dict[int, int]:
+def join(rank: int, num_ranks: int, init_method: str = "env://", device: str = "cpu") -> dict[int, int]:
     """Join the other ranks; return the process of each.
+
+    What lies on a GPU travels by NCCL, everything else by gloo. All ranks are on one machine: they share its clock.
 
     Raises:
         LostRankError: not all of them came.
@@ -56,9 +60,11 @@ def join(rank: int, num_ranks: int, init_method: str = "env://") -> dict[int, in
     keep_memory()
     torch.set_num_threads(1)
     sys.setswitchinterval(5e-4)  # the communication stream is a thread
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     try:
         dist.init_process_group(
-            "gloo", init_method=init_method, rank=rank, world_size=num_ranks, timeout=TIMEOUT
+            BACKENDS[device], init_method=init_method, rank=rank, world_size=num_ranks, timeout=TIMEOUT
         )
         pids: list[Any] = [None] * num_ranks
         dist.all_gather_object(pids, os.getpid())
@@ -102,41 +108,36 @@ def carry_out(jobs: Sequence[Job], pids: dict[int, int]) -> list[Outcome]:
         DiffusimError: a rank died on the way; the text names it.
     """
     try:
-        found = [_torch_part(job) if job.runtime == "torch" else _Part(job).run() for job in jobs]
+        found = [_run_torch(job) if job.runtime == "torch" else _Part(job).run() for job in jobs]
     except (RuntimeError, LostRankError, dist.DistError) as error:
         raise _name_lost(error, pids) from error
     if dist.get_rank():
         return []
     expected: dict[Hashable, Gradients] = {}
-    return [_outcome(job, *part, expected) for job, part in zip(jobs, found, strict=True)]
+    return [_judged(job, *part, expected) for job, part in zip(jobs, found, strict=True)]
 
 
-def _torch_part(job: Job) -> Part:
-    """Return the steps of torch's runtime in place of iterations, and the gradients of all ranks."""
+def _run_torch(job: Job) -> tuple[Outcome, list[Gradients]]:
+    """Return the steps of torch's runtime, and the gradients of all ranks."""
     steps_s, gradients = run_torch(job)
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, gradients)
-    return steps_s, gathered
+    return Outcome(job.name, steps_s=tuple(steps_s)), gathered
 
 
-def _outcome(
-    job: Job,
-    done: list[Iteration] | list[float],
-    gradients: list[Gradients],
-    expected: dict[Hashable, Gradients],
+def _judged(
+    job: Job, outcome: Outcome, gradients: list[Gradients], expected: dict[Hashable, Gradients]
 ) -> Outcome:
     """Return what came of a job, its gradients held against those of this one process."""
-    iterations = tuple(one for one in done if isinstance(one, Iteration))
     if job.model is None:
-        return Outcome(job.name, iterations)
+        return outcome
     count = 1 if job.runtime == "torch" else CHECKED
     key = job.model.name, job.batch_size, job.extra_forward, count
     if key not in expected:
         expected[key] = single_process_gradients(
             job.model, count, job.batch_size, extra_forward=job.extra_forward
         )
-    error = gradient_error(gradients, expected[key])
-    return Outcome(job.name, iterations, error, tuple(one for one in done if isinstance(one, float)))
+    return replace(outcome, gradient_error=gradient_error(gradients, expected[key]))
 
 
 def _name_lost(error: Exception, pids: dict[int, int]) -> DiffusimError:
@@ -167,30 +168,44 @@ class _Part:
         self._wiring = wire(job.plan)
         self._seat = seats(job.plan.placement)[self._rank]
         self._kernels = _kernels(job, self._wiring, self._seat)
-        groups = _groups(self._wiring, seats(job.plan.placement), self._rank)
-        self._executor = Executor(self._wiring, self._seat, self._kernels, groups, job.network)
+        everyone = seats(job.plan.placement)
+        groups = _groups(self._wiring, everyone, self._rank)
+        payloads = None if job.tags and job.device == "cpu" else self._ordered(everyone)
+        self._executor = Executor(
+            self._wiring, self._seat, self._kernels, groups, job.network, payloads=payloads
+        )
+        self._turns = Turns() if job.mode == "wall" else None
 
-    def run(self) -> Part:
+    def _ordered(self, everyone: Sequence[RankSeat]) -> OrderedMessages:
+        wiring, device = self._wiring, torch.device(self._job.device)
+        tensors = {slot: transfer.tensor for slot, transfer in enumerate(wiring.transfers) if transfer}
+        numel = {slot: self._kernels.numel(tensor) for slot, tensor in tensors.items()}
+        groups = make_groups(wiring, everyone, device, TIMEOUT)
+        return OrderedMessages(wiring, self._seat, groups, numel, device)
+
+    def run(self) -> tuple[Outcome, list[Gradients]]:
         """Carry out iterations until enough were not disturbed; return them, and the gradients of all ranks."""
-        job, records, others, good = self._job, [], [], 0
+        job, records, good = self._job, [], 0
         gradients: Gradients = {}
         if job.die == self._rank:
             os.kill(os.getpid(), signal.SIGKILL)
         for number in range(max(CHECKED, job.warm_up + ATTEMPTS * job.iterations)):
-            began_s, busy_s = now(), machine_busy_s()
-            record = self._executor.run(number, self._synchronize)
-            used = torch.tensor(record.cpu_s, dtype=torch.float64)
-            dist.all_reduce(used)
+            if number == job.warm_up:
+                began_s, busy_s, cpu_s = now(), machine_busy_s(), time.process_time()
+            alone = (number - job.warm_up) % 2 == 0
+            record = self._executor.run(number, self._synchronize, self._turns if alone else None)
             if number == CHECKED - 1 and isinstance(self._kernels, ModuleKernels):
                 gradients = self._kernels.gradients()
             if number < job.warm_up:
                 continue
-            others.append(max(0.0, machine_busy_s() - busy_s - used.item()) / (now() - began_s))
             records.append(record)
             good += self._is_good(record)
             if good >= job.iterations and number + 1 >= CHECKED:
                 break
-        return self._collect(records, others, gradients)
+        used = torch.tensor(time.process_time() - cpu_s, dtype=torch.float64)
+        dist.all_reduce(used)
+        others_cores = max(0.0, machine_busy_s() - busy_s - used.item()) / (now() - began_s)
+        return self._collect(records, others_cores, gradients)
 
     def _is_good(self, record: RankIteration) -> bool:
         """Whether an iteration was not disturbed; virtual time never is, of wall time the quiet guard decides."""
@@ -206,12 +221,14 @@ class _Part:
         dist.broadcast(begin, 0)
         return begin.item()
 
-    def _collect(self, records: list[RankIteration], others: list[float], gradients: Gradients) -> Part:
+    def _collect(
+        self, records: list[RankIteration], others_cores: float, gradients: Gradients
+    ) -> tuple[Outcome, list[Gradients]]:
         gathered: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, (records, gradients))
         ranks = zip(*(records for records, _ in gathered), strict=True)
-        iterations = [Iteration(tuple(rank), cores) for rank, cores in zip(ranks, others, strict=True)]
-        return iterations, [gradients for _, gradients in gathered]
+        iterations = tuple(Iteration(tuple(rank)) for rank in ranks)
+        return Outcome(self._job.name, iterations, others_cores), [gradients for _, gradients in gathered]
 
 
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> SleepKernels | ModuleKernels:

@@ -19,7 +19,7 @@ def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int,
     outputs: dict[int, Tensor] = {}
     with torch.no_grad():
         for component in model.frozen:
-            hidden, _ = batch_of(iteration, component, batch_size)
+            hidden, _ = batch_of(iteration, component, batch_size, layers.device)
             every = range(len(model.components[component].layers))
             outputs[component] = layers.run(component, every, hidden, {}, outputs)
     return outputs

@@ -14,7 +14,7 @@ def main(rank: int, num_ranks: int, folder: Path) -> int:
     """Carry out the jobs of a folder; rank 0 writes what came of them. Return the exit status."""
     jobs = pickle.loads((folder / "jobs").read_bytes())
     try:
-        pids = join(rank, num_ranks, f"file://{folder / 'store'}")
+        pids = join(rank, num_ranks, f"file://{folder / 'store'}", jobs[0].device)
         outcomes = carry_out(jobs, pids)
     except DiffusimError as error:
         print(error, file=sys.stderr)
