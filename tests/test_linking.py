@@ -344,6 +344,7 @@ def test_a_rank_that_complains_is_quoted():
         spawn(2, [sys.executable, "-c", program])
 
 
+@pytest.mark.timed
 def test_two_processes_over_gloo_give_a_cluster_that_simulates(tmp_path, capfd, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     output, table = tmp_path / "gloo.toml", tmp_path / "gloo.csv"

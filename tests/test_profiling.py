@@ -117,6 +117,7 @@ def assert_times(found_s, expected_ms):
         assert milliseconds / 1e3 <= seconds + 1e-9 < milliseconds / 1e3 + SLACK_S
 
 
+@pytest.mark.timed
 def test_each_layer_gets_the_time_that_it_takes_and_the_whole_is_their_sum():
     found = measured(spinning())
     between = [BETWEEN_MS + AFTER_MS if i == 3 else 0 for i in range(4)]
@@ -127,6 +128,7 @@ def test_each_layer_gets_the_time_that_it_takes_and_the_whole_is_their_sum():
     assert found.sum_over_whole("backward_later") == pytest.approx(1, abs=0.04)
 
 
+@pytest.mark.timed
 def test_a_frozen_component_has_no_backward_and_passes_of_one_sample_add_up():
     found = measured(spinning(trainable=False, again=1))
     between = [BETWEEN_MS + AFTER_MS if i == 3 else 0 for i in range(4)]
@@ -136,6 +138,7 @@ def test_a_frozen_component_has_no_backward_and_passes_of_one_sample_add_up():
     assert found.median("backward_first") == found.median("backward_later") == [0.0] * 4
 
 
+@pytest.mark.timed
 def test_layers_of_a_real_network_add_up_to_the_whole():
     """Within 5 %; other programs share caches and clocks, so the best of three attempts counts."""
     worst = []

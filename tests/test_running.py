@@ -30,15 +30,6 @@ from validate.running.scenarios import Question, check_complete
 from validate.running.spawn import run_ranks, start_rank
 from validate.running.torch_runtime import check_schedule
 
-
-def timed(test):
-    """Mark a comparison of seconds; beside other tests it would say nothing."""
-    beside = pytest.mark.skipif(
-        "PYTEST_XDIST_WORKER" in os.environ, reason="other tests run beside it: python -m pytest -m timed"
-    )
-    return pytest.mark.timed(beside(test))
-
-
 DATA_PARALLEL = ("ddp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
@@ -120,7 +111,7 @@ def sleeping_jobs(make):
     return jobs
 
 
-@timed
+@pytest.mark.timed
 @pytest.mark.parametrize("name", all_strategies())
 def test_sleeping_kernels_take_as_long_as_simulated(sleeping, name):
     comparison = sleeping[name]
@@ -267,12 +258,12 @@ def within_bounds(comparisons, median_bound=MEDIAN, worst_bound=WORST):
     return median(errors) < median_bound and max(errors) < worst_bound
 
 
-@timed
+@pytest.mark.timed
 def test_replayed_runs_take_as_long_as_they_did_late_starts_counted(measured):
     assert within_bounds(replayed(measured))
 
 
-@timed
+@pytest.mark.timed
 def test_replayed_runs_take_as_long_as_they_did(measured):
     comparisons = replayed(measured)
     if not all(comparison.counted for comparison in comparisons):
@@ -282,7 +273,7 @@ def test_replayed_runs_take_as_long_as_they_did(measured):
     assert max(comparison.bubble_error for comparison in comparisons) < WORST_BUBBLE
 
 
-@timed
+@pytest.mark.timed
 @pytest.mark.parametrize("factor", [0.0, 2.0], ids=["ignored", "counted twice"])
 def test_a_wrong_link_delay_in_the_engine_shows(measured, monkeypatch, factor):
     leg = sim.engine._leg
@@ -295,7 +286,7 @@ def test_a_wrong_link_delay_in_the_engine_shows(measured, monkeypatch, factor):
     assert not within_bounds(replayed(measured))
 
 
-@timed
+@pytest.mark.timed
 def test_an_op_that_does_not_wait_for_its_messages_shows(measured, monkeypatch):
     wire = sim.engine.wire
 
@@ -308,7 +299,7 @@ def test_an_op_that_does_not_wait_for_its_messages_shows(measured, monkeypatch):
     assert not within_bounds(replayed(measured))
 
 
-@timed
+@pytest.mark.timed
 def test_virtual_time_is_what_the_other_iterations_predict(measured, make):
     """The processor's own pace may change half-way, which no guard sees: then it is measured again."""
     for _ in range(ATTEMPTS):
@@ -374,7 +365,7 @@ def crowded_jobs(make):
     return [replace(prepare(question(n, 4, 4, samples=8), "virtual", model, 8), name=n) for n in REPLAYED]
 
 
-@timed
+@pytest.mark.timed
 def test_four_ranks_replay_on_two_cores(crowded):
     comparisons = replayed(crowded)
     assert within_bounds(comparisons, 0.025, 0.05)
