@@ -139,8 +139,22 @@ GRADIENTS = {
     "unfilled": ("diffusionpipe", {"fill": "none"}),
     "data parallel": ("ddp", {}),
     "data parallel, reduced at the end": ("ddp", {"overlap": "none"}),
+    "divided gradients": ("zero2", {}),
+    "divided gradients, scattered at the end": ("zero2", {"overlap": "none"}),
+    "divided weights": ("zero3", {}),
+    "divided weights, one by one": ("zero3", {"overlap": "none"}),
 }
-CONDITIONED = {"self-conditioning": ("diffusionpipe", {}), "self-conditioning in waves": ("wave", {})}
+CONDITIONED = {
+    "self-conditioning": ("diffusionpipe", {}),
+    "self-conditioning in waves": ("wave", {}),
+    "self-conditioning, divided weights": ("zero3", {}),
+}
+REPLICATED = {
+    "two pipelines": ("bidirectional", {}),
+    "two devices per position": ("wave", {"group_size": 4}),
+    "two devices per position, filled": ("diffusionpipe", {"group_size": 4}),
+}
+"""Plans for two positions on four ranks."""
 CASCADED = {"cascade": ("diffusionpipe", {}), "cascade, frozen work first": ("bidirectional", {})}
 DAMAGED = {"lost": None, "doubled": 2}
 UNTAGGED = (*REPLAYED, "waiting", "interleaved", "zero-bubble", "bidirectional", "local skips")
@@ -241,6 +255,27 @@ def run_quietly(make_jobs):
         if all(outcome.others_cores < QUIET_CORES for _, outcome in runs.values()):
             break
     return runs
+
+
+@pytest.fixture(scope="module")
+def replicated(make, once):
+    return once("replicated", lambda: run(replicated_jobs(make)))
+
+
+def replicated_jobs(make):
+    jobs = []
+    for name, (strategy, parameters) in REPLICATED.items():
+        known = {"pipeline_degree": 2, "micro_batches": 4, **parameters}
+        asked = Question(strategy, known, num_gpus=4, batch_size=24, link_s=LINK_S)
+        jobs.append(replace(prepare(asked, "virtual", small_model(make), 1, warm_up=2), name=name))
+    return jobs
+
+
+@pytest.mark.parametrize("name", REPLICATED)
+def test_replicas_find_the_same_gradients_together(replicated, name):
+    job, outcome = replicated[name]
+    assert job.plan.placement.num_positions == 2
+    assert outcome.gradient_error < 1e-6
 
 
 def replayed(runs):
@@ -404,12 +439,6 @@ def test_several_backbones_side_by_side_are_refused(make):
     asked = question("ddp", 2, 2, backbones="parallel")
     with pytest.raises(InputError, match="no plan in common"):
         prepare(asked, "sleep", cascade(make), 2)
-
-
-@pytest.mark.parametrize("name", ["zero2", "zero3"])
-def test_divided_weights_only_sleep(make, name):
-    with pytest.raises(InputError, match="only --mode sleep"):
-        prepare(question(name, 2, 2), "replay", small_model(make), 2)
 
 
 # The command

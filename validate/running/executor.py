@@ -86,7 +86,11 @@ class Executor:
         routes = [network.collective(collective) for collective in wiring.plan.collectives]
         self._mailbox = Mailbox(wiring, seat, kernels.numel, _link_s(network), payloads)
         self._stream = CollectiveStream(
-            wiring, seat.device, groups, [route.fixed_s + route.wire_s for route in routes], kernels.summed
+            wiring,
+            seat.device,
+            groups,
+            [route.fixed_s + route.wire_s for route in routes],
+            kernels.communicate,
         )
 
     def run(

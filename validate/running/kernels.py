@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from strategies.plan import Op
 from validate.running.clock import now, sleep_until
@@ -44,8 +45,8 @@ class Kernels(Protocol):
         """Take what a tensor's message held."""
         ...
 
-    def summed(self, collective: int) -> list[Tensor]:
-        """Return what a collective sums, in place."""
+    def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
+        """Do what a collective does, all its members at once."""
         ...
 
 
@@ -79,6 +80,5 @@ class SleepKernels:
     def unpack(self, tensor: int, payload: Tensor) -> None:
         """Take nothing."""
 
-    def summed(self, collective: int) -> list[Tensor]:
-        """Return nothing: collectives stand for their moments."""
-        return []
+    def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
+        """Do nothing: collectives stand for their moments."""

@@ -6,12 +6,11 @@ not a number, and so is every gradient that comes of them.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
-from profiles.errors import InputError
 from strategies.actions import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -21,6 +20,7 @@ from strategies.actions import (
     StageAction,
 )
 from strategies.plan import Op
+from strategies.sharding import GATHER, SCATTER
 from strategies.wiring import Wiring
 from validate.running.blocks import NUMEL, TOKENS, WIDTH, Layers, batch_of
 from validate.running.crossing import Crossing
@@ -30,8 +30,7 @@ from validate.running.passes import Batch, Passes, Values
 from validate.running.reference import Gradients, frozen_outputs
 from validate.running.samples import FrozenSamples
 from validate.running.seats import RankSeat
-
-SLEEPING_ONLY: Final = ("reduce_scatter", "all_gather")
+from validate.running.shards import Shards
 
 
 class ModuleKernels:
@@ -48,7 +47,8 @@ class ModuleKernels:
 
     def __init__(self, job: Job, wiring: Wiring, seat: RankSeat, samples: FrozenSamples) -> None:
         assert job.model is not None
-        self._job, self._plan, self._device, self._samples = job, wiring.plan, seat.device, samples
+        self._job, self._wiring, self._plan = job, wiring, wiring.plan
+        self._device, self._samples = seat.device, samples
         self._place = torch.device(job.device)
         model, stages = job.model, self._plan.stages
         self._ranges = {
@@ -58,11 +58,30 @@ class ModuleKernels:
         }
         self._layers, self._crossing = Layers(model, {}, self._place), Crossing(model, self._plan)
         self._passes = Passes(self._layers, self._crossing, self._ranges)
-        self._group_batch = job.batch_size // seat.placement.num_groups
-        self._own = slice(seat.group * self._group_batch, (seat.group + 1) * self._group_batch)
-        self._flat = {stage: self._flatten_gradients(stage) for stage in self._ranges}
+        replicas, group_batch = seat.placement.replicas, job.batch_size // seat.placement.num_groups
+        first, end = seat.group * group_batch, (seat.group + 1) * group_batch
+        self._batch_size, self._own = group_batch // replicas, slice(first + seat.replica, end, replicas)
+        self._shards = self._sharded()
+        self._flat = {} if self._shards else {s: self._flatten_gradients(s) for s in self._ranges}
         self._last = {c: len(model.components[c].layers) - 1 for c in model.frozen}
         self._buffers: dict[tuple[int, int], Tensor] = {}
+
+    def _sharded(self) -> Shards | None:
+        """Divide the weights among the ranks if the plan gathers them; each pass then waits for its own."""
+        plan, placement = self._plan, self._plan.placement
+        operations = {collective.operation for collective in plan.collectives}
+        if not operations.intersection((SCATTER, GATHER)):
+            return None
+        shards = Shards(self._layers, self._ranges, dist.get_rank(), placement.num_gpus)
+        self._freed = {
+            stage
+            for op in plan.ops[self._device]
+            for role, stage, _ in (plan.tensors[tensor][:3] for tensor in op.reads)
+            if role == "gathered" and isinstance(op.action, StageAction) and op.action.stage == stage
+        }
+        for stage in self._freed:
+            shards.free(stage)
+        return shards
 
     def _flatten_gradients(self, stage: int) -> Tensor:
         """Let the gradients of a stage lie in one piece, so that one all-reduce sums them."""
@@ -82,7 +101,7 @@ class ModuleKernels:
         if ahead and not prepared:
             everyone = frozen_outputs(self._layers, iteration, self._job.batch_size)
             prepared = {c: values[self._own] for c, values in everyone.items()}
-        shape = (self._group_batch, TOKENS, WIDTH)
+        shape = (self._batch_size, TOKENS, WIDTH)
         self._buffers = {
             (c, layer): torch.full(shape, torch.nan, dtype=torch.float64, device=self._place)
             for c, last in self._last.items()
@@ -94,6 +113,8 @@ class ModuleKernels:
         self._values: dict[int, list[Tensor]] = {}
         for flat in self._flat.values():
             flat.zero_()
+        if self._shards:
+            self._shards.clear()
 
     def _load(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
         inputs, targets = batch_of(iteration, component, self._job.batch_size, self._place)
@@ -105,7 +126,7 @@ class ModuleKernels:
             self._run_frozen(index, op.action)
         else:
             assert isinstance(op.action, StageAction)
-            self._run_stage(op.action, op)
+            self._run_stage(index, op.action, op)
         if self._place.type == "cuda":  # of this stream alone: others wait for messages
             torch.cuda.current_stream().synchronize()
         for _, tensor in op.early:
@@ -122,11 +143,11 @@ class ModuleKernels:
             result = self._layers.run(component, range(layer, layer + 1), source[rows], {}, context)
         self._buffers[component, layer][rows] = result
 
-    def _run_stage(self, action: StageAction, op: Op) -> None:
+    def _run_stage(self, index: int, action: StageAction, op: Op) -> None:
         read = {self._plan.tensors[t][:2]: self._values[t] for t in op.reads if t in self._values}
         written: Values = {}
         if action.kind == OPTIMIZER:
-            self._layers.step(*self._ranges[action.stage])
+            self._step(action.stage)
         elif action.kind == BACKWARD:
             written = self._passes.backward(action, read)
         elif action.kind == BACKWARD_INPUT:
@@ -135,10 +156,24 @@ class ModuleKernels:
             self._passes.backward_weight(action)
         else:
             written = self._passes.forward(action, read, self._micro_batch(action))
+        if self._shards:
+            self._after_pass(self._shards, index, action)
         for tensor in op.writes:
             name = self._plan.tensors[tensor][:2]
             if name in written:
                 self._values[tensor] = written[name]
+
+    def _after_pass(self, shards: Shards, index: int, action: StageAction) -> None:
+        if action.kind == BACKWARD:
+            shards.set_aside(action.stage, index)
+        if action.kind != OPTIMIZER and action.stage in self._freed:
+            shards.free(action.stage)
+
+    def _step(self, stage: int) -> None:
+        if self._shards:
+            self._shards.step(stage)
+        else:
+            self._layers.step(*self._ranges[stage])
 
     def _micro_batch(self, action: StageAction) -> Batch:
         component, _ = self._ranges[action.stage]
@@ -172,41 +207,40 @@ class ModuleKernels:
         else:
             self._values[tensor] = list(torch.split(pieces, self._job.micro_batch))
 
-    def summed(self, collective: int) -> list[Tensor]:
-        """Return the gradients of a stage once the last of its buckets is summed."""
-        reads = {self._plan.tensors[t][1:3] for t in self._plan.collectives[collective].reads}
-        buckets = [
-            {self._plan.tensors[t][1:3] for t in c.reads} for c in self._plan.collectives[collective + 1 :]
-        ]
+    def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
+        """Sum or scatter the gradients of a stage with the last of its buckets, or gather its weights."""
+        of, tensors = self._plan.collectives[collective], self._plan.tensors
+        if of.operation == GATHER:
+            assert self._shards is not None
+            for stage in {tensors[tensor].stage for tensor in of.writes}:
+                self._shards.gather(stage, group)
+            return
+        for stage, op in self._ready(collective):
+            if self._shards:
+                self._shards.scatter(stage, op, group)
+            else:
+                dist.all_reduce(self._flat[stage], group=group)
+
+    def _ready(self, collective: int) -> list[tuple[int, int]]:
+        """Return stages whose gradients are all there, and their ops: no later collective takes a bucket of one."""
+        tensors, later = self._plan.tensors, self._plan.collectives[collective + 1 :]
+        following = {self._wiring.writers[tensor] for other in later for tensor in other.reads}
+        found = {tensors[t].stage: self._wiring.writers[t] for t in self._plan.collectives[collective].reads}
         return [
-            self._flat[stage]
-            for stage, _ in reads
-            if stage in self._flat and not any(stage == other for bucket in buckets for other, _ in bucket)
+            (stage, writer[1])
+            for stage, writer in found.items()
+            if stage in self._ranges and writer not in following
         ]
 
     def gradients(self) -> Gradients:
         """Return the gradients that this rank holds, as copies."""
         found: Gradients = {}
-        for component, layers in self._ranges.values():
-            for layer in layers:
-                parameters = self._layers.parameters(component, range(layer, layer + 1))
-                found[component, layer] = [
-                    p.grad.to("cpu", copy=True) for p in parameters if p.grad is not None
-                ]
+        for stage, (component, layers) in self._ranges.items():
+            parameters = {
+                layer: self._layers.parameters(component, range(layer, layer + 1)) for layer in layers
+            }
+            own = [p.grad for of in parameters.values() for p in of if p.grad is not None]
+            gradients = iter(self._shards.gradients(stage) if self._shards else own)
+            for layer, of in parameters.items():
+                found[component, layer] = [next(gradients).to("cpu", copy=True) for _ in of]
         return found
-
-
-def check_real(job: Job) -> None:
-    """Refuse plans that real layers cannot carry out.
-
-    Raises:
-        InputError: weights or micro-batches are divided among ranks.
-    """
-    divided = {collective.operation for collective in job.plan.collectives}.intersection(SLEEPING_ONLY)
-    if divided:
-        raise InputError(f"{job.name} divides weights among ranks, which only --mode sleep carries out")
-    if job.plan.placement.replicas > 1:
-        raise InputError(
-            f"{job.name} has {job.plan.placement.replicas} replicas of a position, which only --mode sleep carries"
-            " out: give --group-size the pipeline degree"
-        )

@@ -8,7 +8,6 @@ from strategies.plan import Plan
 from strategies.registry import make_strategy
 from validate.running.job import Job
 from validate.running.links import emulated_cluster
-from validate.running.modules import check_real
 from validate.running.samples import frozen_samples
 from validate.running.scenarios import Question, plan_of, scenario_of, sleeping_model, with_times
 from validate.running.timing import measure_layers
@@ -45,14 +44,12 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
     planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
     scenario = scenario_of(planned, with_times(model, times, batch))
     plan = plan_of(planned, scenario)
-    samples = frozen_samples(plan, scenario, batch)
+    samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
     plan = _on_links(plan, question.link_s)
-    job = Job(
+    return Job(
         question.name, mode, plan, iterations, warm_up, model, question.batch_size, batch, samples,
         question.extra_forward,
     )  # fmt: skip
-    check_real(job)
-    return job
 
 
 def micro_batch_of(question: Question) -> int:

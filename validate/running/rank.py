@@ -234,7 +234,8 @@ class _Part:
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> SleepKernels | ModuleKernels:
     if job.model is None:
         return SleepKernels()
-    return ModuleKernels(job, wiring, seat, job.samples or FrozenSamples({}, {}))
+    samples = job.samples or FrozenSamples({}, {})
+    return ModuleKernels(job, wiring, seat, samples.of_replica(seat.replica, seat.placement.replicas))
 
 
 def _groups(wiring: Wiring, everyone: Sequence[RankSeat], rank: int) -> dict[int, dist.ProcessGroup]:

@@ -21,12 +21,22 @@ class FrozenSamples:
     """Where the samples of frozen work are.
 
     Attributes:
-        ops: for each (device, index of the op) the ranges that it takes.
+        ops: for each (device, index of the op) the ranges of samples of the group that it takes.
         tensors: for each frozen tensor the range that it holds.
     """
 
     ops: dict[tuple[int, int], tuple[Span, ...]]
     tensors: dict[int, Span]
+
+    def of_replica(self, replica: int, replicas: int) -> "FrozenSamples":
+        """Return the same in samples of one replica of a position, which takes every so many-th of the group."""
+
+        def own(span: Span) -> Span:
+            start, end = (-(-(edge - replica) // replicas) for edge in span)
+            return start, end
+
+        ops = {key: tuple(map(own, spans)) for key, spans in self.ops.items()}
+        return FrozenSamples(ops, {tensor: own(span) for tensor, span in self.tensors.items()})
 
 
 class _Ledger(FrozenWork):

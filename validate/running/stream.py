@@ -1,14 +1,13 @@
 """The communication stream of one rank: a thread that runs its collectives in the order of the plan.
 
-Every collective is a real all-reduce, of the moments at which its members were ready and of what they sum; its end is
-that of the last member plus the time that the network says.
+Every collective is real: an all-reduce of the moments at which its members were ready, then what they sum, scatter or
+gather; its end is that of the last member plus the time that the network says.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 from torch import distributed as dist
 
 from strategies.wiring import Wiring
@@ -26,7 +25,7 @@ class CollectiveStream:
         device: the device.
         groups: the process group of each collective that the device takes part in, by number.
         costs_s: seconds of each collective.
-        summed: gives the tensors that a collective sums, in place; none where it stands for moments alone.
+        communicate: does what a collective does.
     """
 
     def __init__(
@@ -35,10 +34,10 @@ class CollectiveStream:
         device: int,
         groups: Mapping[int, dist.ProcessGroup],
         costs_s: Sequence[float],
-        summed: Callable[[int], list[Tensor]],
+        communicate: Callable[[int, dist.ProcessGroup], None],
     ) -> None:
         self._plan, self._device = wiring.plan, device
-        self._groups, self._costs_s, self._summed = groups, costs_s, summed
+        self._groups, self._costs_s, self._communicate = groups, costs_s, communicate
         self._own = {
             number: [t for t in collective.reads if wiring.writers[t][0] == device]
             for number, collective in enumerate(self._plan.collectives)
@@ -98,8 +97,7 @@ class CollectiveStream:
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
-        for summed in self._summed(number):
-            dist.all_reduce(summed, group=group)
+        self._communicate(number, group)
         self.last = Instant(*latest.tolist()).after(self._costs_s[number])
         sleep_until(self.last.wall)
         with self._changed:
