@@ -43,7 +43,7 @@ def print_published(sections: Sequence[Callable[[], Section]] = SECTIONS) -> lis
     for section in made(sections):
         print(section.markdown(), end="\n\n", flush=True)
         predictions += section.predictions
-    print(coverage(all_published(), predictions).markdown())
+    print(coverage(all_published(), predictions).markdown(), end="\n\n", flush=True)
     return predictions
 
 
