@@ -189,7 +189,7 @@ def sampling_accounts(predictions: Sequence[SamplingPrediction]) -> list[Account
 def _sampled(one: SamplingPrediction, again: bool) -> Account:
     row = one.row
     standing, reason = _sampling_standing(one, again)
-    remembered = row.latency_s is None and row.memory_gib is not None
+    remembered = bool(row["memory_GB"]) and not row["latency_s"]
     published = row.memory_gib if remembered else row.latency_s
     return Account(
         task=TASKS[1],
@@ -221,9 +221,9 @@ def _sampled(one: SamplingPrediction, again: bool) -> Account:
 def _predicted(one: SamplingPrediction, remembered: bool) -> float | None:
     if one.outcome is None:
         return None
-    if remembered:
-        return one.outcome.memory_bytes / GIB
-    return inf if one.row.out_of_memory and one.out_of_memory else one.outcome.latency_s
+    if one.row.out_of_memory and one.out_of_memory:
+        return inf
+    return one.outcome.memory_bytes / GIB if remembered else one.outcome.latency_s
 
 
 def _sampling_standing(one: SamplingPrediction, again: bool) -> tuple[Standing, str]:

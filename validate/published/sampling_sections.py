@@ -89,7 +89,7 @@ def _errors(name: str, predicted: Predicted) -> list[str]:
 
 
 def summaries(predicted: Predicted) -> Iterator[Section]:
-    """Yield the errors by method, by source and by model."""
+    """Yield the errors by method and by model."""
     rows = judged(predicted)
     ran_out = sum(one.out_of_memory for one in rows)
     remark = (
@@ -98,7 +98,6 @@ def summaries(predicted: Predicted) -> Iterator[Section]:
         " same."
     )
     yield by("Latency by method", rows, lambda one: one.row["method"], remark)
-    yield by("Latency by source", rows, source)
     yield by("Latency by model and cluster", rows, lambda one: f"{one.model} on {one.cluster}")
     links = [one for one in predicted if one.for_links and one.error is not None]
     yield by("Used for the links: L40s within one node, by method", links, lambda one: one.row["method"])
