@@ -103,7 +103,8 @@ def summary_chapter(accounts: Sequence[Account]) -> Chapter:
         " the band is predicted within 15 %. Numbers that judge nothing are listed with the reason."
     )
     figure = ("predicted against published numbers", plot_published(accounts))
-    return Chapter("Predicted against published", words, published_summary(accounts), [figure])
+    tables = published_summary(accounts)[::-1]  # the shortest first: a page is read from its top
+    return Chapter("Predicted against published", words, tables, [figure])
 
 
 def training_chapter(sections: Sequence[Section], predicted: Sequence[Prediction]) -> Chapter:
