@@ -159,6 +159,7 @@ def _rate(result: TrainingResult) -> str:
 
 
 def ratios_over(case: SpeedUp, model: str) -> Iterator[Prediction]:
+    """Yield section 6.1's ratios over GPipe and DDP in one case."""
     row = the_published("6.1", model=model, method="diffusionpipe/gpipe")
     setting = f"{case.model}; self-conditioning {case.drawn}"
     yield Prediction(row, case.over(case.gpipe), setting)
@@ -215,6 +216,13 @@ def _losses(filled: dict[str, TrainingResult]) -> Iterator[str]:
 
 
 def losses_unfilled(filled: dict[str, TrainingResult], batch: int, name: str) -> Iterator[Prediction]:
+    """Yield Fig. 15's losses where bubbles are filled less, or not.
+
+    Args:
+        filled: the best DiffusionPipe by what it fills.
+        batch: samples of all GPUs.
+        name: what was trained, in words.
+    """
     rates = {fill: result.samples_per_s for fill, result in filled.items()}
     for row in published("Fig. 15", batch_size=batch):
         if row.method == "no partial batch = no filling":
