@@ -1,6 +1,7 @@
-"""Small clusters, models, scenarios and plans made in code: what the tests of plans and times share."""
+"""What tests share: small clusters, models, scenarios and plans made in code, and the tables of README.md."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -187,3 +188,15 @@ def make():
         op=make_op,
         plan=make_plan,
     )
+
+
+@pytest.fixture(scope="session")
+def readme():
+    """The text of README.md, and ``table(title)``: the rows, as cells, of the table whose first cell is the title."""
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+    def table(title):
+        lines = text[text.index(f"\n| {title} |") + 1 :].split("\n\n")[0].splitlines()
+        return [line.strip("| ").split(" | ") for line in [lines[0], *lines[2:]]]
+
+    return SimpleNamespace(words=" ".join(text.split()), table=table)

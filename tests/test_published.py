@@ -2,7 +2,9 @@
 
 import pytest
 
+from profiles.clusters import cluster_names
 from validate.published import print_published
+from validate.published.accounts import Standing, training_accounts
 from validate.published.cascades import cascades
 from validate.published.ratios import (
     frozen_ratios,
@@ -10,25 +12,60 @@ from validate.published.ratios import (
     synchronisation_share,
     synchronisation_shares,
     unfilled_bubbles,
+    useful_share,
 )
 from validate.published.report import REASONS, SECTIONS, coverage
-from validate.published.rows import Prediction, all_published, published, the_published
+from validate.published.rows import ESTIMATED, Prediction, all_published, published, the_published
 from validate.published.scenes import fastest, scenario, with_all_gradients, with_long_layers
 from validate.published.speedups import (
+    DRAWS,
     FILLS,
     LONG_LAYERS,
     LONG_S,
     OVERLAPS,
     ablation,
+    by_fill,
     eight_nodes,
+    losses_unfilled,
     one_node,
+    ratios_over,
     speed_ups,
 )
+from validate.published.summary import by_source
+
+SWEEPS = {eight_nodes, one_node, ablation, cascades}
+HINT = "controlnet-hint-vae"
 
 
 @pytest.fixture(scope="module")
 def sd21_cases():
     return list(speed_ups("sd21", "sd21", 8, 256))
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """All predictions of the sections that sweep no design space."""
+    return [made for section in SECTIONS if section not in SWEEPS for made in section().predictions]
+
+
+@pytest.fixture(scope="module")
+def cascade():
+    return cascades(((8, 256),))
+
+
+@pytest.fixture(scope="module")
+def swept(sd21_cases, cascade):
+    """The base predictions of the others, without the points that only give the range."""
+    (controlnet,) = speed_ups(HINT, HINT, 64, 2048, DRAWS[:1])
+    filled = by_fill(scenario(HINT, "p4de", 8, 256))
+    bubbles = {"sd21": sd21_cases[0].pipe, "controlnet": filled["partial"]}
+    return [
+        *ratios_over(controlnet, "controlnet"),
+        *ratios_over(sd21_cases[0], "sd21"),
+        *(Prediction(the_published("Fig. 14", model=of), bubbles[of].bubble_ratio) for of in bubbles),
+        *(one for batch in (256, 384) for one in losses_unfilled(filled, batch, HINT)),
+        *cascade.predictions,
+    ]
 
 
 def errors(section, **wanted):
@@ -154,9 +191,9 @@ def test_the_report_prints_sections_and_every_row_as_markdown(capsys):
 
 
 def test_a_row_without_prediction_is_listed_with_its_reason():
-    row = the_published("3.3")
+    row = the_published("Table 5", model="cdm-lsun", method="filling")
     (cells,) = coverage([row], []).rows
-    assert cells[2:] == ["0.985", "-", "-", "sampling, no training", "-"]
+    assert cells[2:] == ["2.5", "-", "-", "the model folder has no frozen part to fill with", "-"]
 
 
 def test_the_first_prediction_of_a_row_counts_and_the_others_give_the_range():
@@ -166,13 +203,55 @@ def test_the_first_prediction_of_a_row_counts_and_the_others_give_the_range():
     assert cells[2:] == ["1.44", "1.44", "+0.0%", "a", "1.2 to 1.6"]
 
 
-def test_every_row_is_covered_by_a_section_or_has_a_reason():
-    sweeps = {eight_nodes, one_node, ablation, cascades}
-    quick = [made for section in SECTIONS if section not in sweeps for made in section().predictions]
+def test_every_row_is_covered_by_a_section_or_has_a_reason(quick):
     covered = {prediction.row for prediction in quick}
-    left = {row.item for row in all_published() if row not in covered}
-    assert left == {"6.1", "Fig. 14", "Fig. 15", *REASONS}
+    left = [row for row in all_published() if row not in covered]
+    assert {row.item for row in left} == {"6.1", "Fig. 14", "Fig. 15", "Table 5"}
+    assert {(row.item, row.method, row.model) for row in left if row.item == "Table 5"} == set(REASONS)
     assert all(prediction.row in all_published() for prediction in quick)
+
+
+def test_every_row_of_training_has_one_account(quick, swept):
+    accounts = training_accounts([*quick, *swept])
+    assert [(one.source, one.item, one.published) for one in accounts] == [
+        (row.source, row.item, row.value) for row in all_published()
+    ]
+    assert {one.reason for one in accounts if one.standing is Standing.UNCOVERED} == set(REASONS.values())
+    for one in accounts:
+        assert (one.standing is Standing.JUDGED) == (one.reason == "")
+        assert (one.standing is Standing.UNCOVERED) == (one.predicted is None)
+        assert one.standing is not Standing.JUDGED or one.error is not None
+
+
+def test_numbers_of_training_that_set_something_are_not_judged(quick):
+    fitted = [one for one in training_accounts(quick) if one.standing is Standing.FITTED]
+    numbers = {}
+    for one in fitted:
+        numbers[one.item] = numbers.get(one.item, 0) + 1
+    assert numbers == {"Table 1": 4, "Table 2": 4, "Fig. 4": 2, "Table III": 21, "VII-C2": 4}
+    assert {one.about[0] for one in fitted if one.item in ("Table 1", "Table 2")} == {"sd21"}
+
+
+def test_layer_times_of_training_are_estimates_as_their_provenance_says():
+    pairs = {(row.model, row.cluster) for row in all_published()}
+    where = {(model, cluster) for model, cluster in pairs if cluster in cluster_names() and model != "-"}
+    assert len(where) > 8
+    assert all(scenario(*of, 8, 256).costs.provenance == ESTIMATED for of in where)
+
+
+def test_the_readme_says_what_training_amounts_to(quick, swept, readme):
+    """The lines of README's table by source are those that the command prints."""
+    section = by_source(training_accounts([*quick, *swept]))
+    header, *rows = readme.table("source")
+    assert header == list(section.header)
+    found = [row for row in section.rows if row[0] != "PipeFusion, paper"]  # of both tasks
+    assert [row for row in rows if row[0].startswith(("DiffusionPipe", "PULSE"))] == found
+
+
+def test_the_useful_share_of_pipefusion_is_the_printed_one():
+    (prediction,) = useful_share().predictions
+    assert prediction.simulated == pytest.approx(200 / 203)
+    assert prediction.row.value == round(prediction.simulated, 3)
 
 
 def test_a_bound_that_is_printed_holds_or_does_not():
@@ -180,11 +259,10 @@ def test_a_bound_that_is_printed_holds_or_does_not():
     assert [Prediction(row, value).error for value in (0.049, 0.051)] == ["holds", "does not hold"]
 
 
-def test_a_cascade_in_two_directions_is_comparable_to_data_parallelism_side_by_side():
-    section = cascades(((8, 256),))
-    (prediction,) = section.predictions
+def test_a_cascade_in_two_directions_is_comparable_to_data_parallelism_side_by_side(cascade):
+    (prediction,) = cascade.predictions
     assert prediction.simulated == pytest.approx(1.0, abs=0.2)
-    assert len(section.rows) == 3
+    assert len(cascade.rows) == 3
 
 
 def test_a_published_zero_has_no_relative_error():

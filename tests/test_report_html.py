@@ -8,6 +8,7 @@ import pytest
 from validate.__main__ import main
 from validate.published import report as training_report
 from validate.published import volumes
+from validate.published.accounts import LATENCY, Standing, sampling_accounts, training_accounts
 from validate.published.figure import Mark, plot_published, plot_published_info
 from validate.published.rows import Prediction, published
 from validate.published.sampling_scenes import predictions
@@ -19,50 +20,57 @@ from validate.reporting.report import cells, device_fits
 
 @pytest.fixture(scope="module")
 def training():
-    return list(volumes.pipeline_volumes().predictions)
+    """Accounts of training of which one table is predicted."""
+    return training_accounts(volumes.pipeline_volumes().predictions)
 
 
 @pytest.fixture(scope="module")
 def sampling():
-    return predictions(lambda row: row.num_gpus in (1, 2) and row.latency_s is not None)
+    """Accounts of sampling on one and two GPUs."""
+    return sampling_accounts(predictions(lambda row: row.num_gpus in (1, 2)))
 
 
 # The figure.
 
 
-def test_each_number_is_drawn_once_by_its_base_prediction(training):
-    first = training[0]
-    info = plot_published_info([first, Prediction(first.row, 2 * first.simulated, "another")], [])
+def test_each_number_is_drawn_once_by_its_base_prediction():
+    (row,) = published("VII-B")
+    accounts = training_accounts([Prediction(row, 2.0), Prediction(row, 9.0, "another")])
+    info = plot_published_info(accounts)
+    assert info.training == [Mark("PULSE, sections IV to VII", row.value, 2.0, False)]
     assert info.sampling == []
-    (mark,) = info.training
-    assert mark == Mark(mark.group, first.row.value, first.simulated, False)
-    assert mark.group.startswith("PULSE: ")
 
 
-def test_bounds_are_not_drawn_and_numbers_of_the_fit_are_marked():
+def test_bounds_are_not_drawn_and_numbers_of_a_fit_are_marked():
     below = published("Fig. 14")[0]
     fitted = published("Table 1", model="sd21")[0]
-    info = plot_published_info(
-        [Prediction(below, 0.01), Prediction(fitted, 0.4, "used in the fit of the rates")], []
-    )
-    assert [mark.fitted for mark in info.training] == [True]
+    seconds = published("Table 5")[0]
+    found = [Prediction(below, 0.01), Prediction(fitted, 0.4, "x", "sets rates"), Prediction(seconds, 0.1)]
+    info = plot_published_info(training_accounts(found))
+    assert [(mark.group, mark.fitted) for mark in info.training] == [("DiffusionPipe, Tables 1 and 2", True)]
 
 
-def test_sampling_is_drawn_on_several_gpus_with_what_links_are_fitted_to(sampling):
-    info = plot_published_info([], sampling)
-    drawn = [one for one in sampling if one.error is not None and one.row.num_gpus != 1]
-    assert [mark.predicted for mark in info.sampling] == [one.outcome.latency_s for one in drawn]
-    assert {mark.fitted for mark in info.sampling} == {True, False}
+def test_latencies_are_drawn_but_for_those_that_predictions_start_from(sampling):
+    info = plot_published_info(sampling)
+    judged = [one for one in sampling if one.standing is Standing.JUDGED and one.quantity == LATENCY]
+    links = [one for one in sampling if one.standing is Standing.FITTED and one.num_gpus == "2"]
+    assert judged
+    assert links
+    drawn = {(mark.published, mark.predicted, mark.fitted) for mark in info.sampling}
+    expected = [*((one, False) for one in judged), *((one, True) for one in links)]
+    assert drawn == {(one.published, one.predicted, fitted) for one, fitted in expected}
 
 
-def test_the_figure_is_logarithmic_and_counts_what_was_predicted(training, sampling):
-    figure = plot_published(training, sampling)
+def test_the_figure_is_logarithmic_and_counts_what_was_judged(training, sampling):
+    figure = plot_published([*training, *sampling])
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "log"]
-    free = [mark for mark in plot_published_info([], sampling).sampling if not mark.fitted]
-    near = sum(abs(mark.error) <= 0.15 for mark in free)
-    assert f"{near} of {len(free)} that were not fitted to" in figure.axes[1].get_title(loc="left")
-    assert len(plot_published(training, []).axes) == 1
+    judged = [mark for mark in plot_published_info(sampling).sampling if not mark.fitted]
+    near = sum(abs(mark.error) <= 0.15 for mark in judged)
+    assert f"{near} of {len(judged)} judged within" in figure.axes[1].get_title(loc="left")
+    names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    assert names[0].startswith("DistriFusion, paper (")
+    assert len(plot_published(training).axes) == 1
 
 
 def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, capsys):
@@ -91,7 +99,9 @@ def short():
     patch.setattr(training_report, "SECTIONS", (volumes.reduction_volumes,))
     patch.setattr(training_report.made, "__defaults__", ((volumes.reduction_volumes,),))
     patch.setattr(
-        report.sampling_report, "told", lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha"
+        report.sampling_report,
+        "every_prediction",
+        lambda: predictions(lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha"),
     )
     yield
     patch.undo()
@@ -124,6 +134,8 @@ def test_the_report_holds_every_chapter(written):
         "Executed schedules",
         "How this was made",
     ]
+    for title in ("By source and method: ", "Not judged: ", "By source: "):
+        assert f"<h3>{title}" in text
     assert "1.23457" in text
     assert "intra_node" in text
     assert "forward_ms" in text

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     published = commands.add_parser("published", help="print published numbers beside simulated ones")
     published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
     published.add_argument(
-        "--output", type=Path, metavar="FILE", help="write every row of sampling with its prediction here"
+        "--output", type=Path, metavar="FILE", help="write every number with its prediction here, as CSV"
     )
     published.add_argument(
         "--figure", type=Path, metavar="FILE", help="draw predicted against published here"
@@ -104,12 +104,17 @@ def _efficiencies(options: argparse.Namespace) -> None:
 
 def _published(options: argparse.Namespace) -> None:
     from validate.published import print_published, print_sampling  # noqa: PLC0415  as above
+    from validate.published.accounts import sampling_accounts, training_accounts  # noqa: PLC0415  as above
     from validate.published.figure import check_figure, write_figure  # noqa: PLC0415  as above
+    from validate.published.summary import check_output, print_summary, write_accounts  # noqa: PLC0415  as above
 
     check_figure(options.figure)
-    training = print_published() if options.task != "sample" else []
-    sampling = print_sampling(options.output) if options.task != "train" else []
-    write_figure(training, sampling, options.figure)
+    check_output(options.output)
+    accounts = training_accounts(print_published()) if options.task != "sample" else []
+    accounts += sampling_accounts(print_sampling()) if options.task != "train" else []
+    print_summary(accounts)
+    write_accounts(accounts, options.output)
+    write_figure(accounts, options.figure)
 
 
 if __name__ == "__main__":

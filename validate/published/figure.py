@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from profiles.errors import InputError
 from sim.plots.charts import (
@@ -17,18 +18,13 @@ from sim.plots.charts import (
     save_figure,
     set_title,
 )
-from validate.published.rows import Prediction, Published
-from validate.published.sampling_scenes import SamplingPrediction
-
-NEAR: Final = 0.15
-"""Relative error of the lines on both sides of the diagonal."""
-FITTED: Final = ("used in the fit",)
-"""How the setting of a number begins that set a rate."""
+from validate.published.accounts import LATENCY, TASKS, Account, Standing, source_names
+from validate.published.sampling_sections import NEAR
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One number: published, predicted, what it is about, and whether a rate or a link was fitted to it."""
+    """One number: its source, published, predicted, and whether something was fitted to it."""
 
     group: str
     published: float
@@ -49,58 +45,46 @@ class PublishedInfo:
     sampling: list[Mark]
 
 
-def plot_published_info(
-    training: Iterable[Prediction], sampling: Iterable[SamplingPrediction]
-) -> PublishedInfo:
-    """Return what ``plot_published`` draws: of each number its base prediction; bounds and zeros are left out.
+def plot_published_info(accounts: Iterable[Account]) -> PublishedInfo:
+    """Return what ``plot_published`` draws: what is judged, and what was fitted.
 
-    Args:
-        training: predictions, of one number the base setting first.
-        sampling: predictions; those of one GPU, which sampling starts from, are left out.
+    Of sampling, latencies alone; those of one GPU that predictions start from lie on the diagonal and are left out.
     """
-    first: dict[Published, Prediction] = {}
-    for prediction in training:
-        first.setdefault(prediction.row, prediction)
-    return PublishedInfo(
-        [_trained(one) for one in first.values() if _drawable(one)],
-        [_sampled(one) for one in sampling if one.error is not None and one.row.num_gpus != 1],
-    )
+    drawn = [one for one in accounts if _drawable(one)]
+    marks = {task: [_mark(one) for one in drawn if one.task == task] for task in TASKS}
+    return PublishedInfo(*(marks[task] for task in TASKS))
 
 
-def _drawable(one: Prediction) -> bool:
-    timed = one.row.metric == "solve_s"  # seconds of this machine's solver, no prediction
-    return one.row.value > 0 and one.simulated > 0 and not timed and not one.row.metric.endswith("_below")
+def _drawable(one: Account) -> bool:
+    if one.standing not in (Standing.JUDGED, Standing.FITTED) or not 0 < (one.predicted or 0) < inf:
+        return False
+    start = one.num_gpus == "1" and one.standing is Standing.FITTED
+    return one.task == TASKS[0] or (one.quantity == LATENCY and not start)
 
 
-def _trained(one: Prediction) -> Mark:
-    metric = one.row.metric.replace("_", " ")
-    fitted = one.setting.startswith(FITTED)
-    return Mark(f"{one.row.source}: {metric}", one.row.value, one.simulated, fitted)
+def _mark(one: Account) -> Mark:
+    assert one.predicted is not None
+    return Mark(one.name, one.published, one.predicted, one.standing is Standing.FITTED)
 
 
-def _sampled(one: SamplingPrediction) -> Mark:
-    assert one.row.latency_s is not None and one.outcome is not None
-    return Mark(one.row["method"], one.row.latency_s, one.outcome.latency_s, one.for_links)
-
-
-def plot_published(training: Iterable[Prediction], sampling: Iterable[SamplingPrediction]) -> Chart:
-    """Return predicted against published numbers; hollow ones were fitted to, dotted lines are 15 % off.
+def plot_published(accounts: Iterable[Account]) -> Chart:
+    """Return predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off.
 
     Raises:
         InputError: nothing is predicted.
     """
-    info = plot_published_info(training, sampling)
+    info = plot_published_info(accounts)
     panels = [
         (title, marks, unit)
         for title, marks, unit in (
             ("training", info.training, "each in its own unit"),
-            ("sampling on several GPUs", info.sampling, "latency in s"),
+            ("sampling", info.sampling, "latency in s"),
         )
         if marks
     ]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
-    figure = Chart(figsize=(6.6 * len(panels), 7.4), layout="constrained")
+    figure = Chart(figsize=(6.6 * len(panels), 7.6), layout="constrained")
     for number, (title, marks, unit) in enumerate(panels, start=1):
         _draw(figure.add_subplot(1, len(panels), number), title, marks, unit)
     return figure
@@ -108,35 +92,46 @@ def plot_published(training: Iterable[Prediction], sampling: Iterable[SamplingPr
 
 def _draw(axes: Any, title: str, marks: Sequence[Mark], unit: str) -> None:  # noqa: ANN401  only plots know axes
     axes.spines[["top", "right"]].set_visible(False)
-    _diagonals(axes, marks)
-    for number, group in enumerate(sorted({mark.group for mark in marks})):
-        colour, marker = STRATEGY_COLOURS[number % 7], STRATEGY_MARKERS[number % 11]
-        for fitted in (False, True):
-            own = [mark for mark in marks if mark.group == group and mark.fitted == fitted]
-            axes.scatter(
-                [mark.published for mark in own], [mark.predicted for mark in own], s=30, marker=marker,
-                facecolor="none" if fitted else colour, edgecolor=colour if fitted else "white",
-                linewidth=1.0 if fitted else 0.5, zorder=2,
-            )  # fmt: skip
-        axes.scatter([], [], s=30, marker=marker, color=colour, label=group)
+    _diagonal(axes, marks)
+    sources = [name for name in source_names() if any(mark.group == name for mark in marks)]
+    for number, group in enumerate(sources):
+        _scatter(axes, [mark for mark in marks if mark.group == group], group, number)
+    axes.scatter([], [], s=34, facecolor="none", edgecolor=INK, label="hollow: fitted to it, not judged")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(f"published, {unit}")
     axes.set_ylabel(f"predicted, {unit}")
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=7.5)
-    free = [mark for mark in marks if not mark.fitted]
-    near = sum(abs(mark.error) <= NEAR for mark in free)
-    set_title(axes, title, f"{near} of {len(free)} that were not fitted to within {NEAR:.0%}")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=8.5)
+    judged = [mark for mark in marks if not mark.fitted]
+    near = sum(abs(mark.error) <= NEAR for mark in judged)
+    set_title(axes, title, f"{near} of {len(judged)} judged within {NEAR:.0%}")
 
 
-def _diagonals(axes: Any, marks: Sequence[Mark]) -> None:  # noqa: ANN401  as above
+def _scatter(axes: Any, marks: Sequence[Mark], group: str, number: int) -> None:  # noqa: ANN401  as above
+    """Draw one source: hollow what was fitted, above it filled what is judged."""
+    colour = STRATEGY_COLOURS[number % len(STRATEGY_COLOURS)]
+    marker = STRATEGY_MARKERS[number % len(STRATEGY_MARKERS)]
+    for fitted in (True, False):
+        own = [mark for mark in marks if mark.fitted == fitted]
+        axes.scatter(
+            [mark.published for mark in own], [mark.predicted for mark in own], s=34, marker=marker,
+            facecolor="none" if fitted else colour, edgecolor=colour if fitted else "white",
+            linewidth=1.0 if fitted else 0.5, zorder=2 if fitted else 3,
+        )  # fmt: skip
+    axes.scatter([], [], s=34, marker=marker, color=colour, label=f"{group} ({len(marks)})")
+
+
+def _diagonal(axes: Any, marks: Sequence[Mark]) -> None:  # noqa: ANN401  as above
+    """Draw where both agree, and the band of those that are near."""
     values = [value for mark in marks for value in (mark.published, mark.predicted)]
     ends = (min(values) / 1.3, max(values) * 1.3)
-    for factor, style, colour in ((1, "-", INK), (1 + NEAR, ":", FRONT), (1 / (1 + NEAR), ":", FRONT)):
-        heights = [factor * end for end in ends]
-        axes.plot(ends, heights, linestyle=style, color=colour, linewidth=1.0, zorder=1)
+    low, high = ([factor * end for end in ends] for factor in (1 - NEAR, 1 + NEAR))
+    axes.plot(ends, ends, color=INK, linewidth=1.0, zorder=1)
+    axes.fill_between(ends, low, high, color=FRONT, alpha=0.25, linewidth=0, zorder=0)
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
 
 
 def check_figure(path: Path | None) -> None:
@@ -153,13 +148,11 @@ def check_figure(path: Path | None) -> None:
         raise InputError(f"--figure is '{path}', but {path.parent} is no folder")
 
 
-def write_figure(
-    training: Sequence[Prediction], sampling: Sequence[SamplingPrediction], path: Path | None
-) -> None:
+def write_figure(accounts: Sequence[Account], path: Path | None) -> None:
     """Draw the figure into a file if one is given.
 
     Raises:
         InputError: the file cannot be written.
     """
     if path is not None:
-        save_figure(plot_published(training, sampling), path)
+        save_figure(plot_published(accounts), path)

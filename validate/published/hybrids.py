@@ -11,7 +11,7 @@ from strategies.pulse import Pulse
 from strategies.pulse_equations import peak_memory_bytes
 from validate.published.rows import Prediction, Section, published
 from validate.published.settings import MICRO_BATCHES, Setting, Task, largest, run
-from validate.published.volumes import nearest, readings
+from validate.published.volumes import CHOSEN, nearest, readings
 
 DEGREES: Final = (2, 4, 8)
 MODELS: Final = ("sdv2-1.7b", "uvit-1b", "hunyuan-1.5b")
@@ -78,7 +78,7 @@ def messages() -> Section:
     for row in published("VII-C2", metric="p2p_MB_per_sample"):
         found = readings(row, [int(row.method.split("=")[1])])
         best = nearest(row, found)
-        prediction = Prediction(row, best.value, f"nearest of {len(found)} conventions: {best}")
+        prediction = Prediction(row, best.value, f"nearest of {len(found)} conventions: {best}", CHOSEN)
         predictions.append(prediction)
         values = [f"{reading.value:.2f}" for reading in found]
         rows.append([f"{row.model}, {row.method}", f"{row.value:g}", *values, prediction.error])

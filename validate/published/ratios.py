@@ -1,6 +1,7 @@
-"""Ratios of times that DiffusionPipe prints: frozen over trained, gradient reduction, unfilled bubbles.
+"""Ratios of times that papers print: frozen over trained, gradient reduction, unfilled bubbles, useful shares.
 
-Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4.
+Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4; PipeFusion (arXiv 2405.14430v1), section
+3.3.
 """
 
 from collections.abc import Iterator
@@ -8,10 +9,12 @@ from typing import Final
 
 from profiles.clusters import load_cluster
 from profiles.models import Model
-from profiles.synthetic import equal_layers_model
+from profiles.synthetic import equal_blocks_transformer, equal_layers_model
 from sim.experiment import replay, run_training
 from sim.metrics import idle_s
-from strategies.registry import make_strategy
+from sim.sampling import run_sampling
+from strategies.registry import make_sampler, make_strategy
+from strategies.sampling import SamplingScenario, SamplingWorkload
 from strategies.scenario import Scenario, TrainingWorkload
 from validate.published.rows import Prediction, Published, Section, percent, published, the_published
 from validate.published.scenes import scenario, with_all_gradients
@@ -20,10 +23,16 @@ CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
 """Both readings of what ControlNet's frozen part is, see their model files; the one of Table 1 first."""
 RECIPES: Final = {"fp32": "mixed", "fp16": "mixed-fp16-gradient"}
 """Memory recipes by the type of their gradients."""
+EFFICIENCIES: Final = {"sd21": "sets p4de's collective efficiencies"}
+"""What Table 2 was used for, by model."""
 LOCAL_BATCH: Final = 8
 """Of Table 2."""
 LAYERS: Final = 12
 """Of an equal-layers backbone: a multiple of 2, 3 and 4 stages."""
+EQUAL: Final = "equal layers"
+"""Provenance of times that are all alike by assumption."""
+STEPS: Final = 50
+"""Of PipeFusion's section 3.3."""
 
 
 def frozen_ratio(model: str, batch: int) -> float:
@@ -44,7 +53,7 @@ def frozen_ratios() -> Section:
         also = the_published("Table 1", model="controlnet", batch_size=row.batch_size)
         own = frozen_ratio("sd21", row.batch_size)
         others = [frozen_ratio(model, row.batch_size) for model in CONTROLNETS]
-        predictions.append(Prediction(row, own, "used in the fit of the rates"))
+        predictions.append(Prediction(row, own, "sd21", "sets the A100's rates"))
         predictions += [Prediction(also, *of) for of in zip(others, CONTROLNETS, strict=True)]
         cells = (row.value, own, also.value, *others)
         rows.append([f"local batch {row.batch_size}", *map(percent, cells)])
@@ -87,7 +96,7 @@ def synchronisation_shares() -> Section:
             of = published("Table 2", model=asked)
             shares = [synchronisation_share(model, row.num_gpus or 1, recipe) for row in of]
             predictions += [
-                Prediction(row, share, f"{name}; {gradients} gradients")
+                Prediction(row, share, f"{name}; {gradients} gradients", EFFICIENCIES.get(asked, ""))
                 for row, share in zip(of, shares, strict=True)
             ]
             factors = [slowness(row.value, share) for row, share in zip(of, shares, strict=True)]
@@ -146,5 +155,24 @@ def _bubbles(row: Published) -> Iterator[Prediction]:
     bubble_s = idle_s(trace)
     frozen_s = float(point.costs.components[0].forward_s(workload.batch_size).sum()) / stages
     setting = f"equal layers, frozen over trained {share:.4f}"
-    yield Prediction(row, bubble_s / trace.end_s, setting)
-    yield Prediction(other, bubble_s / frozen_s, setting)
+    sets = "sets the frozen share" if other == first else ""
+    yield Prediction(row, bubble_s / trace.end_s, setting, provenance=EQUAL)
+    yield Prediction(other, bubble_s / frozen_s, setting, sets, EQUAL)
+
+
+def useful_share() -> Section:
+    """Return PipeFusion's section 3.3: the share of its devices' time that is compute."""
+    row = the_published("3.3")
+    stages = row.num_gpus or 1
+    model = equal_blocks_transformer(LAYERS)
+    workload = SamplingWorkload(stages, model.height, model.width, STEPS, "none")
+    point = SamplingScenario.of(model, load_cluster("ideal"), workload)
+    sampler = make_sampler("pipefusion", {"patches": stages, "warmup_steps": 0})
+    share = 1 - run_sampling(sampler, point).bubble_ratio
+    found = Prediction(row, share, "equal layers, no synchronous step", provenance=EQUAL)
+    return Section(
+        "PipeFusion, section 3.3: share of compute in the time of its devices",
+        ["", "published", "simulated"],
+        [[row.note, f"{row.value:.3f}", f"{share:.3f}"]],
+        predictions=[found],
+    )

@@ -11,6 +11,7 @@ SECTIONS: Final[tuple[Callable[[], Section], ...]] = (
     ratios.frozen_ratios,
     ratios.synchronisation_shares,
     ratios.unfilled_bubbles,
+    ratios.useful_share,
     speedups.eight_nodes,
     speedups.one_node,
     speedups.ablation,
@@ -28,11 +29,12 @@ SECTIONS: Final[tuple[Callable[[], Section], ...]] = (
 )
 WORKERS: Final = 2
 
+NOTHING_TO_FILL: Final = "the model folder has no frozen part to fill with"
 REASONS: Final = {
-    "3.3": "sampling, no training",
-    "Table 5": "the cascades' folders have no frozen part to fill with",
+    ("Table 5", "filling", "cdm-lsun"): NOTHING_TO_FILL,
+    ("Table 5", "filling", "cdm-imagenet"): NOTHING_TO_FILL,
 }
-"""Why a row is not predicted, by item."""
+"""Why a row is not predicted, by item, method and model."""
 
 
 def print_published(sections: Sequence[Callable[[], Section]] = SECTIONS) -> list[Prediction]:
@@ -41,7 +43,7 @@ def print_published(sections: Sequence[Callable[[], Section]] = SECTIONS) -> lis
     for section in made(sections):
         print(section.markdown(), end="\n\n", flush=True)
         predictions += section.predictions
-    print(coverage(all_published(), predictions).markdown())
+    print(coverage(all_published(), predictions).markdown(), end="\n\n", flush=True)
     return predictions
 
 
@@ -66,10 +68,15 @@ def coverage(rows: Sequence[Published], predictions: Iterable[Prediction]) -> Se
     )
 
 
+def why_not(row: Published) -> str:
+    """Return why no section predicts a row."""
+    return REASONS.get((row.item, row.method, row.model), "not predicted")
+
+
 def _cells(row: Published, predictions: Sequence[Prediction]) -> list[str]:
     head = [f"{row.source}, {row}", row.metric.replace("_", " "), f"{row.value:g}"]
     if not predictions:
-        return [*head, "-", "-", REASONS.get(row.item, "not predicted"), "-"]
+        return [*head, "-", "-", why_not(row), "-"]
     base, values = predictions[0], [prediction.simulated for prediction in predictions]
     others = "-" if len(values) == 1 else f"{min(values):.4g} to {max(values):.4g}"
-    return [*head, f"{base.simulated:.4g}", base.error, base.setting, others]
+    return [*head, f"{base.simulated:.4g}", base.error, base.words, others]

@@ -23,6 +23,8 @@ COLUMNS: Final = (
 )
 UNSAID: Final = "-"
 """What stands in a cell where the paper says nothing."""
+ESTIMATED: Final = "estimated"
+"""Provenance of layer times that the cost model gives; no model folder holds measured ones of a machine above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,21 @@ class Prediction:
     Attributes:
         row: the published number.
         simulated: what the simulator says.
-        setting: the choices behind it that the paper leaves open; or that the number was used in a fit.
+        setting: the choices behind it that the paper leaves open.
+        fitted: what the number set, or which choice was made by it, so that it judges nothing; empty where it does.
+        provenance: where the layer times are from.
     """
 
     row: Published
     simulated: float
     setting: str = ""
+    fitted: str = ""
+    provenance: str = ESTIMATED
+
+    @property
+    def words(self) -> str:
+        """The setting, and what the number set."""
+        return "; ".join(filter(None, (self.setting, self.fitted)))
 
     @property
     def relative_error(self) -> float | None:

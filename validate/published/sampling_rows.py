@@ -39,6 +39,7 @@ MACHINES: Final = (
     ("L20", "", "l20-pcie-8"),
     ("L40", "", "l40-pcie-8"),
     ("T4", "", "t4-pcie-8"),
+    ("V100", "", "v100-2node"),
     ("8xGPU", "", "a100-nvlink-8"),
 )
 """Hardware, how its interconnect begins, and the cluster. Of ``8xGPU`` only memory is printed."""

@@ -45,6 +45,7 @@ class Outcome(NamedTuple):
     memory_bytes: float
     sent_bytes: float
     fits: bool
+    provenance: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,9 @@ class SamplingPrediction:
 
     @property
     def for_links(self) -> bool:
-        """Whether the links of its cluster are fitted to the row."""
-        gpus = self.row.num_gpus
-        return (
-            self.cluster == LINKS_FROM and gpus is not None and gpus <= _cluster(LINKS_FROM).devices_per_node
-        )
+        """Whether the links of its cluster are fitted to the row, or to others of its charts."""
+        gpus = self.row.num_gpus or 1
+        return self.cluster == LINKS_FROM and 1 < gpus <= _cluster(LINKS_FROM).devices_per_node
 
 
 def predictions(
@@ -134,12 +133,12 @@ def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
         raise Uncovered("the number of GPUs is not said")
     if row["batch"] != "1":
         raise Uncovered(f"the batch is {row['batch'] or 'not said'}")
+    name = row.cluster
     model = row.model
     if model not in model_names():
-        raise Uncovered(f"no model folder {model}")
-    name = row.cluster
+        raise Uncovered(f"no model folder of {model}")
     if name not in clusters and name not in cluster_names():
-        raise Uncovered(f"no cluster file {name}")
+        raise Uncovered(f"no cluster file of {name}")
     cluster = clusters.get(name) or _cluster(name)
     if row.num_gpus > cluster.max_devices:
         raise Uncovered(f"cluster {name} has {cluster.max_devices} devices, not {row.num_gpus}")
@@ -192,7 +191,9 @@ def outcome_of(place: Place, sampler: Sampler) -> Outcome:
     result = run_sampling(sampler, scenario_of(place))
     expected = result.expected
     sent = (expected.collective_bytes + expected.p2p_bytes) / (place.num_gpus * place.steps)
-    return Outcome(sampler, expected.latency_s, expected.peak_memory_bytes, sent, result.fits_memory)
+    return Outcome(
+        sampler, expected.latency_s, expected.peak_memory_bytes, sent, result.fits_memory, result.provenance
+    )
 
 
 def sent_bytes(prediction: SamplingPrediction) -> float:

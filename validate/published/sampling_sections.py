@@ -28,19 +28,39 @@ HEADER: Final = ("", "numbers", "median error", "worst error", "within 15 %")
 
 def judged(predicted: Predicted) -> list[SamplingPrediction]:
     """Return predictions of latencies on several GPUs, to which no link is fitted; a number printed twice once."""
+    again = printed_before(predicted)
+    free = [one for one in predicted if one.error is not None and not one.for_links and one.row.num_gpus != 1]
+    return [one for one in free if one.row.line not in again]
+
+
+def printed_before(predicted: Predicted) -> set[int]:
+    """Return the lines of the rows whose latency at that point an earlier row says already."""
     kept: list[SamplingPrediction] = []
+    again = set()
     for one in predicted:
-        if one.error is None or one.for_links or one.row.num_gpus == 1:
+        if one.error is None:
             continue
-        if not any(_same(one, other) for other in kept):
+        if any(_same(one, other) for other in kept):
+            again.add(one.row.line)
+        else:
             kept.append(one)
-    return kept
+    return again
 
 
 def _same(one: SamplingPrediction, other: SamplingPrediction) -> bool:
     first, second = one.row.latency_s, other.row.latency_s
     assert first is not None and second is not None
-    return one.place == other.place and one.outcome == other.outcome and abs(first / second - 1) < TWICE
+    return one.place == other.place and one.outcome == other.outcome and same_number(first, second)
+
+
+def same_number(one: float, other: float) -> bool:
+    """Return whether two numbers of one point are one measurement, rounded twice."""
+    return abs(one / other - 1) < TWICE
+
+
+def sets_memory(one: SamplingPrediction) -> bool:
+    """Return whether the constants of memory were taken from a row."""
+    return one.row.figure in MEMORY_SOURCE and one.row["method"] in MEMORY_METHODS
 
 
 def by(
@@ -69,7 +89,7 @@ def _errors(name: str, predicted: Predicted) -> list[str]:
 
 
 def summaries(predicted: Predicted) -> Iterator[Section]:
-    """Yield the errors by method, by source and by model."""
+    """Yield the errors by method and by model."""
     rows = judged(predicted)
     ran_out = sum(one.out_of_memory for one in rows)
     remark = (
@@ -78,7 +98,6 @@ def summaries(predicted: Predicted) -> Iterator[Section]:
         " same."
     )
     yield by("Latency by method", rows, lambda one: one.row["method"], remark)
-    yield by("Latency by source", rows, source)
     yield by("Latency by model and cluster", rows, lambda one: f"{one.model} on {one.cluster}")
     links = [one for one in predicted if one.for_links and one.error is not None]
     yield by("Used for the links: L40s within one node, by method", links, lambda one: one.row["method"])
@@ -217,7 +236,7 @@ def memory(predicted: Predicted) -> Section:
             continue
         found = one.outcome.memory_bytes / GIB
         error = found / one.row.memory_gib - 1
-        used = one.row.figure in MEMORY_SOURCE and one.row["method"] in MEMORY_METHODS
+        used = sets_memory(one)
         if not used:
             errors.append(abs(error))
         rows.append(

@@ -55,7 +55,7 @@ def with_collectives_of(name: str, other: str) -> Cluster:
 
 def best(point: Scenario, strategy: str, **fixed: Any) -> TrainingResult | None:  # noqa: ANN401
     """Return the fastest point of a strategy that fits; None where none does."""
-    sweep = Sweep(point, "throughput", find_points(point, [strategy], fixed))
+    sweep = Sweep(point, "throughput", find_points(point, [strategy], fixed), top=1)
     run_sweep(sweep, workers=1)
     result = sweep.ranked()[0].result
     return result if isinstance(result, TrainingResult) and result.fits_memory else None

@@ -84,7 +84,7 @@ def one_node() -> Section:
     """Return section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
     cases = [*speed_ups("sd21", "sd21", 8, 256)]
     cases += [case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[:1])]
-    predictions = [p for case in cases if case.model == "sd21" for p in _ratios(case, "sd21")]
+    predictions = [p for case in cases if case.model == "sd21" for p in ratios_over(case, "sd21")]
     for case in cases:
         row = the_published("Fig. 14", model=case.model.removesuffix("-hint-vae"))
         setting = f"{case.model}; self-conditioning {case.drawn}"
@@ -114,7 +114,7 @@ def eight_nodes() -> Section:
         [_published_row("controlnet"), *map(_speed_up_row, cases)],
         "With the gradients of the locked U-Net reduced too, as Table 2 asks for, both gains come close to what is"
         " printed: a pipeline reduces half of them per device, and hides the reduction under frozen work.",
-        predictions=[p for case in cases for p in _ratios(case, "controlnet")],
+        predictions=[p for case in cases for p in ratios_over(case, "controlnet")],
     )
 
 
@@ -158,7 +158,8 @@ def _rate(result: TrainingResult) -> str:
     return f"{result.samples_per_s:.1f} ({shape})"
 
 
-def _ratios(case: SpeedUp, model: str) -> Iterator[Prediction]:
+def ratios_over(case: SpeedUp, model: str) -> Iterator[Prediction]:
+    """Yield section 6.1's ratios over GPipe and DDP in one case."""
     row = the_published("6.1", model=model, method="diffusionpipe/gpipe")
     setting = f"{case.model}; self-conditioning {case.drawn}"
     yield Prediction(row, case.over(case.gpipe), setting)
@@ -174,10 +175,10 @@ def ablation() -> Section:
     predictions: list[Prediction] = []
     for name, model in _ablated_models():
         for batch in (256, 384):
-            filled = _filled(scenario(model, "p4de", 8, batch))
+            filled = by_fill(scenario(model, "p4de", 8, batch))
             rows.append([name, f"{batch}", *_losses(filled)])
-            predictions += _ablated(filled, batch, name)
-    rows.append(["sd21", "256", *_losses(_filled(scenario("sd21", "p4de", 8, 256)))])
+            predictions += losses_unfilled(filled, batch, name)
+    rows.append(["sd21", "256", *_losses(by_fill(scenario("sd21", "p4de", 8, 256)))])
     return Section(
         "DiffusionPipe, Fig. 15: 8 GPUs, the best (P, M, D) of each, self-conditioning in half of all iterations",
         (
@@ -202,7 +203,7 @@ def _ablated_models() -> Iterator[tuple[str, str | Model]]:
         yield f"{name}, two long VAE layers", with_long_layers(name, "p4de", LONG_LAYERS, LONG_S)
 
 
-def _filled(point: Scenario) -> dict[str, TrainingResult]:
+def by_fill(point: Scenario) -> dict[str, TrainingResult]:
     """Return the best DiffusionPipe by what it fills."""
     return {fill: fastest(point, "diffusionpipe", fill=fill) for fill in FILLS}
 
@@ -214,7 +215,14 @@ def _losses(filled: dict[str, TrainingResult]) -> Iterator[str]:
     yield f"{filled['full'].samples_per_s / filled['none'].samples_per_s - 1:.1%}"
 
 
-def _ablated(filled: dict[str, TrainingResult], batch: int, name: str) -> Iterator[Prediction]:
+def losses_unfilled(filled: dict[str, TrainingResult], batch: int, name: str) -> Iterator[Prediction]:
+    """Yield Fig. 15's losses where bubbles are filled less, or not.
+
+    Args:
+        filled: the best DiffusionPipe by what it fills.
+        batch: samples of all GPUs.
+        name: what was trained, in words.
+    """
     rates = {fill: result.samples_per_s for fill, result in filled.items()}
     for row in published("Fig. 15", batch_size=batch):
         if row.method == "no partial batch = no filling":

@@ -23,6 +23,10 @@ DEGREES: Final = (4, 8)
 PIPELINES: Final = ("pulse", "wave", "1f1b")
 WAYS: Final = ("forwards", "both ways")
 """What the paper may count: what is sent forwards, gradients too."""
+CHOSEN: Final = "chooses how it is counted"
+"""What a cell does whose convention is the one that comes nearest to it."""
+SAMPLES_FROM: Final = "v100-2node"
+"""The machine whose cells of ZeRO-2 set the samples per device."""
 EXACT: Final = 5e-4
 """Relative error below which a printed number is met: its rounding."""
 REASONS: Final = {
@@ -104,7 +108,7 @@ def pipeline_volumes() -> Section:
     for row in _cells(PIPELINES):
         found = readings(row)
         best = nearest(row, found)
-        prediction = Prediction(row, best.value, f"nearest of {len(found)} conventions: {best}")
+        prediction = Prediction(row, best.value, f"nearest of {len(found)} conventions: {best}", CHOSEN)
         predictions.append(prediction)
         values = [f"{reading.value:.2f}" for reading in found]
         rows.append(
@@ -141,7 +145,9 @@ def reduction_volumes() -> Section:
     for row in _cells(["zero2"]):
         task = Task.of(row)
         samples = base_of(task).micro_batch
-        prediction = Prediction(row, reduced(task, samples), f"{samples} samples per device, fp16 gradients")
+        setting = f"{samples} samples per device, fp16 gradients"
+        sets = "sets the samples per device" if row.cluster == SAMPLES_FROM else ""
+        prediction = Prediction(row, reduced(task, samples), setting, sets)
         predictions.append(prediction)
         rows.append(
             [_name(row), f"{row.value:.2f}", f"{samples}", f"{prediction.simulated:.2f}", prediction.error]

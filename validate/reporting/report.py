@@ -14,9 +14,10 @@ from validate.closed_forms.report import closed_forms, summary
 from validate.fit import OBSERVATIONS
 from validate.published import report as training_report
 from validate.published import sampling_report
+from validate.published.accounts import Account, sampling_accounts, training_accounts
 from validate.published.figure import plot_published
 from validate.published.rows import Prediction, Section, all_published
-from validate.published.sampling_scenes import SamplingPrediction, predictions
+from validate.published.summary import summary as published_summary
 from validate.rates import fit_device, residual_table
 from validate.rates import summary as fit_summary
 from validate.reporting.environment import environment
@@ -74,9 +75,11 @@ def forms_and_published(task: str | None) -> Iterator[Chapter]:
     """Yield the closed forms, and the published numbers of one task or both."""
     yield forms_chapter()
     training = list(training_report.made()) if task != "sample" else []
-    sampling = predictions(sampling_report.told) if task != "train" else []
+    sampling = sampling_report.every_prediction() if task != "train" else []
     predicted = [prediction for section in training for prediction in section.predictions]
-    yield figure_chapter(predicted, sampling)
+    accounts = training_accounts(predicted) if task != "sample" else []
+    accounts += sampling_accounts(sampling) if task != "train" else []
+    yield summary_chapter(accounts)
     if training:
         yield training_chapter(training, predicted)
     if sampling:
@@ -93,16 +96,15 @@ def forms_chapter() -> Chapter:
     return Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
 
 
-def figure_chapter(training: Sequence[Prediction], sampling: Sequence[SamplingPrediction]) -> Chapter:
-    """Return the figure of all published numbers."""
-    figure = plot_published(training, sampling)
+def summary_chapter(accounts: Sequence[Account]) -> Chapter:
+    """Return the figure of all published numbers, and what they amount to by source and method."""
     words = (
-        "Every number that papers print and strategies cover: filled markers were predicted, hollow ones used in a"
-        " fit; the dotted lines are 15 % off."
+        "Every number that papers print, by source: filled markers are judged, hollow ones were fitted to; what lies in"
+        " the band is predicted within 15 %. Numbers that judge nothing are listed with the reason."
     )
-    return Chapter(
-        "Predicted against published", words, (), [("predicted against published numbers", figure)]
-    )
+    figure = ("predicted against published numbers", plot_published(accounts))
+    tables = published_summary(accounts)[::-1]  # the shortest first: a page is read from its top
+    return Chapter("Predicted against published", words, tables, [figure])
 
 
 def training_chapter(sections: Sequence[Section], predicted: Sequence[Prediction]) -> Chapter:
