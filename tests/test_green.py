@@ -163,18 +163,29 @@ def late_starts(wiring, record):
     ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_sleeping_kernels_start_when_they_can_and_take_as_long_as_simulated(make, lanes, schedule):
+def slept(make, lanes, schedule):
+    """The plan of kernels that sleep, what was recorded of it, and how late its ops began."""
     plan, _ = planned(make, schedule, 4, 8)
     wiring = wire(plan)
     record = Runner(lanes(LaneMap(4).count), wiring, SleepWork(plan)).run()
-    late = late_starts(wiring, record)
+    return plan, record, late_starts(wiring, record)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nothing_starts_before_it_can_and_what_is_late_explains_the_rest(make, lanes, schedule):
+    plan, record, late = slept(make, lanes, schedule)
     assert min(late) > -1e-9
-    assert median(late) < LINK_S / 2
-    travels = [arrived - written for written, arrived in record.messages.values()]
-    assert LINK_S - 1e-9 < min(travels) <= median(travels) < 1.5 * LINK_S
+    assert min(arrived - written for written, arrived in record.messages.values()) > LINK_S - 1e-9
     simulated_s = simulate(with_durations(plan, record.durations)).end_s
     assert simulated_s - 1e-9 < record.end_s < simulated_s + sum(late)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ops_start_and_messages_arrive_as_soon_as_they_can(make, lanes, schedule):
+    _, record, late = slept(make, lanes, schedule)
+    assert median(late) < LINK_S / 2
+    assert median(arrived - written for written, arrived in record.messages.values()) < 1.5 * LINK_S
 
 
 def test_an_op_that_does_not_wait_for_its_message_starts_too_early(make, lanes):
@@ -186,6 +197,7 @@ def test_an_op_that_does_not_wait_for_its_message_starts_too_early(make, lanes):
     assert min(late_starts(wiring, record)) < -LINK_S / 2
 
 
+@pytest.mark.timed
 def test_messages_on_one_link_arrive_each_in_its_own_time(lanes):
     own = lanes(2)
     first = own.record(0, stamped=True)
