@@ -8,6 +8,7 @@ from pathlib import Path
 from profiles.errors import DiffusimError
 from validate.closed_forms.command import add_closed_forms_parser
 from validate.config_files import add_config_arguments, run_count
+from validate.green.command import add_green_parser
 from validate.linking.command import add_links_parser
 from validate.profiling.commands import add_profiling_parsers
 from validate.reporting.command import add_report_parser
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add_report_parser(commands)
     add_profiling_parsers(commands)
     add_run_parser(commands)
+    add_green_parser(commands)
     return parser
 
 

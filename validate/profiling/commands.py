@@ -43,7 +43,9 @@ def _add_calibrate(commands: "Commands") -> None:
 
 
 def _add_gpu(commands: "Commands") -> None:
-    parser = commands.add_parser("gpu", help="profile, calibrate, and predict steps that are then measured")
+    parser = commands.add_parser(
+        "gpu", help="profile, calibrate, and predict steps that are then measured (pipelines: green)"
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", required=True, help="goes on where it was left")
     parser.add_argument("--name", help="of the device; default: the GPU's")
     parser.add_argument("--rehearse", action="store_true", help="with tiny models on one thread of the CPU")

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from strategies.actions import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    OPTIMIZER,
-    FrozenAction,
-    StageAction,
-)
+from strategies.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plan import Op
 from strategies.sharding import GATHER, SCATTER
 from strategies.wiring import Wiring
@@ -148,14 +141,8 @@ class ModuleKernels:
         written: Values = {}
         if action.kind == OPTIMIZER:
             self._step(action.stage)
-        elif action.kind == BACKWARD:
-            written = self._passes.backward(action, read)
-        elif action.kind == BACKWARD_INPUT:
-            written = self._passes.backward_input(action, read)
-        elif action.kind == BACKWARD_WEIGHT:
-            self._passes.backward_weight(action)
         else:
-            written = self._passes.forward(action, read, self._micro_batch(action))
+            written = self._passes.run(action, read, lambda: self._micro_batch(action))
         if self._shards:
             self._after_pass(self._shards, index, action)
         for tensor in op.writes:

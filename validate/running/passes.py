@@ -1,12 +1,12 @@
 """Passes: forwards and backwards of a stage on a real small model, with what each reads and writes by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from strategies.actions import EXTRA_FORWARD, StageAction
+from strategies.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, StageAction
 from validate.running.blocks import Layers
 from validate.running.crossing import Crossing, Key
 
@@ -51,6 +51,23 @@ class Passes:
     def __init__(self, layers: Layers, crossing: Crossing, ranges: Mapping[int, tuple[int, range]]) -> None:
         self._layers, self._crossing, self._ranges = layers, crossing, ranges
         self._saved: dict[tuple[int, int], list[_Saved]] = {}
+
+    def run(self, action: StageAction, read: Values, batch: Callable[[], Batch]) -> Values:
+        """Run a stage forwards or backwards; return what it writes.
+
+        Args:
+            action: what is to be done.
+            read: what it reads.
+            batch: makes what the micro-batch is trained on; called by forwards alone.
+        """
+        if action.kind == BACKWARD:
+            return self.backward(action, read)
+        if action.kind == BACKWARD_INPUT:
+            return self.backward_input(action, read)
+        if action.kind == BACKWARD_WEIGHT:
+            self.backward_weight(action)
+            return {}
+        return self.forward(action, read, batch())
 
     def forward(self, action: StageAction, read: Values, batch: Batch) -> Values:
         """Run a stage forwards, once more in vain for self-conditioning; return what it writes."""

@@ -1,5 +1,6 @@
 """Preparing: from a question to a job that ranks can carry out."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -8,7 +9,7 @@ from strategies.plan import Plan
 from strategies.registry import make_strategy
 from validate.running.job import Job
 from validate.running.links import emulated_cluster
-from validate.running.samples import frozen_samples
+from validate.running.samples import FrozenSamples, frozen_samples
 from validate.running.scenarios import Question, plan_of, scenario_of, sleeping_model, with_times
 from validate.running.timing import measure_layers
 
@@ -37,19 +38,33 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
         degree = question.parameters.get("pipeline_degree", 1)
         scenario = scenario_of(question, sleeping_model(model, batch, SLEEP_S * degree))
         return Job(question.name, mode, plan_of(question, scenario), iterations, warm_up)
-    times = {
-        key: (PLANNING_SCALE * forward_s, PLANNING_SCALE * backward_s)
-        for key, (forward_s, backward_s) in measure_layers(model, batch).items()
-    }
-    planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
-    scenario = scenario_of(planned, with_times(model, times, batch))
-    plan = plan_of(planned, scenario)
-    samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
-    plan = _on_links(plan, question.link_s)
+    plan, samples = plan_small(question, model, measure_layers(model, batch))
     return Job(
         question.name, mode, plan, iterations, warm_up, model, question.batch_size, batch, samples,
         question.extra_forward,
     )  # fmt: skip
+
+
+def plan_small(
+    question: Question, model: Model, times: Mapping[tuple[int, int], tuple[float, float]]
+) -> tuple[Plan, FrozenSamples]:
+    """Return the plan of a small real model, and which samples its frozen work takes.
+
+    Args:
+        question: strategy, ranks and links.
+        model: the structure.
+        times: (forward, backward) seconds of each (component, layer) for a micro-batch.
+
+    Raises:
+        DiffusimError: the strategy does not apply.
+    """
+    batch = micro_batch_of(question)
+    scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
+    planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
+    scenario = scenario_of(planned, with_times(model, scaled, batch))
+    plan = plan_of(planned, scenario)
+    samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
+    return _on_links(plan, question.link_s), samples
 
 
 def micro_batch_of(question: Question) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from profiles.models import Model
-from validate.running.blocks import Layers, batch_of
+from validate.running.blocks import CPU, SMALL, Layers, Shape, batch_of
 
 Gradients = dict[tuple[int, int], list[Tensor]]
 """For each (component, layer) the gradients of its trained parameters."""
@@ -19,17 +19,23 @@ def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int,
     outputs: dict[int, Tensor] = {}
     with torch.no_grad():
         for component in model.frozen:
-            hidden, _ = batch_of(iteration, component, batch_size, layers.device)
+            hidden, _ = batch_of(iteration, component, batch_size, layers.device, layers.shape)
             every = range(len(model.components[component].layers))
             outputs[component] = layers.run(component, every, hidden, {}, outputs)
     return outputs
 
 
 def single_process_gradients(
-    model: Model, iterations: int, batch_size: int, *, extra_forward: bool
+    model: Model,
+    iterations: int,
+    batch_size: int,
+    *,
+    extra_forward: bool,
+    device: torch.device = CPU,
+    shape: Shape = SMALL,
 ) -> Gradients:
     """Return the gradients of the last of some iterations on one process, with the whole batch at once."""
-    layers = Layers(model, {})
+    layers = Layers(model, {}, device, shape)
     gradients: Gradients = {}
     for iteration in range(iterations):
         context = frozen_outputs(layers, iteration, batch_size)
@@ -38,7 +44,7 @@ def single_process_gradients(
             parameters = layers.parameters(component, every)
             for parameter in parameters:
                 parameter.grad = None
-            inputs, targets = batch_of(iteration, component, batch_size)
+            inputs, targets = batch_of(iteration, component, batch_size, device, shape)
             if extra_forward:
                 with torch.no_grad():
                     fed_back = layers.run(component, every, inputs, {}, context)

@@ -1,0 +1,65 @@
+"""Layers: what each layer of the small real model takes on one lane, so that plans are balanced on it."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from profiles.models import Model
+from validate.green.lanes import Lanes
+from validate.running.blocks import Layers, Shape
+
+REPEATS: Final = 3
+AHEAD_S: Final = 3e-3
+"""A lane is held back so long, until all that is timed is in it: else the time of enqueuing is measured."""
+
+
+def layer_times(
+    lanes: Lanes, model: Model, batch: int, shape: Shape
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return (forward, backward) seconds of each (component, layer) at a batch, medians, on the first lane alone."""
+    return {
+        (component, layer): _layer_time(lanes, model, (component, layer), batch, shape)
+        for component, of in enumerate(model.components)
+        for layer in range(len(of.layers))
+    }
+
+
+def _layer_time(
+    lanes: Lanes, model: Model, key: tuple[int, int], batch: int, shape: Shape
+) -> tuple[float, float]:
+    component, layer = key
+    of, layers = model.components[component], Layers(model, {}, lanes.device, shape)
+    layers.get(component, layer)
+    hidden = torch.randn(shape.hidden_states(batch), dtype=shape.dtype, device=lanes.device)
+    hidden.requires_grad_(of.trainable)
+    skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
+    context = {c: torch.randn_like(hidden) for c in model.inputs_of(component)}
+    made: list[Tensor] = []
+
+    def forward() -> None:
+        with torch.set_grad_enabled(of.trainable):
+            every = range(layer, layer + 1)
+            made.append(layers.run(component, every, hidden, dict(skips), context))
+
+    def backward() -> None:
+        if of.trainable:
+            torch.autograd.backward([made[-1]], [torch.ones_like(made[-1])])
+
+    lanes.settle()
+    rounds = [_timed(lanes, [forward, backward]) for _ in range(1 + REPEATS)]
+    forward_s, backward_s = (median(seconds) for seconds in zip(*rounds[1:], strict=True))
+    return forward_s, backward_s if of.trainable else 0.0
+
+
+def _timed(lanes: Lanes, works: list[Callable[[], None]]) -> list[float]:
+    lanes.hold(0, lanes.record(0, stamped=True), AHEAD_S)
+    marks = [lanes.record(0)]
+    for work in works:
+        lanes.submit(0, work)
+        marks.append(lanes.record(0))
+    lanes.settle()
+    return [lanes.seconds(start, end) for start, end in pairwise(marks)]

@@ -1,0 +1,185 @@
+"""Results: what came of each schedule, as a table and as files that are written whole or not at all."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from validate.green.predicting import Prediction
+from validate.profiling.environment import environment, toml_lines
+from validate.profiling.time_files import write_files
+
+BOUND, WORST_BOUND = 0.05, 0.10
+REHEARSAL: Final = "rehearsal, threads of one CPU: the times say nothing of a GPU"
+COLUMNS: Final = (
+    "schedule",
+    "partitions",
+    "sms",
+    "micro_batches",
+    "rounds",
+    "measured_ms",
+    "least_ms",
+    "most_ms",
+    "predicted_ms",
+    "alone_ms",
+    "busy_ms",
+    "bubble_ratio",
+    "predicted_bubble_ratio",
+    "gradient_error",
+    "late_ms",
+    "enqueue_ms",
+    "note",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a schedule, and predicted, in seconds; medians over rounds.
+
+    Attributes:
+        rounds: iterations that count.
+        measured_s: the makespan.
+        least_s: the shortest.
+        most_s: the longest.
+        bubble_ratio: of the intervals of its ops.
+        prediction: from ops profiled without the schedule.
+        gradient_error: of the same plan, from those of a single process.
+        late_s: by how much the slowest message took longer than the link it stands for.
+        enqueue_s: what the host took to enqueue an iteration.
+    """
+
+    rounds: int
+    measured_s: float
+    least_s: float
+    most_s: float
+    bubble_ratio: float
+    prediction: Prediction
+    gradient_error: float
+    late_s: float
+    enqueue_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured makespan, less one."""
+        return self.prediction.end_s / self.measured_s - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A schedule and what came of it; ``note`` says why nothing was measured, or what is wrong with it."""
+
+    schedule: str
+    partitions: int
+    sms: int
+    micro_batches: int
+    measured: Measured | None = None
+    note: str = ""
+
+
+def write_results(
+    folder: Path, name: str, results: Sequence[Result], device: torch.device, rehearsal: bool
+) -> None:
+    """Write ``green-<name>.csv`` and, beside it, what it was measured with.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    header = {"what": REHEARSAL} if rehearsal else {}
+    lines = toml_lines({**header, **environment(device)})
+    texts = {Path(f"green-{name}.csv"): _text(results), Path(f"green-{name}.toml"): "\n".join(lines) + "\n"}
+    write_files(folder, texts)
+
+
+def _text(results: Sequence[Result]) -> str:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(result) for result in results)
+    return text.getvalue()
+
+
+def _cells(result: Result) -> list[str]:
+    asked = [result.schedule, *map(str, (result.partitions, result.sms, result.micro_batches))]
+    found = result.measured
+    if found is None:
+        return [*asked, *["-"] * (len(COLUMNS) - len(asked) - 1), result.note]
+    predicted = found.prediction
+    times = (
+        found.measured_s,
+        found.least_s,
+        found.most_s,
+        predicted.end_s,
+        predicted.alone_s,
+        predicted.busy_s,
+    )
+    return [
+        *asked,
+        str(found.rounds),
+        *(f"{1e3 * seconds:.4f}" for seconds in times),
+        f"{found.bubble_ratio:.4f}",
+        f"{predicted.bubble_ratio:.4f}",
+        f"{found.gradient_error:.1e}",
+        f"{1e3 * found.late_s:.4f}",
+        f"{1e3 * found.enqueue_s:.3f}",
+        result.note,
+    ]
+
+
+def print_results(name: str, results: Sequence[Result], *, rehearsal: bool) -> None:
+    """Print the table and the errors."""
+    Console(width=150).print(results_table(name, results, rehearsal=rehearsal))
+    for line in summary(results, rehearsal=rehearsal):
+        print(line)
+
+
+def results_table(name: str, results: Sequence[Result], *, rehearsal: bool) -> Table:
+    """Return the schedules, measured and predicted, in milliseconds."""
+    title = f"{name}: pipelines on parts of one device" + (f" ({REHEARSAL})" if rehearsal else "")
+    table = Table(title=title, title_justify="left")
+    for column in (
+        "schedule",
+        "measured",
+        "predicted",
+        "error",
+        "alone",
+        "busy",
+        "bubbles",
+        "predicted",
+        "note",
+    ):
+        table.add_column(column, justify="left" if column in ("schedule", "note") else "right")
+    for result in results:
+        table.add_row(result.schedule, *_row(result.measured), result.note)
+    return table
+
+
+def _row(found: Measured | None) -> Iterator[str]:
+    if found is None:
+        yield from [""] * 7
+        return
+    predicted = found.prediction
+    yield f"{1e3 * found.measured_s:.2f}"
+    yield f"{1e3 * predicted.end_s:.2f}"
+    yield f"{100 * found.error:+.1f} %"
+    yield f"{100 * (predicted.alone_s / found.measured_s - 1):+.1f} %"
+    yield f"{100 * (predicted.busy_s / found.measured_s - 1):+.1f} %"
+    yield f"{found.bubble_ratio:.3f}"
+    yield f"{predicted.bubble_ratio:.3f}"
+
+
+def summary(results: Sequence[Result], *, rehearsal: bool) -> Iterator[str]:
+    """Yield mean and worst error, beside the bounds where it is a GPU that was measured."""
+    errors = [abs(result.measured.error) for result in results if result.measured is not None]
+    if errors:
+        bounds = "" if rehearsal else f" (to reach: {BOUND:.0%} and {WORST_BOUND:.0%})"
+        counted = f"of {len(errors)} of {len(results)} schedules"
+        yield f"makespan: mean error {mean(errors):.1%}, worst {max(errors):.1%}, {counted}{bounds}"
+    if rehearsal:
+        yield REHEARSAL
