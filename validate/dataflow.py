@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from validate.attention import OpaqueAttention
+from validate.mixing import mixing
 from validate.tally import attends_to_itself, tensor_bytes
 from validate.units import Unit
 
@@ -49,16 +51,23 @@ class Flow:
 class RunTwiceError(Exception):
     """A unit ran more than once."""
 
+    def __init__(self, unit: Unit) -> None:
+        super().__init__(unit.name)
+        self.unit = unit
+
 
 def flow_of(module: nn.Module, units: Sequence[Unit], sample: Mapping[str, Any]) -> Flow:
     """Run one pass and return what it shows.
 
     Raises:
-        RunTwiceError: a unit ran more than once; the message is its name.
+        RunTwiceError: a unit ran more than once.
     """
     watch = Watch(module, units, sample)
-    with torch.no_grad(), OpaqueAttention(), watch:
-        output = module(**sample)
+    try:
+        with torch.no_grad(), OpaqueAttention(), watch, mixing():
+            output = module(**sample)
+    finally:
+        watch.leave()
     carried = watch.carried()
     return Flow(
         units=tuple(units[number] for number, _ in watch.ends),
@@ -95,11 +104,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._give(name, tensor)
         inside = tuple(f"{unit.path}." for unit in units)
         numbers = {unit.path: number for number, unit in enumerate(units)}
+        self._hooks: list[RemovableHandle] = []
         for path, part in module.named_modules():
             if path in numbers:
-                part.register_forward_hook(partial(self._end, numbers[path], units[numbers[path]].name))
+                end = partial(self._end, numbers[path], units[numbers[path]])
+                self._hooks.append(part.register_forward_hook(end))
             if path and not path.startswith(inside):
-                part.register_forward_hook(partial(self._return, path))
+                self._hooks.append(part.register_forward_hook(partial(self._return, path)))
+
+    def leave(self) -> None:
+        """Take the hooks off the module, so that another pass can be watched."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _give(self, name: str, tensor: Tensor) -> None:
         storage = _storage(tensor)
@@ -136,9 +152,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if made:
                 self._made.add(storage)
 
-    def _end(self, number: int, name: str, module: nn.Module, args: object, output: object) -> None:
+    def _end(self, number: int, unit: Unit, module: nn.Module, args: object, output: object) -> None:
         if number in (ended for ended, _ in self.ends):
-            raise RunTwiceError(name)
+            raise RunTwiceError(unit)
         self.ends.append((number, _tensors(output)))
 
     def _return(self, path: str, module: nn.Module, args: object, output: object) -> None:

@@ -32,6 +32,8 @@ NAMES: Final = {
     "downsamplers": "downsample",
     "upsamplers": "upsample",
 }
+WHOLE: Final = "whole"
+"""Name of the only layer of a network that runs a block of its own several times."""
 ATTENTIONS: Final = ("attn1", "attn", "self_attn", "attention")
 FEED_FORWARDS: Final = ("ff", "mlp", "ffn", "feed_forward")
 
@@ -63,6 +65,21 @@ def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
     return [_named(unit, word if len(lists) == 1 else "") for unit in found]
 
 
+def coarser(module: nn.Module, units: Sequence[Unit], repeated: Unit) -> list[Unit]:
+    """Return units of which one gives way to the module that holds and runs it, with all others in there.
+
+    Weights that one pass reads several times cannot be cut apart, so all of these passes are one layer.
+    """
+    path = repeated.path
+    while path:
+        path = path.rpartition(".")[0]
+        if not isinstance(module.get_submodule(path), nn.ModuleList):
+            break
+    inside = f"{path}." if path else ""
+    kept = [unit for unit in units if not unit.path.startswith(inside) and unit.path != path]
+    return [*kept, Unit(path, path or WHOLE)]
+
+
 def _named(unit: Unit, word: str) -> Unit:
     """Return a unit of a plain list with its name: ``word`` and number, or that of its list and number."""
     if not unit.name.startswith("#"):
@@ -90,11 +107,13 @@ def _units(module: nn.Module, prefix: str) -> Iterator[Unit]:
 
 
 def _level(level: nn.Module, path: str, name: str) -> Iterator[Unit]:
-    """Yield the members of the lists of a level of a U-Net; a level without lists is a unit itself."""
-    lists = _lists(level)
-    if isinstance(level, nn.ModuleList) or not lists:
-        yield Unit(path, name)
+    """Yield the members of a level of a U-Net, or of its lists; a level without lists is a unit itself."""
+    if isinstance(level, nn.ModuleList):
+        yield from (Unit(f"{path}.{number}", f"{name}.block{number}") for number in range(len(level)))
         return
+    lists = _lists(level)
+    if not lists:
+        yield Unit(path, name)
     for kind, members in lists:
         for number in members:
             numbered = len(members) > 1 or kind in ("resnets", "attentions")
