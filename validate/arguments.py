@@ -1,11 +1,12 @@
 """Arguments: how to make each argument of a forward pass, by its name."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
 
-from validate.sizes import CHANNELS, Request, framed
+from validate.sizes import CHANNELS, Request
 from validate.specs import step, tensor
 
 ABSENT: Final = object()
@@ -26,18 +27,17 @@ TEXT_WIDTHS: Final = (
 )
 """Keys that give the width of the text's states, the first one that is set; a later one may be the inner width."""
 EXTRA_CHANNELS: Final = ("extra_conditioning_channels", "extra_condition_channels")
-FRAMES_FIRST: Final = ("CogVideoX", "ConsisID", "SpatioTemporal")
+FRAMES_FIRST: Final = ("CogVideoXTransformer", "ConsisIDTransformer", "SpatioTemporal")
 """Parts of the names of classes whose latents are (batch, frames, channels, ...)."""
 IMAGE_TOKENS: Final = {"image_dim": 257, "image_embed_dim": 729, "image_proj_dim": 729}
 """Keys that give the width of an image's states, and their tokens: CLIP's of 224 and SigLIP's of 384 pixels."""
 ROTARY_SIDE: Final = 384
 """Positions along each side of the table that Lumina's pipeline makes."""
-MOTION_FRAMES: Final = 2
+PROMPT_PER_FRAME: Final = ("UNetMotion", "SparseControlNet")
+"""Parts of the names of classes that are given the prompt once for each frame."""
 
 
 def _latents(request: Request) -> object:
-    if request.takes("proj_embedding"):
-        return tensor(1, request.number("embedding_dim"))
     return _states(request, request.number(*CHANNELS))
 
 
@@ -49,16 +49,16 @@ def _states(request: Request, channels: int) -> object:
     if request.takes("visual_rope_pos"):
         channels = 2 * channels + 1 if request.config.get("visual_cond") else channels
         return tensor(1, request.frames, *sides, channels)
-    if not framed(request.kind):
+    if not request.framed:
         return tensor(1, channels, *sides)
     first = any(part in request.kind.__name__ for part in FRAMES_FIRST)
     return tensor(1, *((request.frames, channels) if first else (channels, request.frames)), *sides)
 
 
 def _listed_latents(request: Request) -> object:
-    """Return the latents of a class that takes one tensor per sample."""
+    """Return the latents of a class that takes one tensor per sample, or the image of one that takes nothing else."""
     if not request.takes("cap_feats"):
-        return ABSENT
+        return tensor(1, request.number(*CHANNELS), request.height, request.width)
     return [tensor(request.number(*CHANNELS), request.frames, request.rows, request.columns)]
 
 
@@ -78,7 +78,8 @@ def _time(request: Request) -> object:
 def _text(request: Request) -> object:
     if not any(request.config.get(key) for key in TEXT_WIDTHS):
         return ABSENT
-    return tensor(1, request.text_tokens, request.number(*TEXT_WIDTHS))
+    each = any(part in request.kind.__name__ for part in PROMPT_PER_FRAME)
+    return tensor(request.frames if each else 1, request.text_tokens, request.number(*TEXT_WIDTHS))
 
 
 def _second_text(request: Request) -> object:
@@ -153,7 +154,7 @@ def _ids(request: Request, tokens: int) -> object:
 
 def _hint(request: Request) -> object:
     """Return what a ControlNet is given: an image where it embeds one, else latents."""
-    if framed(request.kind):
+    if request.framed:
         return _states(request, request.number("conditioning_channels", *CHANNELS))
     if "conditioning_embedding_out_channels" not in request.config:
         extra = sum(request.config.get(key) or 0 for key in EXTRA_CHANNELS)
@@ -168,6 +169,12 @@ def _attended(request: Request) -> object:
         tokens = request.text_tokens + 1 + request.tokens
         return torch.ones(1, tokens, tokens)
     return torch.ones(1, request.text_tokens, dtype=torch.bool)
+
+
+def _attended_if_needed(request: Request) -> object:
+    """Return a mask of text for a class that has no default; elsewhere it may be a mask of the image."""
+    needed = request.parameters["attention_mask"].default is inspect.Parameter.empty
+    return _attended(request) if needed else ABSENT
 
 
 def _positions(request: Request) -> object:
@@ -185,11 +192,11 @@ def _micro_conditions(request: Request) -> object:
 
 
 def _image_states(request: Request) -> object:
-    """Return the states of one image, of a configuration that takes some."""
-    for key, tokens in IMAGE_TOKENS.items():
-        if request.has(key) and request.config.get("has_image_proj", True):
-            return tensor(1, tokens, request.number(key))
-    return ABSENT
+    """Return the states of one image, of a configuration that takes some, with contents, which some classes read."""
+    if not request.config.get("has_image_proj", True):
+        return None
+    found = [torch.ones(1, n, request.number(key)) for key, n in IMAGE_TOKENS.items() if request.has(key)]
+    return found[0] if found else ABSENT
 
 
 def _picture(request: Request) -> object:
@@ -213,6 +220,8 @@ RULES: Final[Mapping[str, Callable[[Request], object]]] = {
     "timesteps": lambda r: step(),
     "t": lambda r: tensor(1),
     "timestep_ratio": lambda r: tensor(1),
+    "timestep_r": lambda r: tensor(1) if r.config.get("use_meanflow") else ABSENT,
+    "r_timestep": lambda r: step(),
     "encoder_hidden_states": _text,
     "cap_feats": lambda r: [tensor(r.text_tokens, r.number("cap_feat_dim"))],
     "class_labels": _classes,
@@ -255,7 +264,6 @@ RULES: Final[Mapping[str, Callable[[Request], object]]] = {
     "input_image_sizes": lambda r: {},
     "fps": lambda r: tensor(1) if r.takes("image_latents") else ABSENT,
     "image_latents": _latents,
-    "proj_embedding": lambda r: tensor(1, r.number("embedding_proj_dim", "embedding_dim")),
     "prior_token_id": lambda r: tensor(1, r.tokens, dtype=torch.long),
     "prior_token_drop": lambda r: torch.zeros(1, dtype=torch.bool),
     "text_bth": lambda r: tensor(1, r.text_tokens, r.number("text_in_dim")),
@@ -266,7 +274,7 @@ SPARE: Final[Mapping[str, Callable[[Request], object]]] = {
     "encoder_attention_mask": _attended,
     "encoder_hidden_states_mask": _attended,
     "encoder_mask": _attended,
-    "attention_mask": _attended,
+    "attention_mask": _attended_if_needed,
     "position_ids": _positions,
     "image_embeds": _image_states,
     "encoder_hidden_states_image": _image_states,
@@ -275,6 +283,7 @@ SPARE: Final[Mapping[str, Callable[[Request], object]]] = {
     "encoder_attention_mask_2": _attended,
     "control_hidden_states": lambda r: _states(r, r.number("vace_in_channels")),
     "conditioning_mask": lambda r: _states(r, 1),
+    "cross_attention_kwargs": lambda r: {},
     "padding_mask": lambda r: tensor(1, 1, r.height, r.width),
 }
 """Rules of arguments that are left out where a class gives a default, unless a pass fails without them."""

@@ -136,11 +136,12 @@ def _count(found: Found, spec: ComponentSpec, size: Size, dtype: str) -> Compone
 
 def _with_exchanges(spec: ComponentSpec, size: Size, dtype: str) -> ComponentCount:
     try:
-        return count_component(spec, size.height, size.width, dtype)
-    except ValueError:
-        if not spec.sums:
-            raise
-        return count_component(replace(spec, sums=""), size.height, size.width, dtype)
+        found = count_component(spec, size.height, size.width, dtype)
+    except ValueError:  # an output of several streams that cannot be told apart
+        found = None
+    if found is not None and (not spec.sums or any(one.kind == "reduce" for one in found.exchanges)):
+        return found
+    return count_component(replace(spec, sums=""), size.height, size.width, dtype)
 
 
 def _remarks(parts: Sequence[Part], main: Found, size: Size) -> list[str]:

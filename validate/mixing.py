@@ -5,13 +5,14 @@ make small tables on the CPU by themselves. On the meta device neither may meet 
 may, and lose their contents where they do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -55,6 +56,23 @@ class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+class Numbers(TorchFunctionMode):
+    """Within this context a tensor that is made of numbers keeps them, whatever its device."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Call a function; make tensors of numbers where they can be read."""
+        kwargs = kwargs or {}
+        if func is torch.tensor and str(kwargs.get("device")) == META:
+            kwargs = {**kwargs, "device": "cpu"}
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def mixing() -> Iterator[None]:
     """Let tensors with and without contents meet, and let autocast stand where there is nothing to cast."""
@@ -69,7 +87,7 @@ def mixing() -> Iterator[None]:
 
     torch.autocast = Autocast  # type: ignore[misc]
     try:
-        with Mixing():
+        with Numbers(), Mixing():
             yield
     finally:
         torch.autocast = original  # type: ignore[misc]

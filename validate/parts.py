@@ -14,8 +14,8 @@ from validate.dataflow import Flow, RunTwiceError, flow_of
 from validate.decoders import LatentDecoder
 from validate.encoders import LatentEncoder
 from validate.layering import LayerSpec, decoder_layers, vae_layers
-from validate.samples import prompts_of, samples_of, shapes
-from validate.sizes import Request, frames_of, prompt_of, size_of, text_of
+from validate.samples import prompts_of, samples_of, shapes, without_rule
+from validate.sizes import Request, convolves_frames, framed, frames_of, prompt_of, size_of, text_of
 from validate.specs import ComponentSpec, image, tensor
 from validate.units import Unit, coarser, sums_of, units_of
 
@@ -24,12 +24,13 @@ NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One sample of a model: pixels, latent frames, pixels per latent pixel."""
+    """One sample of a model: pixels, latent frames, pixels per latent pixel, and whether it is a video."""
 
     height: int
     width: int
     frames: int = 1
     scale: int = 1
+    videos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,15 @@ def own_size(main: Found, asked: Asked) -> Size:
             raise main.file.fail("image_size", f"must be a positive integer for {main.kind.__name__}")
         return Size(side, side)
     height, width, scale = size_of(main.file, main.kind, main.config, asked)
-    return Size(height, width, frames_of(main.file, main.kind, main.config, asked), scale)
+    videos = _takes_videos(main)
+    return Size(height, width, frames_of(main.file, main.kind, main.config, asked, videos), scale, videos)
+
+
+def _takes_videos(found: Found) -> bool:
+    """Return whether a class takes videos: an autoencoder by its layers, since its name need not tell."""
+    return framed(found.kind) or (
+        found.role == AUTOENCODER and convolves_frames(_built(found, next(iter(DTYPES))))
+    )
 
 
 def part_of(found: Found, main: Found, every: Sequence[Found], size: Size, asked: Asked) -> Part:
@@ -108,9 +117,12 @@ def _samples(
 
 def _request(found: Found, main: Found, size: Size, asked: Asked) -> Request:
     """Return the size of a sample of a class; an encoder of images takes those of its own size."""
-    tokens = text_of(found.kind, found.config, asked)
+    file, kind, config = found.file, found.kind, found.config
+    tokens = text_of(kind, config, asked)
     own = size if found is main else own_size(found, asked)
-    return Request(found.file, found.kind, found.config, own.height, own.width, own.frames, tokens, own.scale)
+    return Request(
+        found.file, found.kind, found.config, own.height, own.width, own.frames, tokens, own.scale, own.videos
+    )
 
 
 def name_of(found: Found, every: Sequence[Found]) -> str:
@@ -190,14 +202,22 @@ def _first_flow(
         try:
             flow = _flow(module, units, cast(sample, DTYPES[dtype]))
         except Exception as error:  # whatever the class says to its arguments
-            refused = f"{where} refuses the sample ({shapes(sample)}): {first_line(error)}"
+            refused = refused or f"{where} refuses the sample ({shapes(sample)}): {_complaint(error)}"
             continue
         if not flow.units:
             raise InputError(
                 f"{where} has no list of blocks (nn.ModuleList) that one pass runs, must have one"
             )
         return sample, flow
-    raise InputError(refused)
+    lacking = without_rule(found.kind) if found.role != AUTOENCODER else []
+    raise InputError(refused + (f"; no rule makes its {', '.join(lacking)}" if lacking else ""))
+
+
+def _complaint(error: Exception) -> str:
+    """Return what a class says to its arguments."""
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        return f"it needs a library that is not installed, for {error.name}"
+    return first_line(error)
 
 
 def _flow(module: nn.Module, units: Sequence[Unit], sample: dict[str, Any]) -> Flow:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from profiles.errors import InputError
 from validate.arguments import ABSENT, NEEDED, RULES, SPARE
@@ -18,6 +18,26 @@ from validate.sizes import Request
 from validate.specs import prompt
 
 NOTHING: Final = inspect.Parameter.empty
+ELSEWHERE: Final = (
+    "kwargs",
+    "_mask",
+    "_scale",
+    "timestep_cond",
+    "cache",
+    "cache_mode",
+    "residuals",
+    "samples",
+    "return_dict",
+    "inputs_embeds",
+    "past_key_values",
+    "token_type_ids",
+    "position_ids",
+    "labels",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+)
+"""Ends of the names of arguments that no class needs for a plain pass."""
 
 
 def samples_of(request: Request) -> Iterator[dict[str, Any]]:
@@ -39,6 +59,13 @@ def prompts_of(num_tokens: int) -> Iterator[dict[str, Any]]:
     """Yield one prompt without contents, for those that ask for them a prompt of equal tokens."""
     yield prompt(num_tokens, 0, 0)
     yield {"input_ids": torch.full((1, num_tokens), 2)}
+
+
+def without_rule(kind: type[nn.Module]) -> list[str]:
+    """Return the arguments of a class that no rule makes and whose default is to be left out."""
+    parameters = inspect.signature(kind.forward).parameters
+    optional = [name for name, parameter in parameters.items() if parameter.default is None]
+    return [name for name in optional if name not in {**RULES, **SPARE} and not name.endswith(ELSEWHERE)]
 
 
 def shapes(sample: Mapping[str, Any]) -> str:

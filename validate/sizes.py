@@ -21,9 +21,11 @@ PATCHED: Final = "img_sizes"
 """An argument of classes that pack latents by themselves, though they may be given packed ones."""
 FRAMED: Final = ("3D", "SpatioTemporal", "Latte", "UNetMotion", "SparseControlNet", "I2VGenXL")
 """Parts of the names of classes that take videos."""
+SOUND: Final = ("1D", "Audio", "AceStep", "Music", "Vocoder", "Oobleck", "T5Film")
+"""Parts of the names of classes whose samples have one side."""
 LATENT_SCALE: Final = 8
 PIXEL_CHANNELS: Final = 3
-CHANNELS: Final = ("in_channels", "num_channels", "in_visual_dim")
+CHANNELS: Final = ("in_channels", "num_channels", "in_visual_dim", "input_channels")
 PATCHES: Final = ("patch_size", "all_patch_size")
 FRAME_PATCHES: Final = ("patch_size_t", "all_f_patch_size")
 
@@ -41,6 +43,7 @@ class Request:
         frames: of the latent; 1 for images.
         text_tokens: of one prompt.
         scale: pixels per latent pixel, along each side.
+        framed: whether the class takes videos.
     """
 
     file: ConfigFile
@@ -51,6 +54,7 @@ class Request:
     frames: int
     text_tokens: int
     scale: int
+    framed: bool = False
 
     @property
     def rows(self) -> int:
@@ -125,8 +129,14 @@ class Request:
 
 
 def framed(kind: type[nn.Module]) -> bool:
-    """Return whether a class takes videos."""
+    """Return whether a class takes videos by its name."""
     return any(part in kind.__name__ for part in FRAMED)
+
+
+def convolves_frames(module: nn.Module) -> bool:
+    """Return whether a network's first convolution is one of videos."""
+    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d))
+    return isinstance(next(convolutions, None), nn.Conv3d)
 
 
 def size_of(
@@ -135,8 +145,10 @@ def size_of(
     """Return height and width in pixels, and pixels per latent pixel.
 
     Raises:
-        InputError: neither the configuration nor the command line says how large a sample is.
+        InputError: neither the configuration nor the command line says how large a sample is, or it is sound.
     """
+    if any(part in kind.__name__ for part in SOUND):
+        raise InputError(f"{file.path}: {kind.__name__} is of sound, must be of images or videos")
     channels = config.get("in_channels")
     pixels = isinstance(channels, int) and channels <= PIXEL_CHANNELS
     scale = asked.latent_scale or (1 if pixels else LATENT_SCALE)
@@ -161,13 +173,15 @@ def _sides(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 
-def frames_of(file: ConfigFile, kind: type[nn.Module], config: Mapping[str, Any], asked: Asked) -> int:
-    """Return the latent frames of one sample.
+def frames_of(
+    file: ConfigFile, kind: type[nn.Module], config: Mapping[str, Any], asked: Asked, videos: bool
+) -> int:
+    """Return the latent frames of one sample; of an autoencoder those that it is given.
 
     Raises:
         InputError: a class of videos whose configuration does not say, or frames for a class of images.
     """
-    if not framed(kind):
+    if not videos:
         if asked.frames not in (None, 1):
             raise InputError(f"--frames is {asked.frames}, but {kind.__name__} draws images")
         return 1

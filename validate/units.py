@@ -18,6 +18,7 @@ MIDDLES: Final = ("mid_block", "middle_block")
 OUTER: Final = ("conv_in", "conv_out", "quant_conv", "post_quant_conv")
 OPENING: Final = (
     "resnets",
+    "resnets_in",
     "downsamplers",
     "conv_in",
     "quant_conv",
@@ -28,6 +29,8 @@ OPENING: Final = (
 """Lists and modules each of which opens a block of a U-Net; what follows belongs to the same block."""
 NAMES: Final = {
     "resnets": "resnet",
+    "resnets_in": "resnet_in",
+    "resnets_out": "resnet_out",
     "attentions": "attention",
     "downsamplers": "downsample",
     "upsamplers": "upsample",
