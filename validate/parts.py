@@ -117,7 +117,7 @@ def _samples(
 
 def _request(found: Found, main: Found, size: Size, asked: Asked) -> Request:
     """Return the size of a sample of a class; an encoder of images takes those of its own size."""
-    file, kind, config = found.file, found.kind, found.config
+    kind, config = found.kind, found.config
     tokens = text_of(kind, config, asked)
     own = size if found is main else own_size(found, asked)
     return Request(

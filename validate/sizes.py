@@ -149,7 +149,7 @@ def size_of(
     """
     if any(part in kind.__name__ for part in SOUND):
         raise InputError(f"{file.path}: {kind.__name__} is of sound, must be of images or videos")
-    channels = config.get("in_channels")
+    channels = next((config[key] for key in CHANNELS if config.get(key)), None)
     pixels = isinstance(channels, int) and channels <= PIXEL_CHANNELS
     scale = asked.latent_scale or (1 if pixels else LATENT_SCALE)
     sides = _sides(config)
