@@ -153,6 +153,8 @@ def _remarks(parts: Sequence[Part], main: Found, size: Size) -> list[str]:
         if part.spec.text_tokens or part.found.role == BACKBONE:
             tokens = text_length(part)
             remarks += [f"{part.spec.name}: prompts of {tokens} tokens"] if tokens else []
+        if part.flow.spread:
+            remarks.append(f"{part.spec.name}: tokens spread evenly over the experts")
         if part.flow.unread:
             names = ", ".join(part.flow.unread[:3])
             remarks.append(

@@ -4,7 +4,7 @@ The pass runs on torch's meta device, like that of the count itself, which needs
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -23,6 +23,10 @@ from validate.units import Unit
 
 EVERYWHERE: Final = ("rotary", "mask", "ids", "shapes")
 """Parts of the names of arguments that every device can make for itself."""
+NEAR: Final = 2
+SMALL: Final = 10
+"""What one unit alone reads is carried if that is a later one than NEAR, or if SMALL times it is less than the hidden
+state; else the units up to its reader are one, so that no cut has to carry it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Flow:
         carried_bytes: all of it.
         attended: tokens of the longest self-attention.
         unread: names of the parameters that nothing reads.
+        uncut: those after which a cut would have to carry more than the hidden state, the skips and what is carried.
+        spread: whether tokens chose experts, over which they were spread evenly.
     """
 
     units: tuple[Unit, ...]
@@ -46,6 +52,8 @@ class Flow:
     carried_bytes: int
     attended: int
     unread: tuple[str, ...]
+    uncut: tuple[Unit, ...] = ()
+    spread: bool = False
 
 
 class RunTwiceError(Exception):
@@ -64,7 +72,7 @@ def flow_of(module: nn.Module, units: Sequence[Unit], sample: Mapping[str, Any])
     """
     watch = Watch(module, units, sample)
     try:
-        with torch.no_grad(), OpaqueAttention(), watch, mixing():
+        with torch.no_grad(), OpaqueAttention(), watch, mixing() as mixed:
             output = module(**sample)
     finally:
         watch.leave()
@@ -77,6 +85,8 @@ def flow_of(module: nn.Module, units: Sequence[Unit], sample: Mapping[str, Any])
         carried_bytes=sum(size for _, size in carried),
         attended=watch.attended,
         unread=tuple(name for name, p in module.named_parameters() if _storage(p) in watch.unread),
+        uncut=tuple(units[watch.ends[position][0]] for position in watch.uncut()),
+        spread=mixed.spread,
     )
 
 
@@ -169,7 +179,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = 0
         for tensor in tensors if position < len(self.ends) - 1 else []:
             storage, first = _storage(tensor), tensors[0]
-            alike = (tensor.dim(), tensor.shape[-1]) == (first.dim(), first.shape[-1])
+            alike = tensor.dim() == first.dim()
             later = any(reader > position for reader in self._read[storage])
             if not (alike and later and self._written.get(storage) == position):
                 break
@@ -185,17 +195,35 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def carried(self) -> list[tuple[str, int]]:
         """Return name and bytes of what was made before or in the first unit and is read beyond the second."""
-        ends = enumerate(tensors for _, tensors in self.ends)
-        hidden = {_storage(tensor) for at, tensors in ends for tensor in tensors[: self.streams(at)]}
-        final = len(self.ends) - 1
         found = []
-        for storage, written in self._written.items():
-            later = {min(position, final) for position in self._read[storage] if position > 0}
-            wanted = storage in self._made and storage not in hidden and written <= 0
-            if wanted and (len(later) > 1 or final in later):
+        for storage, later in self._beside():
+            if self._is_carried(storage, later):
                 name = self._names.get(storage) or self._early.get(storage, "computed")
                 found.append((name, tensor_bytes([self._alive[storage]])))
         return found
+
+    def uncut(self) -> list[int]:
+        """Return the first positions after which something is alive that is neither carried nor a unit's output."""
+        loose = [later for storage, later in self._beside() if not self._is_carried(storage, later)]
+        return list(range(max((max(later) for later in loose), default=0)))
+
+    def _beside(self) -> Iterator[tuple[int, set[int]]]:
+        """Yield what is made before or in the first unit but is no hidden state, and which later units read it."""
+        ends = enumerate(tensors for _, tensors in self.ends)
+        hidden = {_storage(tensor) for at, tensors in ends for tensor in tensors[: self.streams(at)]}
+        final = len(self.ends) - 1
+        for storage, written in self._written.items():
+            later = {min(position, final) for position in self._read[storage] if position > 0} - {0}
+            if written <= 0 and later and storage in self._made and storage not in hidden:
+                yield storage, later
+
+    def _is_carried(self, storage: int, later: set[int]) -> bool:
+        """Return whether every unit is given a tensor, rather than that those up to its only reader are one."""
+        size, hidden = (
+            tensor_bytes(tensors) for tensors in ([self._alive[storage]], self.ends[0][1][: self.streams(0)])
+        )
+        small = size * SMALL < hidden or (size < hidden and max(later) > NEAR)
+        return len(later) > 1 or len(self.ends) - 1 in later or small
 
 
 def _tensors(tree: object) -> list[Tensor]:

@@ -32,6 +32,7 @@ class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.spread = False
         self._experts: dict[int, int] = {}
         self._alive: list[Tensor] = []
 
@@ -44,7 +45,8 @@ class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         """Run one operator, its tensors without contents if one of them is."""
         if func.overloadpacket is aten.bincount and _storage(args[0]) in self._experts:
-            return _spread(args[0].numel(), self._experts[_storage(args[0])])
+            self.spread = True
+            return _evenly(args[0].numel(), self._experts[_storage(args[0])])
         if func.overloadpacket not in MADE_THERE and _mixed((args, kwargs)):
             args = _with_places(args) if func.overloadpacket in INDEXED else args
             args, kwargs = _emptied(args), _emptied(kwargs)
@@ -74,7 +76,7 @@ class Numbers(TorchFunctionMode):
 
 
 @contextmanager
-def mixing() -> Iterator[None]:
+def mixing() -> Iterator[Mixing]:
     """Let tensors with and without contents meet, and let autocast stand where there is nothing to cast."""
     original = torch.autocast
 
@@ -87,13 +89,13 @@ def mixing() -> Iterator[None]:
 
     torch.autocast = Autocast  # type: ignore[misc]
     try:
-        with Numbers(), Mixing():
-            yield
+        with Numbers(), Mixing() as mixed:
+            yield mixed
     finally:
         torch.autocast = original  # type: ignore[misc]
 
 
-def _spread(number: int, parts: int) -> Tensor:
+def _evenly(number: int, parts: int) -> Tensor:
     """Return how many of a number fall to each of some parts, as evenly as can be."""
     with _disable_current_modes():
         return torch.tensor([number // parts + (part < number % parts) for part in range(parts)])

@@ -95,7 +95,7 @@ def part_of(found: Found, main: Found, every: Sequence[Found], size: Size, asked
         text_tokens=tokens if found.role == TEXT else joint,
         trainable=found is main,
         inputs=_inputs(found, main, every),
-        sums=sums_of(module, flow.units) if found.role == BACKBONE else "",
+        sums=sums_of(module, units) if found.role == BACKBONE else "",
         frames=frames,
     )
     return Part(found, spec, flow, tokens)
@@ -221,12 +221,19 @@ def _complaint(error: Exception) -> str:
 
 
 def _flow(module: nn.Module, units: Sequence[Unit], sample: dict[str, Any]) -> Flow:
-    """Run one pass; units that run several times in it are one with what holds them."""
+    """Run one pass, and again until its units can be cut apart.
+
+    A unit that runs several times is one with what holds it, and with the next where no cut can be after it.
+    """
     while True:
         try:
-            return flow_of(module, units, sample)
+            flow = flow_of(module, units, sample)
         except RunTwiceError as error:
             units = coarser(module, units, error.unit)
+            continue
+        if not flow.uncut:
+            return flow
+        units = [unit for unit in flow.units if unit not in flow.uncut]
 
 
 def _touching(found: Found, flow: Flow) -> Any:  # noqa: ANN401  a function to a module

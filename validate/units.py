@@ -1,6 +1,7 @@
 """Units: the modules of any network that can be its layers, found by structure.
 
-A list of blocks (``nn.ModuleList``) that is not inside another gives one unit per block. The levels of a U-Net are
+A list of blocks (``nn.ModuleList``) that is not inside another gives one unit per block; single operators, such as
+norms or the output of an attention, are no blocks. The levels of a U-Net are
 taken apart further, as ``validate.layering.unet_layers`` does: into ResNets, attentions, resamplings and outer
 convolutions.
 """
@@ -104,7 +105,8 @@ def _units(module: nn.Module, prefix: str) -> Iterator[Unit]:
         elif name in OUTER and (leveled or "quant" in name):
             yield Unit(path, path, name in OPENING)
         elif isinstance(child, nn.ModuleList):
-            yield from (Unit(f"{path}.{i}", "#") for i in range(len(child)))
+            if all(member is not None and any(member.children()) for member in child):
+                yield from (Unit(f"{path}.{i}", "#") for i in range(len(child)))
         else:
             yield from _units(child, f"{path}.")
 
