@@ -33,7 +33,12 @@ def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -
     for path in spec.locked:
         module.get_submodule(path).requires_grad_(False)
     nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
+    alike = _tied(module)
     nn.Module.to_empty(module, device=generator.device)
+    for first, *others in alike:
+        for other in others:
+            holder, _, name = other.rpartition(".")
+            setattr(module.get_submodule(holder), name, module.get_parameter(first))
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             _fill_parameter(name, parameter, generator)
@@ -89,6 +94,14 @@ def largest_integer(module: nn.Module) -> int:
 def draws(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Return a tensor of random numbers of the shape and precision of another."""
     return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
+
+
+def _tied(module: nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that has several, which moving it to a device would turn into as many."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [alike for alike in names.values() if len(alike) > 1]
 
 
 def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) -> Tensor:
