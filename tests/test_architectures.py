@@ -187,7 +187,11 @@ FRAMED = re.compile("Motion|Temporal")
 
 
 def counted(name, values, asked):
-    key = {"architectures": [name]} if name in ENCODERS or name == "AlbertModel" else {"_class_name": name}
+    key = (
+        {"architectures": [name]}
+        if name in (*ENCODERS, "AlbertModel", "CLIPModel")
+        else {"_class_name": name}
+    )
     return count_configured([ConfigFile(Path("config.json"), key | values)], Asked(**asked, dtype="float32"))
 
 
@@ -303,6 +307,7 @@ def test_experts_are_said_to_share_the_tokens_evenly():
         ("LTX2VideoTransformer3DModel", {}, "without its argument 'audio_hidden_states': no rule makes it"),
         ("UNet1DModel", {}, "UNet1DModel is of sound, must be of images or videos"),
         ("WanAnimateTransformer3DModel", BLOCKS, "no rule makes its .*pose_hidden_states, face_pixel_values"),
+        ("CLIPModel", {}, "it takes images too, name its text model alone"),
     ],
 )
 def test_what_cannot_be_counted_says_why_on_one_line(name, values, message):

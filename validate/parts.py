@@ -1,5 +1,6 @@
 """Parts: components of a configured model before they are counted, by their samples and what one pass showed."""
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -209,8 +210,16 @@ def _first_flow(
                 f"{where} has no list of blocks (nn.ModuleList) that one pass runs, must have one"
             )
         return sample, flow
-    lacking = without_rule(found.kind) if found.role != AUTOENCODER else []
-    raise InputError(refused + (f"; no rule makes its {', '.join(lacking)}" if lacking else ""))
+    raise InputError(refused + _lacking(found))
+
+
+def _lacking(found: Found) -> str:
+    """Return what a class may want that nobody gives it."""
+    if found.role in (TEXT, IMAGE):
+        images = "pixel_values" in inspect.signature(found.kind.forward).parameters
+        return "; it takes images too, name its text model alone" if images and found.role == TEXT else ""
+    names = without_rule(found.kind) if found.role == BACKBONE else []
+    return f"; no rule makes its {', '.join(names)}" if names else ""
 
 
 def _complaint(error: Exception) -> str:
