@@ -317,12 +317,19 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
         (UNET | {"sample_size": None}, r"sample_size is missing; give UNet2DConditionModel --height"),
         (UNET | {"addition_embed_type": "image"}, r"(addition_embed_type|cannot be built)"),
         (DIT | {"norm_type": "layer_norm"}, r"DiTTransformer2DModel cannot be built from it"),
-        ({"_class_name": "UVit2DModel", "sample_size": 8}, r"without its argument 'encoder_hidden_states'"),
+        (
+            {
+                "_class_name": "HunyuanDiT2DModel",
+                "in_channels": 4,
+                "patch_size": 2,
+                "cross_attention_dim": None,
+            },
+            r"cannot be built from it",
+        ),
         (
             {"architectures": ["T5ForConditionalGeneration"]},
             r"names an encoder and a decoder; name the encoder, T5EncoderModel, alone",
         ),
-        ({"architectures": ["AlbertModel"], "hidden_size": 64}, r"runs \w+ twice in one pass"),
         ({"_class_name": "WanTransformer3DModel", "sample_size": 8}, r"sample_size is 8, is no key of Wan"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,10 @@ REMOTE: Final = (
     "dtype",
 )
 """Keys that would load code or kernels from elsewhere, or say how weights are stored: nothing that is counted."""
+
+SIZES: Final = ("frames", "text_tokens", "latent_scale")
+OWN: Final = ("name", *SIZES)
+"""Options that go with files of the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,20 @@ class Asked:
 
 def add_config_arguments(count: argparse.ArgumentParser) -> None:
     """Add what ``count`` takes for architectures of the user's own."""
-    what = count.add_mutually_exclusive_group(required=True)
-    what.add_argument("--model", help="architecture to build")
+    own = add_sources(count, "architecture to build")
+    own.add_argument("--name", help="name of the model (default: that of the backbone's class)")
+    own.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="default: float16")
+
+
+def add_sources(parser: argparse.ArgumentParser, model: str) -> argparse._ArgumentGroup:
+    """Add the two ways to say which architecture; return the group of what goes with the user's own.
+
+    Args:
+        parser: of a command.
+        model: help on a model by its name.
+    """
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", help=model)
     what.add_argument(
         "--config",
         type=Path,
@@ -129,8 +145,7 @@ def add_config_arguments(count: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="config.json of a diffusers or transformers class; several files: a backbone and its frozen encoders",
     )
-    own = count.add_argument_group("with --config")
-    own.add_argument("--name", help="name of the model (default: that of the backbone's class)")
+    own = parser.add_argument_group("with --config")
     own.add_argument(
         "--frames", type=int, metavar="N", help="latent frames of a video (default: the config's)"
     )
@@ -141,7 +156,14 @@ def add_config_arguments(count: argparse.ArgumentParser) -> None:
         metavar="N",
         help="pixels per latent pixel, along each side (default: 1 up to 3 input channels, else 8)",
     )
-    own.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="default: float16")
+    return own
+
+
+def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
+    """Return what a command line asks for beside the files."""
+    return Asked(
+        options.height, options.width, options.frames, options.text_tokens, options.latent_scale, dtype
+    )
 
 
 def run_count(options: argparse.Namespace) -> None:
@@ -149,24 +171,21 @@ def run_count(options: argparse.Namespace) -> None:
     if options.config is None:
         from validate.report import report_count  # noqa: PLC0415  importing torch takes seconds
 
-        _check_alone(options)
+        check_alone(options, OWN)
         report_count(options.model, options.height, options.width, options.output)
         return
     from validate.configured import report_configured  # noqa: PLC0415  as above
 
-    asked = Asked(
-        options.height,
-        options.width,
-        options.frames,
-        options.text_tokens,
-        options.latent_scale,
-        options.dtype,
-    )
     files = [read_config(path) for path in options.config]
-    report_configured(files, asked, options.name, options.output)
+    report_configured(files, asked_of(options, options.dtype), options.name, options.output)
 
 
-def _check_alone(options: argparse.Namespace) -> None:
-    for key in ("name", "frames", "text_tokens", "latent_scale"):
+def check_alone(options: argparse.Namespace, keys: Sequence[str] = SIZES) -> None:
+    """Refuse options of the user's own files beside a model by its name.
+
+    Raises:
+        InputError: there is one.
+    """
+    for key in keys:
         if getattr(options, key) is not None:
             raise InputError(f"--{key.replace('_', '-')} goes with --config, not with --model")

@@ -18,10 +18,11 @@ from profiles.errors import InputError
 from validate.attention import OpaqueAttention
 from validate.exchanges import ExchangeCount, Exchanges
 from validate.layering import LayerSpec
+from validate.mixing import mixing
 from validate.specs import Architecture, ComponentSpec
 from validate.tally import Tally, Work, tensor_bytes, together
 
-LATENTS: Final = ("hidden_states", "sample")
+LATENTS: Final = ("hidden_states", "sample", "x")
 """The arguments of a backbone that are to be denoised, of which each takes one."""
 DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
 
@@ -90,9 +91,9 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
     """Count one component at a resolution in pixels, its weights and activations of one precision."""
     if spec.again:
         return _count_passes(spec, height, width, dtype)
-    module = _build(spec, DTYPES[dtype])
+    module = build(spec, DTYPES[dtype])
     layers = spec.layers(module)
-    sample = _cast(spec.sample(height, width), DTYPES[dtype])
+    sample = cast(spec.sample(height, width), DTYPES[dtype])
     carried = _watch_carried(module, spec.carried, sample)
     inputs = {name: tree_leaves(sample[argument]) for argument, name in spec.reads.items()}
     tally = Tally(module, layers, inputs)
@@ -109,7 +110,7 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
         exchanges=tuple(exchanges.found),
         carried_bytes=sum(carried.values()),
-        latent_bytes=tensor_bytes(sample[name] for name in LATENTS if name in sample)
+        latent_bytes=tensor_bytes(tree_leaves([sample[name] for name in LATENTS if name in sample]))
         if spec.trainable
         else 0,
     )
@@ -137,7 +138,8 @@ def _check_side(architecture: Architecture, side: str, pixels: int) -> None:
         raise InputError(f"{side} is {pixels}, must be {rule}")
 
 
-def _build(spec: ComponentSpec, dtype: torch.dtype) -> nn.Module:
+def build(spec: ComponentSpec, dtype: torch.dtype) -> nn.Module:
+    """Build a component on the meta device, its weights of one precision."""
     with torch.device("meta"):
         module = spec.build().eval().requires_grad_(spec.trainable)
     for path in spec.locked:
@@ -146,12 +148,12 @@ def _build(spec: ComponentSpec, dtype: torch.dtype) -> nn.Module:
     return module
 
 
-def _cast(sample: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+def cast(sample: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """Return a sample with its floating point tensors in another precision."""
-    cast: dict[str, Any] = tree_map_only(
+    found: dict[str, Any] = tree_map_only(
         torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, sample
     )
-    return cast
+    return found
 
 
 def _run(
@@ -166,6 +168,7 @@ def _run(
         stack.enter_context(counter)
         stack.enter_context(exchanges)
         stack.enter_context(tally)
+        stack.enter_context(mixing())
         module(**sample)
     return int(counter.get_total_flops())
 

@@ -4,7 +4,7 @@ The pass runs on torch's meta device, like that of the count itself, which needs
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,13 +14,19 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from validate.attention import OpaqueAttention
+from validate.mixing import mixing
 from validate.tally import attends_to_itself, tensor_bytes
 from validate.units import Unit
 
 EVERYWHERE: Final = ("rotary", "mask", "ids", "shapes")
 """Parts of the names of arguments that every device can make for itself."""
+NEAR: Final = 2
+SMALL: Final = 10
+"""What one unit alone reads is carried if that is a later one than NEAR, or if SMALL times it is less than the hidden
+state; else the units up to its reader are one, so that no cut has to carry it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,8 @@ class Flow:
         carried_bytes: all of it.
         attended: tokens of the longest self-attention.
         unread: names of the parameters that nothing reads.
+        uncut: those after which a cut would have to carry more than the hidden state, the skips and what is carried.
+        spread: whether tokens chose experts, over which they were spread evenly.
     """
 
     units: tuple[Unit, ...]
@@ -44,21 +52,30 @@ class Flow:
     carried_bytes: int
     attended: int
     unread: tuple[str, ...]
+    uncut: tuple[Unit, ...] = ()
+    spread: bool = False
 
 
 class RunTwiceError(Exception):
     """A unit ran more than once."""
+
+    def __init__(self, unit: Unit) -> None:
+        super().__init__(unit.name)
+        self.unit = unit
 
 
 def flow_of(module: nn.Module, units: Sequence[Unit], sample: Mapping[str, Any]) -> Flow:
     """Run one pass and return what it shows.
 
     Raises:
-        RunTwiceError: a unit ran more than once; the message is its name.
+        RunTwiceError: a unit ran more than once.
     """
     watch = Watch(module, units, sample)
-    with torch.no_grad(), OpaqueAttention(), watch:
-        output = module(**sample)
+    try:
+        with torch.no_grad(), OpaqueAttention(), watch, mixing() as mixed:
+            output = module(**sample)
+    finally:
+        watch.leave()
     carried = watch.carried()
     return Flow(
         units=tuple(units[number] for number, _ in watch.ends),
@@ -68,6 +85,8 @@ def flow_of(module: nn.Module, units: Sequence[Unit], sample: Mapping[str, Any])
         carried_bytes=sum(size for _, size in carried),
         attended=watch.attended,
         unread=tuple(name for name, p in module.named_parameters() if _storage(p) in watch.unread),
+        uncut=tuple(units[watch.ends[position][0]] for position in watch.uncut()),
+        spread=mixed.spread,
     )
 
 
@@ -95,11 +114,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._give(name, tensor)
         inside = tuple(f"{unit.path}." for unit in units)
         numbers = {unit.path: number for number, unit in enumerate(units)}
+        self._hooks: list[RemovableHandle] = []
         for path, part in module.named_modules():
             if path in numbers:
-                part.register_forward_hook(partial(self._end, numbers[path], units[numbers[path]].name))
+                end = partial(self._end, numbers[path], units[numbers[path]])
+                self._hooks.append(part.register_forward_hook(end))
             if path and not path.startswith(inside):
-                part.register_forward_hook(partial(self._return, path))
+                self._hooks.append(part.register_forward_hook(partial(self._return, path)))
+
+    def leave(self) -> None:
+        """Take the hooks off the module, so that another pass can be watched."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _give(self, name: str, tensor: Tensor) -> None:
         storage = _storage(tensor)
@@ -136,9 +162,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if made:
                 self._made.add(storage)
 
-    def _end(self, number: int, name: str, module: nn.Module, args: object, output: object) -> None:
+    def _end(self, number: int, unit: Unit, module: nn.Module, args: object, output: object) -> None:
         if number in (ended for ended, _ in self.ends):
-            raise RunTwiceError(name)
+            raise RunTwiceError(unit)
         self.ends.append((number, _tensors(output)))
 
     def _return(self, path: str, module: nn.Module, args: object, output: object) -> None:
@@ -153,7 +179,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = 0
         for tensor in tensors if position < len(self.ends) - 1 else []:
             storage, first = _storage(tensor), tensors[0]
-            alike = (tensor.dim(), tensor.shape[-1]) == (first.dim(), first.shape[-1])
+            alike = tensor.dim() == first.dim()
             later = any(reader > position for reader in self._read[storage])
             if not (alike and later and self._written.get(storage) == position):
                 break
@@ -169,17 +195,35 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def carried(self) -> list[tuple[str, int]]:
         """Return name and bytes of what was made before or in the first unit and is read beyond the second."""
-        ends = enumerate(tensors for _, tensors in self.ends)
-        hidden = {_storage(tensor) for at, tensors in ends for tensor in tensors[: self.streams(at)]}
-        final = len(self.ends) - 1
         found = []
-        for storage, written in self._written.items():
-            later = {min(position, final) for position in self._read[storage] if position > 0}
-            wanted = storage in self._made and storage not in hidden and written <= 0
-            if wanted and (len(later) > 1 or final in later):
+        for storage, later in self._beside():
+            if self._is_carried(storage, later):
                 name = self._names.get(storage) or self._early.get(storage, "computed")
                 found.append((name, tensor_bytes([self._alive[storage]])))
         return found
+
+    def uncut(self) -> list[int]:
+        """Return the first positions after which something is alive that is neither carried nor a unit's output."""
+        loose = [later for storage, later in self._beside() if not self._is_carried(storage, later)]
+        return list(range(max((max(later) for later in loose), default=0)))
+
+    def _beside(self) -> Iterator[tuple[int, set[int]]]:
+        """Yield what is made before or in the first unit but is no hidden state, and which later units read it."""
+        ends = enumerate(tensors for _, tensors in self.ends)
+        hidden = {_storage(tensor) for at, tensors in ends for tensor in tensors[: self.streams(at)]}
+        final = len(self.ends) - 1
+        for storage, written in self._written.items():
+            later = {min(position, final) for position in self._read[storage] if position > 0} - {0}
+            if written <= 0 and later and storage in self._made and storage not in hidden:
+                yield storage, later
+
+    def _is_carried(self, storage: int, later: set[int]) -> bool:
+        """Return whether every unit is given a tensor, rather than that those up to its only reader are one."""
+        size, hidden = (
+            tensor_bytes(tensors) for tensors in ([self._alive[storage]], self.ends[0][1][: self.streams(0)])
+        )
+        small = size * SMALL < hidden or (size < hidden and max(later) > NEAR)
+        return len(later) > 1 or len(self.ends) - 1 in later or small
 
 
 def _tensors(tree: object) -> list[Tensor]:

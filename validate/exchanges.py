@@ -79,11 +79,12 @@ class Exchanges(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _attend(self, key: Tensor, value: Tensor) -> None:
         tokens, heads = key.shape[-2] - self._text_tokens, key.shape[-3]
-        self._note("key_value", tokens * heads * (key.shape[-1] + value.shape[-1]), heads)
+        if tokens > 0:  # text that attends to itself alone is no image
+            self._note("key_value", tokens * heads * (key.shape[-1] + value.shape[-1]), heads)
 
     def _convolve(self, convolution: nn.Conv2d, args: tuple[Tensor, ...]) -> None:
         self._convolutions += 1
-        rows = int(convolution.padding[0])
+        rows = _padded_rows(convolution)
         if rows and self._convolutions > 1:
             self._note("halo", 2 * convolution.in_channels * rows * args[0].shape[-1])
 
@@ -91,15 +92,25 @@ class Exchanges(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note("statistics", 2 * norm.num_groups)
 
     def _sum(self, module: nn.Module, args: object, output: object) -> None:
-        self._note("reduce", self._image_elements(output))
+        elements = self._image_elements(output)
+        if elements:
+            self._note("reduce", elements)
 
     def _image_elements(self, output: object) -> int:
-        """Return the elements of the image in the output of a submodule, whichever streams that holds."""
+        """Return the elements of the image in the output of a submodule, whichever streams that holds; 0 of none."""
         streams = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
         if not self._text_tokens:
             (image,) = streams
             return image.numel()
         lengths = (self._image_tokens, self._image_tokens + self._text_tokens)
-        widths = {stream.shape[-1] for stream in streams if stream.shape[-2] in lengths}
-        (width,) = widths
+        widths = {stream.shape[-1] for stream in streams if stream.dim() > 1 and stream.shape[-2] in lengths}
+        (width,) = widths or {0}
         return self._image_tokens * width
+
+
+def _padded_rows(convolution: nn.Conv2d) -> int:
+    """Return the rows that a convolution reads beyond each edge."""
+    padding = convolution.padding
+    if isinstance(padding, str):
+        return convolution.dilation[0] * (convolution.kernel_size[0] - 1) // 2 if padding == "same" else 0
+    return int(padding[0])

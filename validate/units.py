@@ -1,6 +1,7 @@
 """Units: the modules of any network that can be its layers, found by structure.
 
-A list of blocks (``nn.ModuleList``) that is not inside another gives one unit per block. The levels of a U-Net are
+A list of blocks (``nn.ModuleList``) that is not inside another gives one unit per block; single operators, such as
+norms or the output of an attention, are no blocks. The levels of a U-Net are
 taken apart further, as ``validate.layering.unet_layers`` does: into ResNets, attentions, resamplings and outer
 convolutions.
 """
@@ -18,6 +19,7 @@ MIDDLES: Final = ("mid_block", "middle_block")
 OUTER: Final = ("conv_in", "conv_out", "quant_conv", "post_quant_conv")
 OPENING: Final = (
     "resnets",
+    "resnets_in",
     "downsamplers",
     "conv_in",
     "quant_conv",
@@ -28,10 +30,14 @@ OPENING: Final = (
 """Lists and modules each of which opens a block of a U-Net; what follows belongs to the same block."""
 NAMES: Final = {
     "resnets": "resnet",
+    "resnets_in": "resnet_in",
+    "resnets_out": "resnet_out",
     "attentions": "attention",
     "downsamplers": "downsample",
     "upsamplers": "upsample",
 }
+WHOLE: Final = "whole"
+"""Name of the only layer of a network that runs a block of its own several times."""
 ATTENTIONS: Final = ("attn1", "attn", "self_attn", "attention")
 FEED_FORWARDS: Final = ("ff", "mlp", "ffn", "feed_forward")
 
@@ -63,6 +69,21 @@ def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
     return [_named(unit, word if len(lists) == 1 else "") for unit in found]
 
 
+def coarser(module: nn.Module, units: Sequence[Unit], repeated: Unit) -> list[Unit]:
+    """Return units of which one gives way to the module that holds and runs it, with all others in there.
+
+    Weights that one pass reads several times cannot be cut apart, so all of these passes are one layer.
+    """
+    path = repeated.path
+    while path:
+        path = path.rpartition(".")[0]
+        if not isinstance(module.get_submodule(path), nn.ModuleList):
+            break
+    inside = f"{path}." if path else ""
+    kept = [unit for unit in units if not unit.path.startswith(inside) and unit.path != path]
+    return [*kept, Unit(path, path or WHOLE)]
+
+
 def _named(unit: Unit, word: str) -> Unit:
     """Return a unit of a plain list with its name: ``word`` and number, or that of its list and number."""
     if not unit.name.startswith("#"):
@@ -84,17 +105,20 @@ def _units(module: nn.Module, prefix: str) -> Iterator[Unit]:
         elif name in OUTER and (leveled or "quant" in name):
             yield Unit(path, path, name in OPENING)
         elif isinstance(child, nn.ModuleList):
-            yield from (Unit(f"{path}.{i}", "#") for i in range(len(child)))
+            if all(member is not None and any(member.children()) for member in child):
+                yield from (Unit(f"{path}.{i}", "#") for i in range(len(child)))
         else:
             yield from _units(child, f"{path}.")
 
 
 def _level(level: nn.Module, path: str, name: str) -> Iterator[Unit]:
-    """Yield the members of the lists of a level of a U-Net; a level without lists is a unit itself."""
-    lists = _lists(level)
-    if isinstance(level, nn.ModuleList) or not lists:
-        yield Unit(path, name)
+    """Yield the members of a level of a U-Net, or of its lists; a level without lists is a unit itself."""
+    if isinstance(level, nn.ModuleList):
+        yield from (Unit(f"{path}.{number}", f"{name}.block{number}") for number in range(len(level)))
         return
+    lists = _lists(level)
+    if not lists:
+        yield Unit(path, name)
     for kind, members in lists:
         for number in members:
             numbered = len(members) > 1 or kind in ("resnets", "attentions")

@@ -33,12 +33,19 @@ def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -
     for path in spec.locked:
         module.get_submodule(path).requires_grad_(False)
     nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
+    alike = _tied(module)
     nn.Module.to_empty(module, device=generator.device)
+    for first, *others in alike:
+        for other in others:
+            holder, _, name = other.rpartition(".")
+            setattr(module.get_submodule(holder), name, module.get_parameter(first))
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             _fill_parameter(name, parameter, generator)
         for name, buffer in module.named_buffers():
             _fill_buffer(name, buffer, generator)
+        for part in module.modules():
+            _fill_tables(part, generator)
     return module
 
 
@@ -53,7 +60,8 @@ def inputs(
     """Return the inputs of a batch with random contents.
 
     Args:
-        sample: those of one sample on the meta device; a leading dimension of one is the batch.
+        sample: those of one sample on the meta device; a leading dimension of one is the batch. Tensors with contents
+            keep them. A list of one is a list of samples, but for one that holds a batch.
         batch: samples.
         dtype: of floating point tensors.
         below: integers are drawn below this.
@@ -62,13 +70,18 @@ def inputs(
 
     def draw(tensor: Tensor) -> Tensor:
         shape = list(tensor.shape)
+        if tensor.device.type != "meta":
+            return _kept(tensor, batch, dtype, generator.device)
         if shape and shape[0] == 1:
             shape[0] = batch
         if tensor.is_floating_point():
             return torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
+        if tensor.is_complex():
+            return torch.randn(shape, dtype=tensor.dtype, device=generator.device, generator=generator)
         return torch.randint(1, below, shape, device=generator.device, generator=generator)
 
-    drawn: dict[str, Any] = tree_map_only(Tensor, draw, sample)
+    each = {name: value * batch if _is_samples(value) else value for name, value in sample.items()}
+    drawn: dict[str, Any] = tree_map_only(Tensor, draw, each)
     return drawn
 
 
@@ -81,6 +94,44 @@ def largest_integer(module: nn.Module) -> int:
 def draws(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Return a tensor of random numbers of the shape and precision of another."""
     return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
+
+
+def _tied(module: nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that has several, which moving it to a device would turn into as many."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [alike for alike in names.values() if len(alike) > 1]
+
+
+def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a tensor with contents for a batch: its first of at least two dimensions is that of the samples."""
+    tensor = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+    if tensor.ndim > 1 and tensor.shape[0] == 1:
+        return tensor.repeat(batch, *[1] * (tensor.ndim - 1))
+    return tensor
+
+
+def _is_samples(value: object) -> bool:
+    """Return whether an argument lists its samples one by one."""
+    if not isinstance(value, list) or len(value) != 1:
+        return False
+    return not (isinstance(value[0], int) or (isinstance(value[0], Tensor) and value[0].shape[0] == 1))
+
+
+def _fill_tables(part: nn.Module, generator: torch.Generator) -> None:
+    """Fill tensors that a module holds as plain attributes, such as tables of positions."""
+
+    def fill(tensor: Tensor) -> Tensor:
+        if tensor.device.type != "meta":
+            return tensor.to(generator.device)
+        dtype = tensor.dtype if tensor.is_floating_point() or tensor.is_complex() else torch.float32
+        drawn = torch.randn(tensor.shape, dtype=dtype, device=generator.device, generator=generator)
+        return drawn.to(tensor.dtype)
+
+    for name, value in vars(part).items():
+        if not name.startswith("_"):
+            vars(part)[name] = tree_map_only(Tensor, fill, value)
 
 
 def _fill_parameter(name: str, parameter: Tensor, generator: torch.Generator) -> None:

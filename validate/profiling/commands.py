@@ -2,12 +2,21 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from profiles.errors import InputError
+from validate.config_files import add_sources, asked_of, check_alone, read_config
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+class Where(TypedDict):
+    """Which components to measure, the device's name, and the folder to write."""
+
+    components: tuple[str, ...]
+    name: str | None
+    output: Path | None
 
 
 def add_profiling_parsers(commands: "Commands") -> None:
@@ -19,7 +28,7 @@ def add_profiling_parsers(commands: "Commands") -> None:
 
 def _add_profile(commands: "Commands") -> None:
     parser = commands.add_parser("profile", help="time every layer of a model on this machine")
-    parser.add_argument("--model", required=True, help="architecture to build, or a tiny one: tiny-sd, ...")
+    add_sources(parser, "architecture to build, or a tiny one: tiny-sd, ...")
     parser.add_argument("--device", required=True, help="cpu or cuda")
     parser.add_argument("--batch-sizes", required=True, metavar="N,N", help="samples per pass")
     parser.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's own")
@@ -67,7 +76,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _profile(options: argparse.Namespace) -> None:
     from validate.profiling.measuring import Settings  # noqa: PLC0415  importing torch takes seconds
-    from validate.profiling.profiler import profile, report_profile  # noqa: PLC0415  as above
+    from validate.profiling.profiler import profile, profile_files, report_profile  # noqa: PLC0415  as above
 
     _set_threads(options.threads)
     settings = Settings(
@@ -78,16 +87,18 @@ def _profile(options: argparse.Namespace) -> None:
         limit_s=options.limit_s,
         clock=options.clock,
     )
-    found = profile(
-        options.model,
-        options.device,
-        settings,
-        height=options.height,
-        width=options.width,
-        components=_names(options.components),
-        name=options.name,
-        output=options.output,
-    )
+    where: Where = {
+        "components": _names(options.components),
+        "name": options.name,
+        "output": options.output,
+    }
+    if options.config is None:
+        check_alone(options)
+        size = (options.height, options.width)
+        found = profile(options.model, options.device, settings, height=size[0], width=size[1], **where)
+    else:
+        files = [read_config(path) for path in options.config]
+        found = profile_files(files, asked_of(options, "float16"), options.device, settings, **where)
     report_profile(found, options.output)
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from profiles.errors import InputError
+from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.models import Model, read_model
+from validate.classes import first_line
+from validate.config_files import Asked, ConfigFile
+from validate.configured import count_configured, slug
 from validate.count import ModelCount, count
 from validate.folder import exchanges_text, layers_text, model_text
 from validate.profiling.building import COUNTED_AS, DTYPES
@@ -26,7 +29,7 @@ from validate.profiling.environment import (
 from validate.profiling.measuring import ComponentTimes, Settings, measure
 from validate.profiling.time_files import time_texts, write_files
 from validate.profiling.tiny import profiled_architecture
-from validate.specs import Architecture
+from validate.specs import Architecture, ComponentSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,64 @@ def profile(
         InputError: an argument breaks a rule, there is no such device, a component does not fit or takes too long,
             or the folder holds other layers.
     """
+    seat = _seat(device, settings, name)
+    counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
+    return _profiled(model, counted, settings, seat, output)
+
+
+def profile_files(
+    files: Sequence[ConfigFile],
+    asked: Asked,
+    device: str,
+    settings: Settings,
+    *,
+    components: Sequence[str] = (),
+    name: str | None = None,
+    output: Path | None = None,
+) -> Profile:
+    """Measure every layer of an architecture of the user's own files, and write them.
+
+    Args:
+        files: a backbone and its frozen encoders, or one encoder.
+        asked: what the command line asks for beside them.
+        device: as above, like the rest.
+        settings: how to measure.
+        components: names; all by default.
+        name: of the device.
+        output: the model folder.
+
+    Raises:
+        InputError: as above, or the class refuses what it is given.
+    """
+    seat = _seat(device, settings, name)
+    _check_dtype(settings.dtype)
+    counted = count_configured(files, replace(asked, dtype=COUNTED_AS[settings.dtype]))
+    model = slug(counted.architecture.title)
+    counted = _only_counted(counted, components)
+    try:
+        return _profiled(model, counted, settings, seat, output)
+    except DiffusimError:
+        raise
+    except Exception as error:  # whatever the class says to its arguments
+        batches = ",".join(map(str, settings.batch_sizes))
+        raise InputError(
+            f"{counted.architecture.title} cannot run at batch sizes {batches} in {settings.dtype}: {first_line(error)}"
+        ) from error
+
+
+def _seat(device: str, settings: Settings, name: str | None) -> tuple[Clock, str]:
+    """Return the clock and the name of a device."""
     clock = clock_of(device, settings.clock)
     name = name or device_name(clock.device)
     if not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
-    counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
+    return clock, name
+
+
+def _profiled(
+    model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path | None
+) -> Profile:
+    clock, name = seat
     if output is not None:
         check_folder(output, model, counted)
     found = _measure(model, name, counted, settings, clock)
@@ -99,10 +155,14 @@ def counted_for(
     Raises:
         InputError: there is no such model, component or precision.
     """
-    if dtype not in DTYPES:
-        raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
+    _check_dtype(dtype)
     architecture = _only(profiled_architecture(model), components)
     return count(replace(architecture, dtype=COUNTED_AS[dtype]), height, width)
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
 
 
 def check_folder(folder: Path, name: str, counted: ModelCount) -> None:
@@ -216,23 +276,41 @@ def _measure(model: str, name: str, counted: ModelCount, settings: Settings, clo
 
 
 def _only(architecture: Architecture, names: Sequence[str]) -> Architecture:
-    """Return an architecture of some of its components, which forget their inputs among the others."""
-    known = [component.name for component in architecture.components]
-    for name in names:
-        if name not in known:
-            raise InputError(
-                f"unknown component '{name}' of {architecture.title}; choose from {', '.join(known)}"
-            )
+    """Return an architecture of some of its components."""
+    _check_names([component.name for component in architecture.components], names, architecture.title)
     kept = [
-        replace(
-            component,
-            inputs=tuple(source for source in component.inputs if not names or source in names),
-            reads={key: source for key, source in component.reads.items() if not names or source in names},
-        )
+        _forgetting(component, names)
         for component in architecture.components
         if not names or component.name in names
     ]
     return replace(architecture, components=tuple(kept))
+
+
+def _only_counted(counted: ModelCount, names: Sequence[str]) -> ModelCount:
+    """Return a count of some of its components."""
+    known = [component.spec.name for component in counted.components]
+    _check_names(known, names, counted.architecture.title)
+    kept = [
+        replace(component, spec=_forgetting(component.spec, names))
+        for component in counted.components
+        if not names or component.spec.name in names
+    ]
+    return replace(counted, components=tuple(kept))
+
+
+def _check_names(known: Sequence[str], names: Sequence[str], title: str) -> None:
+    for name in names:
+        if name not in known:
+            raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
+
+
+def _forgetting(component: ComponentSpec, names: Sequence[str]) -> ComponentSpec:
+    """Return a component that forgets its inputs among those that are not there."""
+    return replace(
+        component,
+        inputs=tuple(source for source in component.inputs if not names or source in names),
+        reads={key: source for key, source in component.reads.items() if not names or source in names},
+    )
 
 
 def _layers_there(model: Model) -> list[tuple[str, str]]:
