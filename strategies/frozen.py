@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
+from typing import Protocol
 
 from profiles.costs import ComponentCosts
 from strategies.actions import Action, FrozenAction
@@ -87,15 +88,33 @@ def all_at_once(scenario: Scenario, batch_size: int, num_positions: int, replica
     ]
 
 
+class Recorder(Protocol):
+    """Is told which samples of the batch frozen work takes, in the order in which it is laid out."""
+
+    def op(self, position: int, samples: list[range]) -> None:
+        """Note the samples of an op."""
+
+    def tensor(self, samples: range) -> None:
+        """Note the samples of a tensor."""
+
+
 class FrozenWork:
     """Lays frozen layers out over positions, in execution order, and remembers where every activation lies."""
 
-    def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: list[Tensor]) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        batch_size: int,
+        replicas: int,
+        tensors: list[Tensor],
+        recorder: Recorder | None = None,
+    ) -> None:
         self._scenario = scenario
         self._model = scenario.model
         self._batch_size = batch_size
         self._replicas = replicas
         self._tensors = tensors
+        self._recorder = recorder
         self._pending: dict[tuple[int, int], list[_Segment]] = {}
         self._outputs: dict[int, list[_Segment]] = {}
         self.placed: list[PlacedOp] = []
@@ -127,6 +146,8 @@ class FrozenWork:
 
     def _add_op(self, filled: FilledLayer, position: int, segments: list[_Segment]) -> None:
         component, layer = filled.component, filled.layer
+        if self._recorder:
+            self._recorder.op(position, [range(segment.start, segment.stop) for segment in segments])
         local = ceil(_count(segments) / self._replicas)
         duration_s = float(self._scenario.costs.components[component].forward_s(local)[layer])
         draft = Draft(FrozenAction(component, layer, local), duration_s)
@@ -155,6 +176,8 @@ class FrozenWork:
     ) -> int | None:
         if segment.writer is None:
             return None
+        if self._recorder:
+            self._recorder.tensor(range(segment.start, segment.stop))
         size = bytes_per_sample * (segment.stop - segment.start) / self._replicas
         self._tensors.append(Tensor("frozen", component, layer, size))
         segment.writer.writes.append(len(self._tensors) - 1)

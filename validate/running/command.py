@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from dataclasses import MISSING, replace
+from math import isnan
 from statistics import median
 from typing import Any, Final
 
@@ -115,7 +116,8 @@ def _with_own_ranks(options: argparse.Namespace) -> dict[str, Any]:
 
 def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
     """Take part as one of the ranks that ``torchrun`` started; return what came of it on rank 0."""
-    from validate.running.rank import carry_out, join, leave, shared  # noqa: PLC0415  as above
+    from validate.running.rank import carry_out, join, leave, named_if_lost, shared  # noqa: PLC0415  as above
+    from validate.running.spawn import CUDA  # noqa: PLC0415  as above
 
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
@@ -124,8 +126,9 @@ def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
         if rank == 0:  # one line is enough
             raise
         sys.exit(2)
+    os.environ.update(CUDA)  # before CUDA is started
     pids = join(rank, num_ranks, device=options.device)
-    job = shared(lambda: fitting(_job(options), num_ranks))
+    job = named_if_lost(lambda: shared(lambda: fitting(_job(options), num_ranks)), pids)
     outcomes = carry_out([job], pids)
     leave()
     return _result(options, job, outcomes[0]) if outcomes else None
@@ -156,7 +159,7 @@ def fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
 
 
 def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, Any]:  # noqa: ANN401
-    from validate.running.comparison import compare  # noqa: PLC0415  as above
+    from validate.running.comparison import busy_with_others, compare  # noqa: PLC0415  as above
 
     if job.runtime == "torch":
         return {
@@ -166,27 +169,29 @@ def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, An
             "ranks": job.num_ranks,
             "step_s": [f(outcome.steps_s) for f in (min, median, max)],
             "gradient_error": outcome.gradient_error,
-            "invalid": None,
+            "others_cores": outcome.others_cores,
+            "invalid": busy_with_others(outcome.others_cores) if job.mode == "wall" else None,
         }
     comparison = compare(job, outcome)
-    pairs = comparison.counted or list(comparison.pairs)
+    pairs = comparison.pairs
     return {
         "schedule": job.name,
         "mode": job.mode,
         "model": options.model,
         "ranks": job.num_ranks,
         "link_ms": options.link_ms,
-        "iterations": len(comparison.pairs),
-        "counted": len(comparison.counted),
+        "iterations": len(pairs),
         "measured_s": [f([pair.measured_s for pair in pairs]) for f in (min, median, max)],
         "simulated_s": median(pair.simulated_s for pair in pairs),
-        "error": comparison.error if comparison.counted else None,
-        "bubble_error": comparison.bubble_error if comparison.counted else None,
-        "charged_error": comparison.charged_error,
+        "error": comparison.error,
+        "worst_error": comparison.worst_error,
         "measured_bubble_ratio": median(pair.measured_bubble_ratio for pair in pairs),
         "simulated_bubble_ratio": median(pair.simulated_bubble_ratio for pair in pairs),
+        "bubble_error": comparison.bubble_error,
+        "late_share": median(pair.late_share for pair in pairs),
+        "mismatch": None if comparison.predicts else comparison.mismatch,
         "gradient_error": comparison.gradient_error,
-        "others_cores": comparison.others_cores,
+        "others_cores": None if isnan(comparison.others_cores) else comparison.others_cores,
         "invalid": comparison.invalid,
     }
 
@@ -200,19 +205,21 @@ def _describe(found: dict[str, Any]) -> str:
             f"  gradients  within {found['gradient_error']:.1e} of a single process"
         )
     least, middle, most = found["measured_s"]
+    of = "medians" if found["mode"] in ("virtual", "wall") else "median iteration"
+    busy = found["others_cores"]
     lines = [
-        f"{found['schedule']}, {found['mode']}, {found['ranks']} ranks, {found['model']}:"
-        f" {found['counted']} of {found['iterations']} iterations count",
+        f"{found['schedule']}, {found['mode']}, {found['ranks']} ranks, {found['model']},"
+        f" {found['iterations']} iterations",
         f"  measured   {middle:.4f} s ({least:.4f} to {most:.4f}), bubble ratio"
         f" {found['measured_bubble_ratio']:.3f}",
         f"  simulated  {found['simulated_s']:.4f} s, bubble ratio {found['simulated_bubble_ratio']:.3f}",
+        f"  error      {found['error']:.2%} ({of}), worst iteration {found['worst_error']:.2%}",
+        f"  machine    ops started late by {found['late_share']:.2%} of an iteration, others used"
+        f" {'an unknown number of' if busy is None else f'{busy:.2f}'} cores",
     ]
-    if found["error"] is not None:
-        of = "of the medians" if found["mode"] in ("virtual", "wall") else "median of absolute values"
-        lines.append(f"  error      {found['error']:.2%} ({of})")
-    if found["mode"] == "replay":
+    if found["mismatch"] is not None:
         lines.append(
-            f"  order and links alone, what started late counted as part of its op: {found['charged_error']:.2%}"
+            f"  order      with late starts as part of their ops, all but {found['mismatch']:.0e} agrees"
         )
     if found["gradient_error"] is not None:
         lines.append(f"  gradients  within {found['gradient_error']:.1e} of a single process")

@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
 from statistics import mean, median
 
 from sim.engine import simulate
 from sim.metrics import idle_s
 from strategies.plan import Op, Plan
-from validate.running.clock import LATE_SHARE, QUIET_CORES
+from validate.running.clock import QUIET_CORES
 from validate.running.executor import OpTimes
 from validate.running.job import Iteration, Job, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One iteration: what the run took and what the simulator says, in seconds and as bubble ratios."""
+    """One iteration: what the run took and what the simulator says, in seconds and as bubble ratios.
+
+    Attributes:
+        late_share: the share of the iteration by which ops of the latest rank started late, in all.
+        charged_s: simulated seconds where what an op started late counts as part of it.
+    """
 
     measured_s: float
     simulated_s: float
@@ -23,16 +28,6 @@ class Pair:
     simulated_bubble_ratio: float
     late_share: float = 0.0
     charged_s: float = nan
-
-    @property
-    def charged_error(self) -> float:
-        """The error where what an op started late counts as part of it."""
-        return self.charged_s / self.measured_s - 1
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether the machine let ops start too late."""
-        return self.late_share > LATE_SHARE
 
     @property
     def error(self) -> float:
@@ -43,6 +38,11 @@ class Pair:
     def bubble_error(self) -> float:
         """Simulated less measured bubble ratio."""
         return self.simulated_bubble_ratio - self.measured_bubble_ratio
+
+    @property
+    def mismatch(self) -> float:
+        """The error that is left where what an op started late counts as part of it."""
+        return self.charged_s / self.measured_s - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,46 +61,55 @@ class Comparison:
         return self.mode in ("virtual", "wall")
 
     @property
-    def counted(self) -> list[Pair]:
-        """The iterations that were not disturbed; virtual time never is, of wall time the quiet guard decides."""
-        return [pair for pair in self.pairs if self.predicts or not pair.disturbed]
-
-    @property
     def error(self) -> float:
-        """Absolute error of the iteration time, of medians or the median over iterations; NaN where none counts."""
+        """Absolute error of the iteration time: of the medians where one simulation stands for all, else the median."""
         if self.predicts:
             simulated_s = median(pair.simulated_s for pair in self.pairs)
             return abs(simulated_s / median(pair.measured_s for pair in self.pairs) - 1)
-        return median([abs(pair.error) for pair in self.counted] or [nan])
+        return median(abs(pair.error) for pair in self.pairs)
+
+    @property
+    def worst_error(self) -> float:
+        """Largest absolute error of any iteration."""
+        return max(abs(pair.error) for pair in self.pairs)
 
     @property
     def bubble_error(self) -> float:
-        """Absolute error of the bubble ratio, as above."""
-        errors = [pair.bubble_error for pair in self.counted] or [nan]
+        """Absolute error of the bubble ratio, as ``error``."""
+        errors = [pair.bubble_error for pair in self.pairs]
         return abs(median(errors)) if self.predicts else median(map(abs, errors))
 
     @property
-    def charged_error(self) -> float:
-        """Median over all iterations of the absolute error where what an op started late counts as part of it."""
-        return median(abs(pair.charged_error) for pair in self.pairs)
+    def mismatch(self) -> float:
+        """Largest relative difference between engine and executor once what ops started late is part of them.
+
+        No accuracy: with all durations given, only order and links are left, and both sides must agree to rounding;
+        unless replicas are folded into one, where the slowest stands for all.
+        """
+        return max(abs(pair.mismatch) for pair in self.pairs)
 
     @property
     def invalid(self) -> str | None:
         """Why the result says nothing; None where it does."""
-        if not self.counted:
-            return f"in all {len(self.pairs)} iterations ops started late by more than {LATE_SHARE:.0%} of it"
-        if self.mode != "wall" or self.others_cores <= QUIET_CORES:
-            return None
-        return f"other programs used {self.others_cores:.2f} cores, must be at most {QUIET_CORES}"
+        return busy_with_others(self.others_cores) if self.mode == "wall" else None
+
+
+def busy_with_others(cores: float) -> str | None:
+    """Return why times beside other programs say nothing; None where the machine was quiet."""
+    if isnan(cores):
+        return "what other programs used is not known here: no /proc/stat"
+    if cores > QUIET_CORES:
+        return f"other programs used {cores:.2f} cores, must be at most {QUIET_CORES}"
+    return None
 
 
 def compare(job: Job, outcome: Outcome) -> Comparison:
     """Return a run beside its simulation.
 
     ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of both
-    there is a second simulation, of each iteration's own durations with what the machine let an op start late: it tells
-    an error of the order or of the links from a busy machine. ``virtual`` and ``wall`` are held against the plan with
-    the medians of every other iteration, and only the rest is compared. In the iterations that ``wall`` predicts from,
+    there is a second simulation, of each iteration's own durations with what the machine let an op start late: what is
+    then left is an error of the order or of the links. ``virtual`` and ``wall`` are held against the plan with the
+    medians of every other iteration, and only the rest is compared. In the iterations that ``wall`` predicts from,
     ranks take turns: an op takes as long as one that is profiled alone.
     """
     pairs = tuple(_pairs(job, outcome))
@@ -131,7 +140,6 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) 
         1 - busy_s / measured_s,
         idle_s(trace) / trace.end_s,
         iteration.late_share,
-        trace.end_s,
     )
 
 

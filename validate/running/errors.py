@@ -7,14 +7,13 @@ class LostRankError(DiffusimError):
     """A rank stopped answering.
 
     Args:
-        rank: the one that was waited for.
-        reason: what the transport said.
+        rank: the one that was waited for; -1 where that is not known.
     """
 
-    def __init__(self, rank: int, reason: str = "") -> None:
-        super().__init__(f"rank {rank} stopped answering")
-        self.rank, self.reason = rank, reason
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} stopped answering" if rank >= 0 else "a rank stopped answering")
+        self.rank = rank
 
-    def __reduce__(self) -> "tuple[type[LostRankError], tuple[int, str]]":
+    def __reduce__(self) -> "tuple[type[LostRankError], tuple[int]]":
         """Survive the way to another process."""
-        return (type(self), (self.rank, self.reason))
+        return (type(self), (self.rank,))

@@ -5,18 +5,21 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Final
 
 from torch import distributed as dist
 
-from strategies.network import Network
-from strategies.plan import Op
-from strategies.wiring import Transfer, Wiring
+from strategies.plan import Collective, Op
+from strategies.wiring import Wiring
 from validate.running.clock import ALWAYS, Instant, now, sleep_until
 from validate.running.kernels import Kernels
 from validate.running.mailbox import Mailbox
 from validate.running.ordered import OrderedMessages
 from validate.running.seats import RankSeat
 from validate.running.stream import CollectiveStream
+
+RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+"""How often everything goes around the ring, less one message (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Executor:
         seat: which device this rank carries out, for whom.
         kernels: what its ops do.
         groups: process groups of the collectives that it takes part in, by number.
-        network: how long messages and collectives take.
+        link_s: what every message takes.
         payloads: what carries payloads where messages have no tags.
     """
 
@@ -76,22 +79,16 @@ class Executor:
         seat: RankSeat,
         kernels: Kernels,
         groups: Mapping[int, dist.ProcessGroup],
-        network: Network,
+        link_s: float,
         *,
         payloads: OrderedMessages | None = None,
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
-        routes = [network.collective(collective) for collective in wiring.plan.collectives]
-        self._mailbox = Mailbox(wiring, seat, kernels.numel, _link_s(network), payloads)
-        self._stream = CollectiveStream(
-            wiring,
-            seat.device,
-            groups,
-            [route.fixed_s + route.wire_s for route in routes],
-            kernels.communicate,
-        )
+        self._mailbox = Mailbox(wiring, seat, kernels.numel, link_s, payloads)
+        costs_s = [_rounds(seat, collective) * link_s for collective in wiring.plan.collectives]
+        self._stream = CollectiveStream(wiring, seat.device, groups, costs_s, kernels.communicate)
 
     def run(
         self,
@@ -182,11 +179,6 @@ class Executor:
         return last.later(record.ops[-1].end) if record.ops else last
 
 
-def _link_s(network: Network) -> Callable[[Transfer], float]:
-    """Return what gives the seconds that a message travels."""
-
-    def link_s(transfer: Transfer) -> float:
-        route = network.route(transfer.source, transfer.target)
-        return transfer.size_bytes * route.wire_s_per_byte + route.delay_s
-
-    return link_s
+def _rounds(seat: RankSeat, collective: Collective) -> int:
+    """Return how many messages follow one another around the ring of a collective's members."""
+    return RING_TURNS[collective.operation] * (len(seat.members(collective)) - 1)

@@ -10,8 +10,6 @@ from validate.running.executor import RankIteration
 from validate.running.samples import FrozenSamples
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
-ATTEMPTS: Final = 6
-"""So many times the iterations asked for are run, until as many were not disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,8 @@ class Job:
         name: for people.
         mode: one of ``MODES``.
         plan: the plan.
-        iterations: how often, without those to warm up and those that were disturbed.
+        link_s: what every message takes, whatever its size.
+        iterations: how often, without those to warm up.
         warm_up: how often before.
         model: the model whose layers are built; None where kernels sleep.
         batch_size: samples of all ranks together.
@@ -32,12 +31,13 @@ class Job:
         device: where layers compute: ``cpu``, messages by gloo, or ``cuda``, by NCCL.
         tags: whether messages carry tags; those of NCCL cannot, whatever is said here.
         runtime: ``own``, or ``torch``: ``torch.distributed.pipelining``, which records no more than steps.
-        die: rank that stops at the first iteration, as if killed; to show what then happens.
+        die: rank that is killed in the midst of its second iteration; to show what then happens.
     """
 
     name: str
     mode: str
     plan: Plan
+    link_s: float
     iterations: int = 3
     warm_up: int = 1
     model: Model | None = None
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def network(self) -> Network:
-        """How long messages take."""
+        """How long the simulator takes messages and collectives to be; the ranks know ``link_s`` alone."""
         return Network(self.plan.placement)
 
 
@@ -69,7 +69,7 @@ class Iteration:
 
     @property
     def late_share(self) -> float:
-        """The share of the iteration by which the ops of the rank most disturbed started late."""
+        """The share of the iteration by which the ops of the latest rank started late, in all."""
         return max(rank.late_s for rank in self.ranks) / max(rank.end.wall for rank in self.ranks)
 
 
@@ -80,7 +80,7 @@ class Outcome:
     Attributes:
         name: of the job.
         iterations: without those to warm up.
-        others_cores: cores that other programs used meanwhile.
+        others_cores: cores that other programs used meanwhile; NaN where that is not known.
         gradient_error: largest difference of a gradient from that of a single process, over the largest gradient of
             the layer; None where kernels sleep.
         steps_s: seconds of each step of torch's runtime.

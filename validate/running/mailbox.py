@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from strategies.wiring import Transfer, Wiring
+from strategies.wiring import Wiring
 from validate.running.clock import ALWAYS, Instant
 from validate.running.errors import LostRankError
 from validate.running.ordered import OrderedMessages
@@ -23,7 +23,7 @@ class Mailbox:
         wiring: the plan's deliveries.
         seat: the device that the rank carries out.
         numel: gives how many numbers a tensor's message holds.
-        link_s: gives the seconds that a message travels.
+        link_s: what every message takes.
         payloads: what carries payloads where messages have no tags; the moments alone then travel here.
     """
 
@@ -32,14 +32,14 @@ class Mailbox:
         wiring: Wiring,
         seat: RankSeat,
         numel: Callable[[int], int],
-        link_s: Callable[[Transfer], float],
+        link_s: float,
         payloads: OrderedMessages | None = None,
     ) -> None:
         self._wiring, self._device, self._peer, self._payloads = wiring, seat.device, seat.peer, payloads
         self._numel = (lambda tensor: 0) if payloads else numel
         transfers = enumerate(wiring.transfers)
         self._transfers = {slot: transfer for slot, transfer in transfers if transfer is not None}
-        self._link_s = {slot: link_s(transfer) for slot, transfer in self._transfers.items()}
+        self._link_s = link_s
         sources = ((transfer.source, slot) for slot, transfer in self._transfers.items())
         awaited = {(d, slot) for d, rows in enumerate(wiring.waits) for slots in rows for slot in slots}
         self._awaited_by_sender = {slot for source, slot in sources if (source, slot) in awaited}
@@ -97,7 +97,7 @@ class Mailbox:
             written, posted = self._sent[slot], told
         else:
             written, posted = told, self._posted.get(slot, ALWAYS)
-        self._arrived[slot] = written.later(posted).after(self._link_s[slot])
+        self._arrived[slot] = written.later(posted).after(self._link_s)
         return self._arrived[slot], None if message is None else self._payload(slot, message)
 
     def _payload(self, slot: int, message: Tensor) -> Tensor | None:
@@ -114,8 +114,8 @@ class Mailbox:
         try:
             if work is not None:
                 work.wait()
-        except RuntimeError as error:
-            raise LostRankError(self._peer(other), str(error)) from None
+        except RuntimeError:
+            raise LostRankError(self._peer(other)) from None
         return buffer
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from validate.running.reference import Gradients, frozen_outputs
 from validate.running.samples import FrozenSamples
 from validate.running.seats import RankSeat
 from validate.running.shards import Shards
+from validate.running.timing import exercise
 
 
 class ModuleKernels:
@@ -58,6 +59,18 @@ class ModuleKernels:
         self._flat = {} if self._shards else {s: self._flatten_gradients(s) for s in self._ranges}
         self._last = {c: len(model.components[c].layers) - 1 for c in model.frozen}
         self._buffers: dict[tuple[int, int], Tensor] = {}
+        self._side = None
+        if self._place.type == "cuda":
+            self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Run every layer once: loading kernels and finding memory may wait for all of the GPU, messages too."""
+        frozen = [(component, range(last + 1)) for component, last in self._last.items()]
+        for component, layers in [*self._ranges.values(), *frozen]:
+            for layer in layers:
+                exercise(self._layers, component, layer, self._job.micro_batch)
+        torch.cuda.current_stream().synchronize()
 
     def _sharded(self) -> Shards | None:
         """Divide the weights among the ranks if the plan gathers them; each pass then waits for its own."""
@@ -196,6 +209,14 @@ class ModuleKernels:
 
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         """Sum or scatter the gradients of a stage with the last of its buckets, or gather its weights."""
+        if self._side is None:
+            self._communicate(collective, group)
+            return
+        with torch.cuda.stream(self._side):  # beside the stream that computes
+            self._communicate(collective, group)
+        self._side.synchronize()
+
+    def _communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         of, tensors = self._plan.collectives[collective], self._plan.tensors
         if of.operation == GATHER:
             assert self._shards is not None

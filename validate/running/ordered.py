@@ -48,7 +48,7 @@ def make_groups(
     return groups
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Lane:
     """One direction: the rank at its other end, its group, its deliveries in order."""
 
@@ -88,14 +88,21 @@ class OrderedMessages:
                 self._outgoing.append(_Lane(rank, groups[own, rank], tuple(slots)))
 
     def open(self) -> None:
-        """Post the receives of one iteration."""
+        """Begin an iteration: of each direction one receive is posted, as those of NCCL spin on the GPU."""
         self._due = {slot: lane for lane in self._outgoing for slot in lane.slots}
         self._sending: list[tuple[dist.Work | None, Tensor]] = []
-        self._expected = {}
+        self._expected: dict[int, tuple[dist.Work | None, Tensor]] = {}
+        self._arrived: dict[int, Tensor] = {}
+        self._lane = {slot: lane for lane in self._incoming for slot in lane.slots}
+        self._left = {lane: list(lane.slots) for lane in self._incoming}
         for lane in self._incoming:
-            for slot in lane.slots:
-                buffer = torch.empty(self._numel[slot], dtype=torch.float64, device=self._device)
-                self._expected[slot] = dist.irecv(buffer, lane.rank, group=lane.group), buffer
+            self._post(lane)
+
+    def _post(self, lane: _Lane) -> None:
+        if self._left[lane]:
+            slot = self._left[lane].pop(0)
+            buffer = torch.empty(self._numel[slot], dtype=torch.float64, device=self._device)
+            self._expected[slot] = dist.irecv(buffer, lane.rank, group=lane.group), buffer
 
     def send(self, slot: int, payload: Sequence[Tensor]) -> None:
         """Send a delivery; it must be the next of its direction."""
@@ -105,13 +112,18 @@ class OrderedMessages:
         self._sending.append((dist.isend(message, lane.rank, group=lane.group), message))
 
     def receive(self, slot: int) -> Tensor:
-        """Return what a delivery carried, once it is there."""
-        work, buffer = self._expected.pop(slot)
-        if work is not None:
-            work.wait()
-        if buffer.is_cuda:  # there, waiting means that the stream waits
-            torch.cuda.current_stream().synchronize()
-        return buffer
+        """Return what a delivery carried, once it is there; others of its direction may come before."""
+        lane = self._lane[slot]
+        while slot not in self._arrived:
+            (following,) = (number for number in lane.slots if number in self._expected)
+            work, buffer = self._expected.pop(following)
+            if work is not None:
+                work.wait()
+            if buffer.is_cuda:  # there, waiting means that the stream waits
+                torch.cuda.current_stream().synchronize()
+            self._arrived[following] = buffer
+            self._post(lane)
+        return self._arrived.pop(slot)
 
     def close(self) -> None:
         """Wait until all that was sent has left."""

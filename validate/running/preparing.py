@@ -37,11 +37,11 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
     if mode == "sleep":
         degree = question.parameters.get("pipeline_degree", 1)
         scenario = scenario_of(question, sleeping_model(model, batch, SLEEP_S * degree))
-        return Job(question.name, mode, plan_of(question, scenario), iterations, warm_up)
+        return Job(question.name, mode, plan_of(question, scenario), question.link_s, iterations, warm_up)
     plan, samples = plan_small(question, model, measure_layers(model, batch))
     return Job(
-        question.name, mode, plan, iterations, warm_up, model, question.batch_size, batch, samples,
-        question.extra_forward,
+        question.name, mode, plan, question.link_s, iterations, warm_up, model, question.batch_size, batch,
+        samples, question.extra_forward,
     )  # fmt: skip
 
 

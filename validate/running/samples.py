@@ -4,12 +4,10 @@ A plan says how many; which they are follows from the order in which they are la
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from strategies.actions import FORWARD, FrozenAction, StageAction
-from strategies.filling import FilledLayer
 from strategies.frozen import FrozenWork
-from strategies.plan import Plan, Tensor
+from strategies.plan import Plan
 from strategies.scenario import Scenario
 
 Span = tuple[int, int]
@@ -39,27 +37,18 @@ class FrozenSamples:
         return FrozenSamples(ops, {tensor: own(span) for tensor, span in self.tensors.items()})
 
 
-class _Ledger(FrozenWork):
-    """Lays frozen work out as the plan did, and writes down the samples."""
+class _Ledger:
+    """Writes down the samples of frozen ops, by position, and of frozen tensors."""
 
-    def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: list[Tensor]) -> None:
-        super().__init__(scenario, batch_size, replicas, tensors)
+    def __init__(self) -> None:
         self.taken: dict[int, list[tuple[Span, ...]]] = {}
         self.spans: list[Span] = []
 
-    def _add_op(self, filled: FilledLayer, position: int, segments: list[Any]) -> None:
-        spans = tuple((segment.start, segment.stop) for segment in segments)
-        self.taken.setdefault(position, []).append(spans)
-        super()._add_op(filled, position, segments)
+    def op(self, position: int, samples: list[range]) -> None:
+        self.taken.setdefault(position, []).append(tuple((own.start, own.stop) for own in samples))
 
-    def _new_tensor(
-        self, segment: Any,  # noqa: ANN401  private there
-        component: int, layer: int, bytes_per_sample: float,
-    ) -> int | None:  # fmt: skip
-        tensor = super()._new_tensor(segment, component, layer, bytes_per_sample)
-        if tensor is not None:
-            self.spans.append((segment.start, segment.stop))
-        return tensor
+    def tensor(self, samples: range) -> None:
+        self.spans.append((samples.start, samples.stop))
 
 
 def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSamples:
@@ -75,21 +64,22 @@ def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSa
     """
     placement = plan.placement
     group_batch = scenario.workload.batch_size // placement.num_groups
-    ledger = _Ledger(scenario, group_batch, placement.replicas, [])
+    ledger = _Ledger()
+    work = FrozenWork(scenario, group_batch, placement.replicas, [], ledger)
     for layer in plan.filling.layers if plan.filling else ():
-        ledger.place(layer)
+        work.place(layer)
     ops = {}
     for device, row in enumerate(plan.ops):
         own = [index for index, op in enumerate(row) if isinstance(op.action, FrozenAction)]
         taken = ledger.taken.get(device, [])
         assert len(own) == len(taken), (device, len(own), len(taken))
         ops.update({(device, index): spans for index, spans in zip(own, taken, strict=True)})
-    _hand_out(plan, scenario, micro_batch, ledger)
+    _hand_out(plan, scenario, micro_batch, work)
     frozen = [index for index, tensor in enumerate(plan.tensors) if tensor.role == "frozen"]
     return FrozenSamples(ops, dict(zip(frozen, ledger.spans, strict=True)))
 
 
-def _hand_out(plan: Plan, scenario: Scenario, micro_batch: int, ledger: _Ledger) -> None:
+def _hand_out(plan: Plan, scenario: Scenario, micro_batch: int, work: FrozenWork) -> None:
     """Hand frozen outputs to the stages that read them, in the order in which the plan does."""
     model = scenario.model
     for number, stage in enumerate(plan.stages):
@@ -102,4 +92,4 @@ def _hand_out(plan: Plan, scenario: Scenario, micro_batch: int, ledger: _Ledger)
                 continue
             pieces = [(first, end)] if plan.cross_iteration else [(m, m + 1) for m in range(first, end)]
             for start, stop in pieces:
-                ledger.output(source, start * micro_batch, stop * micro_batch, 1.0)
+                work.output(source, start * micro_batch, stop * micro_batch, 1.0)

@@ -16,6 +16,8 @@ from profiles.errors import DiffusimError
 from validate.running.job import Job, Outcome
 
 POLL_S: Final = 0.05
+CUDA: Final = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+"""A kernel that waits for a message holds up neither the loading of another one nor another stream's queue."""
 ROOT: Final = Path(__file__).parents[2]
 
 
@@ -41,6 +43,7 @@ def start_rank(rank: int, num_ranks: int, folder: Path) -> subprocess.Popen[byte
         **os.environ,
         "GLOO_SOCKET_IFNAME": loopback,
         "OMP_NUM_THREADS": "1",
+        **CUDA,
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(2**30),
         "MALLOC_TOP_PAD_": str(2**26),

@@ -1,7 +1,7 @@
 """The communication stream of one rank: a thread that runs its collectives in the order of the plan.
 
 Every collective is real: an all-reduce of the moments at which its members were ready, then what they sum, scatter or
-gather; its end is that of the last member plus the time that the network says.
+gather; its end is that of the last member plus what its messages take around the ring.
 """
 
 import threading
@@ -13,8 +13,6 @@ from torch import distributed as dist
 from strategies.wiring import Wiring
 from validate.running.clock import Instant, sleep_until
 from validate.running.errors import LostRankError
-
-Groups = Mapping[tuple[int, ...], dist.ProcessGroup | None]
 
 
 class CollectiveStream:
@@ -84,9 +82,10 @@ class CollectiveStream:
                 self._changed.wait_for(lambda n=number: all(t in self._written for t in self._own[n]))  # type: ignore[misc]
             try:
                 self._carry_out(number)
-            except RuntimeError as error:
+            except Exception as error:  # the other thread waits for this one
+                lost = isinstance(error, RuntimeError)
                 with self._changed:
-                    self._error = LostRankError(-1, str(error))
+                    self._error = LostRankError(-1) if lost else error
                     self._changed.notify_all()
                 return
 

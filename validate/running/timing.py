@@ -1,7 +1,6 @@
 """Timing: what each layer of the small real model takes here, for plans whose stages are balanced on it."""
 
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import Final
 
@@ -30,27 +29,22 @@ def measure_layers(model: Model, batch: int) -> dict[tuple[int, int], tuple[floa
 
 
 def _measure(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
+    tries = [exercise(layers, component, layer, batch) for _ in range(1 + REPEATS)][1:]
+    return median(forward_s for forward_s, _ in tries), median(backward_s for _, backward_s in tries)
+
+
+def exercise(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
+    """Run one layer forwards and, where it is trained, backwards on random numbers; return the CPU seconds of both."""
     of = layers.model.components[component]
     shape = (batch, TOKENS, WIDTH)
-    hidden = torch.randn(shape, dtype=torch.float64, requires_grad=of.trainable)
+    hidden = torch.randn(shape, dtype=torch.float64, device=layers.device, requires_grad=of.trainable)
     skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
     context = {c: torch.randn_like(hidden) for c in layers.model.inputs_of(component)}
-
-    def forward() -> Tensor:
-        with torch.set_grad_enabled(of.trainable):
-            return layers.run(component, range(layer, layer + 1), hidden, dict(skips), context)
-
-    forward_s, backward_s = [], []
-    for _ in range(1 + REPEATS):
-        result, seconds = _timed(forward)
-        forward_s.append(seconds)
-        if of.trainable:
-            total = result.sum()
-            backward_s.append(_timed(lambda total=total: total.backward())[1])  # type: ignore[misc]
-    return median(forward_s[1:]), median(backward_s[1:]) if backward_s else 0.0
-
-
-def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
     began_s = time.thread_time()
-    result = work()
-    return result, time.thread_time() - began_s
+    with torch.set_grad_enabled(of.trainable):
+        result = layers.run(component, range(layer, layer + 1), hidden, skips, context)
+    ran_s = time.thread_time()
+    if of.trainable:
+        total: Tensor = result.sum()
+        total.backward()  # type: ignore[no-untyped-call]
+    return ran_s - began_s, time.thread_time() - ran_s
