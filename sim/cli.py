@@ -5,75 +5,23 @@ on Ctrl-C; a traceback is a bug.
 """
 
 import argparse
-import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from sim import commands
+from sim.console import Parser, guarded
 from sim.flags import TASKS, add_parameters, add_scenario, flags_of, small_integer, strategy_names
 from sim.synthesizing import add_flags, run_synthesize
 from strategies.registry import task_of
 
-WORDINGS: Final = (
-    (r"argument (.+): expected one argument", r"\1 needs a value"),
-    (r"argument (.+): ignored explicit argument (.*)", r"\1 is \2, but takes no value"),
-    (r"argument (.+): invalid choice: (.*) \(choose from (.*)\)", r"\1 is \2, must be one of \3"),
-    (r"argument (.+?): (.*)", r"\1 \2"),
-    (r"the following arguments are required: (.*)", r"\1 must be given"),
-)
-"""How argparse words its refusals, and how this project does."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose refusals are one line, and which never guesses a flag from its beginning."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        kwargs.setdefault("allow_abbrev", False)
-        super().__init__(*args, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        for pattern, wording in WORDINGS:
-            match = re.fullmatch(pattern, message, re.DOTALL)
-            if match:
-                raise InputError(_unquote_choices(match.expand(wording)))
-        raise InputError(message)
-
-
-def _unquote_choices(message: str) -> str:
-    head, mark, choices = message.partition(", must be one of ")
-    return head + mark + choices.replace("'", "")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
-    try:
-        try:
-            code = _main(arguments)
-        except SystemExit as end:  # argparse, after --help and --version
-            code = int(end.code or 0)
-        print(end="", flush=True)
-        return code
-    except DiffusimError as error:
-        print(f"sim: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("sim: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read the output has seen enough; the rest goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"sim: error: {where}{(error.strerror or str(error)).lower()}", file=sys.stderr)
-        return 2
+    return guarded("sim", _main, list(sys.argv[1:] if arguments is None else arguments))
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -98,9 +46,7 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser; the flags of the strategies named in the arguments are among its own."""
-    parser = _Parser(
-        prog="sim", description="Explore how to parallelise diffusion models, without a cluster."
-    )
+    parser = Parser(prog="sim", description="Explore how to parallelise diffusion models, without a cluster.")
     parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, summary in (
@@ -137,7 +83,7 @@ def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     Returns:
         The names that exist, and the tasks whose flags matter.
     """
-    early = _Parser(add_help=False)
+    early = Parser(add_help=False)
     early.add_argument("--strategy", default="")
     early.add_argument("--task", default="")
     known, _ = early.parse_known_args([a for a in arguments if a not in ("-h", "--help")])

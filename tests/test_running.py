@@ -2,8 +2,8 @@
 
 Order and links are tested everywhere: where what the machine let an op start late counts as part of it, engine and
 executor agree to rounding, however busy the machine. How long ops and iterations take is compared by tests marked
-``timed``, which run alone (``python -m pytest -m timed``) and judge only where other programs used no more than
-0.1 cores.
+``timed``, which run alone (``python -m pytest -m timed``); only where other programs used more than 0.1 cores is a
+missed bound skipped in place of failed.
 """
 
 import fcntl
@@ -39,8 +39,6 @@ DATA_PARALLEL = ("ddp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
 LINK_S = 0.005
-ATTEMPTS = 2
-"""So many times a measurement is made, until the machine was quiet meanwhile."""
 ROUNDING = 1e-9
 
 
@@ -140,14 +138,18 @@ def test_sleeping_kernels_run_in_the_order_of_the_simulation(sleeping, name):
 @pytest.mark.timed
 @pytest.mark.parametrize("name", all_strategies())
 def test_sleeping_kernels_take_as_long_as_simulated(sleeping, name):
-    skip_if_busy(sleeping[name].others_cores)
-    assert sleeping[name].error < 0.03
-    assert sleeping[name].bubble_error < WORST_BUBBLE
+    judge([sleeping[name]], median_error=0.03, worst_error=0.03)
 
 
-def skip_if_busy(cores):
-    if (reason := busy_with_others(cores)) is not None:
-        pytest.skip(reason)
+def judge(comparisons, median_error, worst_error):
+    """Hold schedules, each by its median iteration, to bounds; a busy machine excuses a miss."""
+    errors = [comparison.error for comparison in comparisons]
+    bubble_error = max(comparison.bubble_error for comparison in comparisons)
+    held = median(errors) < median_error and max(errors) < worst_error and bubble_error < WORST_BUBBLE
+    busy = busy_with_others(max(comparison.others_cores for comparison in comparisons))
+    if busy and not held:
+        pytest.skip(f"{busy}; errors {errors}, of bubble ratios {bubble_error}")
+    assert held, (errors, bubble_error)
 
 
 # Real layers on two ranks
@@ -292,21 +294,13 @@ def test_replicas_find_the_same_gradients_together(replicated, name):
 
 @pytest.fixture(scope="module")
 def measured(make, once):
-    """Many iterations, measured again where other programs were busy meanwhile."""
-    return once("measured", lambda: run_quietly(lambda: measured_jobs(make)))
+    """Many iterations."""
+    return once("measured", lambda: run(measured_jobs(make)))
 
 
 def measured_jobs(make):
     model = small_model(make)
     return [replace(prepare(question(n, 2, 4), "virtual", model, 20), name=n) for n in REPLAYED]
-
-
-def run_quietly(make_jobs):
-    for _ in range(ATTEMPTS):
-        runs = run(make_jobs())
-        if all(busy_with_others(outcome.others_cores) is None for _, outcome in runs.values()):
-            break
-    return runs
 
 
 def replayed(runs):
@@ -355,13 +349,9 @@ def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
 
 @pytest.mark.timed
 def test_replayed_runs_take_as_long_as_they_did(measured):
-    """Each schedule's error is that of its median iteration."""
     comparisons = replayed(measured)
     assert same_order(comparisons)
-    skip_if_busy(max(comparison.others_cores for comparison in comparisons))
-    assert median(comparison.error for comparison in comparisons) < MEDIAN
-    assert max(comparison.error for comparison in comparisons) < WORST
-    assert max(comparison.bubble_error for comparison in comparisons) < WORST_BUBBLE
+    judge(comparisons, MEDIAN, WORST)
 
 
 @pytest.mark.timed
@@ -376,9 +366,7 @@ def test_a_wrong_link_delay_passes_the_bounds_of_a_replay(measured, monkeypatch)
 @pytest.mark.timed
 def test_virtual_time_is_what_the_other_iterations_predict(measured):
     comparisons = [compare(*measured[name]) for name in REPLAYED]
-    skip_if_busy(max(comparison.others_cores for comparison in comparisons))
-    assert max(comparison.error for comparison in comparisons) < 0.05
-    assert max(comparison.bubble_error for comparison in comparisons) < WORST_BUBBLE
+    judge(comparisons, median_error=0.05, worst_error=0.05)
 
 
 def test_the_real_layers_are_of_every_kind(make):
@@ -436,7 +424,7 @@ def test_torch_is_not_asked_for_what_it_cannot_do(make):
 @pytest.fixture(scope="module")
 def crowded(make, once):
     """Four ranks that compute, on cores that may be two."""
-    return once("crowded", lambda: run_quietly(lambda: crowded_jobs(make)))
+    return once("crowded", lambda: run(crowded_jobs(make)))
 
 
 def crowded_jobs(make):
@@ -449,9 +437,7 @@ def test_four_ranks_replay_on_two_cores(crowded):
     comparisons = replayed(crowded)
     assert same_order(comparisons)
     assert all(crowded[name][1].gradient_error < 1e-6 for name in REPLAYED)
-    skip_if_busy(max(comparison.others_cores for comparison in comparisons))
-    assert median(comparison.error for comparison in comparisons) < 0.025
-    assert max(comparison.bubble_error for comparison in comparisons) < WORST_BUBBLE
+    judge(comparisons, median_error=0.025, worst_error=0.05)
 
 
 # What goes wrong

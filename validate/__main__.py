@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from profiles.errors import DiffusimError
+from sim.console import Parser, guarded
 from validate.closed_forms.command import add_closed_forms_parser
 from validate.config_files import add_config_arguments, run_count
 from validate.green.command import add_green_parser
@@ -18,17 +18,16 @@ from validate.sampling_runs import add_sample_parser
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
+    return guarded("validate", _main, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    try:
-        status = options.run(options)
-    except DiffusimError as error:
-        print(f"validate: error: {error}", file=sys.stderr)
-        return 2
-    return int(status or 0)
+    return int(options.run(options) or 0)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="validate", description="Is it true?")
+    parser: argparse.ArgumentParser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
     count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")
     add_config_arguments(count)

@@ -1,0 +1,67 @@
+"""The console: command lines whose refusals are one line, for ``sim`` and for ``python -m validate``."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from profiles.errors import DiffusimError, InputError
+
+WORDINGS: Final = (
+    (r"argument (.+): expected one argument", r"\1 needs a value"),
+    (r"argument (.+): ignored explicit argument (.*)", r"\1 is \2, but takes no value"),
+    (r"argument (.+): invalid choice: (.*) \(choose from (.*)\)", r"\1 is \2, must be one of \3"),
+    (r"argument (.+?): (.*)", r"\1 \2"),
+    (r"the following arguments are required: (.*)", r"\1 must be given"),
+)
+"""How argparse words its refusals, and how this project does."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose refusals are one line, and which never guesses a flag from its beginning."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong, in this project's words."""
+        for pattern, wording in WORDINGS:
+            match = re.fullmatch(pattern, message, re.DOTALL)
+            if match:
+                raise InputError(_unquote_choices(match.expand(wording)))
+        raise InputError(message)
+
+
+def _unquote_choices(message: str) -> str:
+    head, mark, choices = message.partition(", must be one of ")
+    return head + mark + choices.replace("'", "")
+
+
+def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Run a command line; return 2 after one line for what the user can mend, 130 on Ctrl-C, else its exit code."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
+    try:
+        try:
+            code = run(arguments)
+        except SystemExit as end:  # argparse, after --help and --version
+            code = int(end.code or 0)
+        print(end="", flush=True)
+        return code
+    except DiffusimError as error:
+        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read the output has seen enough; the rest goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: error: {where}{(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 2
