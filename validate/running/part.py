@@ -23,8 +23,8 @@ from validate.running.seats import RankSeat, seats
 from validate.running.torch_runtime import run_torch
 from validate.running.turns import Turns
 
-TIMEOUT: Final = timedelta(seconds=25)
-"""A rank that does not answer for so long is lost."""
+TIMEOUT: Final = timedelta(minutes=3)
+"""A rank that does not answer for so long is lost; one that dies is missed at once, as its connections end."""
 CHECKED: Final = 3
 """Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
 HEAD_START_S: Final = 0.01
