@@ -73,6 +73,8 @@ class _Executor:
                 self._compute(action)
             case Send(transfer, action):
                 offer = self._offer(action)
+                if offer.kind != (role := self.plan.tensors[transfer.tensor].role):
+                    self._refuse(offer, f"send {role}")
                 self.messages.send(transfer, offer.parts[0].contiguous(), offer.kind, offer.step)
             case Post(transfer, action):
                 shape = self.member.arriving(self.plan.tensors[transfer.tensor].role, action)
