@@ -4,9 +4,13 @@ Runs of as many ranks share their processes; each test looks at one of them.
 """
 
 import os
+import re
+import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +24,8 @@ from validate.sampling_runs.comparison import SAME, Comparison, relative
 from validate.sampling_runs.faults import without_patch
 from validate.sampling_runs.keys_values import WHOLE, KeysValues
 from validate.sampling_runs.reference import displaced_image, independent_image, one_device_image
-from validate.sampling_runs.script import Compute, Start, Wait, script
-from validate.sampling_runs.settings import LOST_PATCH, ROWS, WRONG_VERSION, Settings
+from validate.sampling_runs.script import Open, Post, Receive, Send, Start, Wait, script
+from validate.sampling_runs.settings import LOST_PATCH, ROWS, WRONG_SIZE, WRONG_VERSION, Settings
 from validate.sampling_runs.transformer import Blockwise, attend
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,6 +74,11 @@ FAULTY = {
     "pipefusion reads the wrong version": lambda ranks: pipefusion(ranks, fault=WRONG_VERSION),
     "distrifusion reads the wrong version": lambda ranks: distrifusion(ranks, fault=WRONG_VERSION),
     "sync-patch reads the wrong version": lambda ranks: Settings("sync-patch", ranks, 3, fault=WRONG_VERSION),
+    "a plan of pipefusion says a wrong size": lambda ranks: pipefusion(ranks, fault=WRONG_SIZE),
+    "a plan of distrifusion says a wrong size": lambda ranks: distrifusion(ranks, fault=WRONG_SIZE),
+    "a plan of ulysses says a wrong size": lambda ranks: Settings("ulysses", ranks, 3, fault=WRONG_SIZE),
+    "a plan of ring says a wrong size": lambda ranks: Settings("ring", ranks, 3, fault=WRONG_SIZE),
+    "a plan of tensor says a wrong size": lambda ranks: Settings("tensor", ranks, 3, fault=WRONG_SIZE),
     "pipefusion loses its last patch": lambda ranks: pipefusion(ranks, 3, LOST_PATCH, warmup_steps=2),
 }
 ALL = EXACT | DISPLACED | FAULTY
@@ -152,6 +161,40 @@ def test_reading_the_wrong_version_is_noticed_in_the_image_and_in_the_ages(compa
     assert run.sent_bytes == pytest.approx(run.simulated_bytes)  # what was sent is right
 
 
+@pytest.mark.parametrize("name", [name for name in FAULTY if "size" in name])
+def test_a_wrong_size_in_the_plan_is_shown_as_a_difference_and_changes_nothing_that_is_sent(compared, name):
+    """Or the bytes of the two would be the same however the plan came by them."""
+    run = compared[name]
+    assert run.displaced_error <= SAME
+    assert run.sent_bytes[0] < run.simulated_bytes[0]
+    assert run.sent_bytes[1:] == pytest.approx(run.simulated_bytes[1:])
+    failures = run.failures()
+    assert failures[0].startswith(f"step 0 sent {run.sent_bytes[0]} bytes, the simulator says")
+    assert all("in step 0, the plan says" in line for line in failures[1:])
+    senders = 1 if "pipefusion" in name else run.settings.ranks
+    assert len(failures) == 1 + senders
+
+
+def test_sizes_that_add_up_in_their_step_are_told_apart(compared):
+    """Two wrong sizes of one step would not show in its sum."""
+    right = compared["pipefusion"]
+    first = right.outcomes[0]
+    more, less = (
+        replace(first.sent[n], planned_bytes=first.sent[n].planned_bytes + d) for n, d in ((1, 8), (2, -8))
+    )
+    sent = [first.sent[0], more, less, *first.sent[3:]]
+    run = Comparison(right.settings, [replace(first, sent=sent), *right.outcomes[1:]])
+    assert [line.split()[:2] for line in run.failures()] == [["rank", "0"], ["rank", "0"]]
+
+
+def test_keys_and_values_of_a_patch_are_what_is_sent(compared):
+    """By hand: 8 layers of keys and values of a patch to each other rank; and the prediction of 4 channels."""
+    ranks = compared["distrifusion"].settings.ranks
+    tokens = 256 // ranks
+    to_one = tokens * 4 * (8 * 2 * 64 + 16)
+    assert compared["distrifusion"].sent_bytes == [ranks * (ranks - 1) * to_one] * 5
+
+
 def test_a_lost_patch_is_noticed_in_the_image_the_bytes_and_the_passes(compared):
     run = compared["pipefusion loses its last patch"]
     assert run.displaced_error > 1000 * SAME
@@ -193,6 +236,68 @@ def test_torchrun_starts_the_ranks_as_well():
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip().endswith("all checks hold")
+
+
+def started_as_by_torchrun(arguments, ranks):
+    """Start ranks, with nobody to watch them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | common | {"PYTHONPATH": str(ROOT), "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+
+
+def ended(processes):
+    """Return (code, output, errors) of each, and how long the others took once the last one had ended."""
+    try:
+        last = processes[-1].communicate(timeout=60)
+        start = time.monotonic()
+        others = [process.communicate(timeout=40) for process in processes[:-1]]
+        took = time.monotonic() - start
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    results = zip(processes, [*others, last], strict=True)
+    return [(process.returncode, *printed) for process, printed in results], took
+
+
+def test_a_rank_of_torchruns_that_is_killed_is_named_in_one_line_by_each_of_the_others():
+    arguments = (
+        "-m validate sample --strategy pipefusion --ranks 3 --patches 3 --warmup-steps 1 --plant killed-rank"
+    )
+    processes = started_as_by_torchrun(arguments.split(), 3)
+    results, took = ended(processes)
+    assert results[2] == (-9, "", "")
+    assert took < 30
+    lost = f"rank 2 (process {processes[2].pid})"
+    for rank in (0, 1):
+        assert results[rank] == (2, "", f"validate: error: sample: {lost} died; rank {rank} stopped\n")
+
+
+def test_torchrun_leaves_the_ranks_time_to_say_which_one_died():
+    """It terminates the others at once."""
+    command = (
+        "-m torch.distributed.run --standalone --nproc-per-node 2 -m validate sample --plant killed-rank"
+    )
+    result = subprocess.run(
+        [sys.executable, *command.split(), "--strategy", "distrifusion"], cwd=ROOT, capture_output=True, text=True,
+        timeout=120, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    lines = [line for line in result.stderr.splitlines() if line.startswith(("validate:", "[rank"))]
+    assert len(lines) == 1, result.stderr
+    assert re.fullmatch(r"validate: error: sample: rank 1 \(process \d+\) died; rank 0 stopped", lines[0])
+    assert result.stdout == ""
 
 
 def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch, capsys):
@@ -245,9 +350,87 @@ def test_a_script_that_reads_what_nobody_writes_is_refused():
 
 def test_a_collective_starts_after_the_results_of_those_before_it_that_the_next_op_reads():
     """Around a ring the second round passes on what the first has brought."""
-    events = [e for e in script(Settings("ring", 4, 1).plan, 0) if not isinstance(e, Compute)]
+    events = [e for e in script(Settings("ring", 4, 1).plan, 0) if isinstance(e, Start | Wait)]
     first = [(type(event), event.number) for event in events[:6]]
     assert first == [(Start, 0), (Wait, 0), (Start, 1), (Wait, 1), (Start, 2), (Wait, 2)]
+
+
+def carried_out(scripts, members):
+    """Whether all ranks come to their ends where the first call on a pair of ranks blocks until both have made one.
+
+    So does NCCL when it connects two ranks; and a first collective call blocks until all ranks have made it.
+    """
+    everyone, at, called, sent = set(range(len(scripts))), [0] * len(scripts), defaultdict(set), set()
+    started = defaultdict(set)
+
+    def connected(rank, way, ends):
+        called[way].add(rank)
+        return ends <= called[way]
+
+    def done(rank, event):
+        match event:
+            case Open(direction):
+                return connected(rank, ("open", direction), everyone) and connected(rank, direction, set())
+            case Send(transfer) | Post(transfer):
+                ends = {transfer.source, transfer.target}
+                if not connected(rank, (transfer.source, transfer.target), ends):
+                    return False
+                sent.update({transfer.tensor} if isinstance(event, Send) else ())
+            case Receive(transfer):
+                return transfer.tensor in sent
+            case Start(number):
+                if not connected(rank, None, everyone):
+                    return False
+                started[number].add(rank)
+            case Wait(number):
+                return started[number] >= members[number]
+        return True
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, events in enumerate(scripts):
+            while at[rank] < len(events) and done(rank, events[at[rank]]):
+                at[rank] += 1
+                moved = True
+    return all(index == len(events) for index, events in zip(at, scripts, strict=True))
+
+
+def scripts_of(settings):
+    plan = settings.plan
+    return [script(plan, rank) for rank in range(settings.ranks)], [set(c.devices) for c in plan.collectives]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", EXACT | DISPLACED)
+def test_no_first_message_of_two_ranks_waits_for_one_that_waits_for_it(name, ranks):
+    settings = ALL[name](ranks)
+    scripts, members = scripts_of(settings)
+    assert carried_out(scripts, members)
+    unopened = [[event for event in events if not isinstance(event, Open)] for events in scripts]
+    # where receives come first, rank 0 asks the last one for latents, which asks the one before it for hidden states
+    waits = settings.strategy == "pipefusion" and "late" not in name
+    assert carried_out(unopened, members) is not waits
+
+
+def test_both_ends_of_a_direction_go_through_its_messages_in_the_same_order():
+    """NCCL knows no tags."""
+    for name in DISPLACED:
+        sent, posted = defaultdict(list), defaultdict(list)
+        for events in scripts_of(ALL[name](4))[0]:
+            for event in events:
+                if isinstance(event, Send | Post):
+                    transfer = event.transfer
+                    to = sent if isinstance(event, Send) else posted
+                    to[transfer.source, transfer.target].append(transfer.tensor)
+        assert sent == posted
+
+
+def test_references_are_drawn_on_the_device_of_the_run():
+    """A GPU's float32 is not the processor's to 1e-5; ``meta`` stands for another device, which computes nothing."""
+    for draw in (one_device_image, displaced_image, independent_image):
+        assert draw(pipefusion(2, 2)).device.type == "cpu"
+        assert draw(replace(pipefusion(2, 2), device="meta")).device.type == "meta"
 
 
 def test_blockwise_attention_is_attention():

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sim.engine import simulate
 from strategies.actions import PatchAction
-from strategies.registry import make_sampler
 from validate.sampling_runs.executor import Outcome
+from validate.sampling_runs.faults import stated_plan
 from validate.sampling_runs.member import Seen
 from validate.sampling_runs.reference import displaced_image, independent_image, one_device_image
 from validate.sampling_runs.settings import (
@@ -23,11 +23,15 @@ from validate.sampling_runs.settings import (
     SEQUENCED,
     TENSORED,
     WIDENING,
+    WRONG_SIZE,
     Settings,
 )
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as the same: float32, summed in another order."""
+
+ROUNDING: Final = 1e-9
+"""Largest relative difference of bytes that are the same: the simulator adds up fractions of images."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class Comparison:
     def sent_bytes(self) -> list[int]:
         """Bytes that all ranks sent, by step."""
         total: Counter[int] = Counter()
-        for outcome in self.outcomes:
-            total.update(outcome.sent)
+        for sent in (sent for outcome in self.outcomes for sent in outcome.sent):
+            total[sent.step] += sent.size_bytes
         return [total[step] for step in range(self.settings.steps)]
 
     @cached_property
@@ -110,10 +114,24 @@ class Comparison:
         return found
 
     def _byte_failures(self) -> list[str]:
+        return self._step_failures() + self._message_failures()
+
+    def _message_failures(self) -> list[str]:
+        """Return the messages whose size is not that of the plan: within a step they may add up all the same."""
+        wrong = Counter(
+            f"rank {rank} sent {sent.size_bytes} bytes of {sent.kind} in step {sent.step}, the plan says"
+            f" {sent.planned_bytes:.0f}"
+            for rank, outcome in enumerate(self.outcomes)
+            for sent in outcome.sent
+            if abs(sent.size_bytes - sent.planned_bytes) > ROUNDING * sent.size_bytes
+        )
+        return [f"{line}, {count} times" if count > 1 else line for line, count in wrong.items()]
+
+    def _step_failures(self) -> list[str]:
         return [
             f"step {step} sent {sent} bytes, the simulator says {simulated:.0f}"
             for step, (sent, simulated) in enumerate(zip(self.sent_bytes, self.simulated_bytes, strict=True))
-            if abs(sent - simulated) > 1e-9 * simulated
+            if abs(sent - simulated) > ROUNDING * simulated
         ]
 
     def _pass_failures(self) -> list[str]:
@@ -142,7 +160,7 @@ class Comparison:
 
 def relative(image: Tensor, reference: Tensor) -> float:
     """Return the norm of a difference over the norm of the reference."""
-    return float((image - reference).norm() / reference.norm())
+    return float((image.to(reference.device) - reference).norm() / reference.norm())
 
 
 def simulated_bytes(settings: Settings) -> list[float]:
@@ -152,8 +170,9 @@ def simulated_bytes(settings: Settings) -> list[float]:
         parameters = dict(settings.parameters)
         if hasattr(settings.sampler, "warmup_steps"):
             parameters["warmup_steps"] = min(settings.warmup_steps, steps)
-        scenario = replace(settings, steps=steps, parameters=tuple(parameters.items()), fault=None).scenario
-        trace = simulate(make_sampler(settings.strategy, parameters).plan(scenario))
+        fault = settings.fault if settings.fault == WRONG_SIZE else None
+        shorter = replace(settings, steps=steps, parameters=tuple(parameters.items()), fault=fault)
+        trace = simulate(stated_plan(shorter))
         totals.append(WIDENING * (trace.p2p_bytes + trace.collective_bytes))
     return [after - before for before, after in pairwise(totals)]
 

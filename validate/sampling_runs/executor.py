@@ -4,19 +4,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from profiles.errors import DiffusimError
-from profiles.synthetic import HALF
 from strategies.actions import PatchAction
 from strategies.plan import Plan
-from strategies.wiring import Transfer
 from validate.sampling_runs.faults import die_in_time, faulty_plan
 from validate.sampling_runs.member import COMPUTED, Computed, Member, Offer, Pass, Seen
-from validate.sampling_runs.messages import Messages, Pending
+from validate.sampling_runs.messages import Messages, Pending, Sent
 from validate.sampling_runs.passes import make_member
-from validate.sampling_runs.script import Compute, Event, Post, Receive, Send, Start, Wait, script
-from validate.sampling_runs.settings import WIDENING, Settings
+from validate.sampling_runs.script import Compute, Event, Open, Post, Receive, Send, Start, Wait, script
+from validate.sampling_runs.settings import Settings
 
 
 class PlanMismatchError(DiffusimError):
@@ -29,13 +26,13 @@ class Outcome:
 
     Attributes:
         latents: the image, as far as this rank has it.
-        sent: bytes that it sent, by denoising step.
+        sent: what it sent, in order.
         passes: the passes it finished.
         seen: how old the kept keys and values were that it read.
     """
 
     latents: Tensor
-    sent: dict[int, int]
+    sent: list[Sent]
     passes: list[PatchAction]
     seen: list[Seen]
 
@@ -49,29 +46,14 @@ def run_rank(settings: Settings, rank: int) -> Outcome:
     """
     plan = faulty_plan(settings)
     device = torch.device(settings.device, rank) if settings.device == "cuda" else torch.device("cpu")
-    messages = Messages(rank, len(plan.tensors), _pairs(plan, settings))
+    messages = Messages(rank, len(plan.tensors), device)
     member = make_member(settings, rank, device)
     executor = _Executor(plan, member, messages)
     for event in script(plan, rank):
         executor.handle(event)
     executor.end()
     messages.finish()
-    return Outcome(member.latents.cpu(), dict(messages.sent), member.passes, member.seen)
-
-
-def _pairs(plan: Plan, settings: Settings) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """Return a process group for each direction of messages; NCCL runs what one group sends and receives in line."""
-    if settings.device != "cuda":
-        return {}
-    writers = {tensor: device for device, ops in enumerate(plan.ops) for op in ops for tensor in op.writes}
-    pairs = {
-        (writers[tensor], device)
-        for device, ops in enumerate(plan.ops)
-        for op in ops
-        for tensor in op.reads
-        if writers.get(tensor, device) != device
-    }
-    return {pair: dist.new_group(list(pair)) for pair in sorted(pairs)}
+    return Outcome(member.latents.cpu(), messages.sent, member.passes, member.seen)
 
 
 class _Executor:
@@ -84,22 +66,25 @@ class _Executor:
     def handle(self, event: Event) -> None:
         """Do what an event says."""
         match event:
+            case Open(direction):
+                self.messages.open(direction)
             case Compute(action):
                 die_in_time(self.member.settings, self.member.rank, action.step)
                 self._compute(action)
             case Send(transfer, action):
-                self._send(transfer, self._offer(action))
-            case Post(transfer):
-                size = round(transfer.size_bytes / HALF)
-                self.messages.post(transfer, self.member.latents.new_empty(size))
+                offer = self._offer(action)
+                if offer.kind != (role := self.plan.tensors[transfer.tensor].role):
+                    self._refuse(offer, f"send {role}")
+                self.messages.send(transfer, offer.parts[0].contiguous(), offer.kind, offer.step)
+            case Post(transfer, action):
+                shape = self.member.arriving(self.plan.tensors[transfer.tensor].role, action)
+                self.messages.post(transfer, self.member.latents.new_empty(shape))
             case Receive(transfer):
                 role = self.plan.tensors[transfer.tensor].role
                 self.member.inbox[role].append([self.messages.receive(transfer)])
             case Start(number, collective, action):
                 offer = self._offer(action)
-                pending = self.messages.start(
-                    number, collective.operation, collective.devices, offer.parts, offer.step
-                )
+                pending = self.messages.start(number, collective, offer.parts, offer.step)
                 self.under_way[number] = (offer.kind, pending)
             case Wait(number):
                 kind, pending = self.under_way.pop(number)
@@ -113,15 +98,6 @@ class _Executor:
         """
         if (left := self._next()) is not None:
             self._refuse(left, "nothing more")
-
-    def _send(self, transfer: Transfer, offer: Offer) -> None:
-        tensor, planned = offer.parts[0].contiguous(), round(WIDENING * transfer.size_bytes)
-        if tensor.nbytes != planned:
-            raise PlanMismatchError(
-                f"the plan lets rank {self.member.rank} send {planned} bytes of"
-                f" {self.plan.tensors[transfer.tensor]}, but its pass {self.action} made {tensor.nbytes}"
-            )
-        self.messages.send(transfer, tensor, offer.step)
 
     def _compute(self, action: PatchAction) -> None:
         if (step := self._advance(action)) is not COMPUTED:

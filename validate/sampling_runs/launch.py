@@ -20,12 +20,13 @@ from torch.multiprocessing.spawn import ProcessContext, ProcessException, start_
 
 from profiles.errors import DiffusimError, InputError
 from strategies.wiring import wire
+from validate.ranks import gather_pids, name_lost, one_machine, watched
 from validate.sampling_runs.executor import Outcome, run_rank
 from validate.sampling_runs.faults import faulty_plan
+from validate.sampling_runs.messages import PATIENCE_S
 from validate.sampling_runs.settings import Settings
 
-PATIENCE_S: Final = 60.0
-"""After this long without an answer a rank gives up on the others; where one has failed, all are stopped at once."""
+BACKENDS: Final = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 LIMIT_S: Final = 300.0
 """After this long all ranks are stopped."""
 
@@ -103,15 +104,26 @@ def _work(rank: int, settings: Sequence[Settings], ranks: int, folder: Path) -> 
 
 
 def _join(device: str, rank: int, ranks: int, method: str) -> None:
+    """Join the other ranks; what lies on a GPU travels by NCCL, everything else by gloo.
+
+    Raises:
+        InputError: not all of them came.
+    """
     if device == "cuda":
         torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        init_method=method,
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=PATIENCE_S),
-    )
+    try:
+        dist.init_process_group(
+            BACKENDS[device],
+            init_method=method,
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=PATIENCE_S),
+        )
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"rank {rank}: not all of ranks({ranks}) came within {PATIENCE_S:.0f} s: {reason}"
+        ) from None
 
 
 def launched() -> bool:
@@ -123,7 +135,8 @@ def run_as_rank(settings: Settings) -> list[Outcome] | None:
     """Run settings as the rank that torchrun made of this process; return all outcomes on rank 0.
 
     Raises:
-        InputError: torchrun started another number of ranks.
+        DiffusimError: torchrun started another number of ranks, or on several machines; or a rank is lost, which the
+            text names.
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if ranks != settings.ranks:
@@ -133,9 +146,16 @@ def run_as_rank(settings: Settings) -> list[Outcome] | None:
     check_devices(settings)
     torch.set_num_threads(1)
     _join(settings.device, rank, ranks, "env://")
-    outcome = run_rank(settings, rank)
-    gathered: list[Outcome] | None = [outcome] * ranks if rank == 0 else None
-    dist.gather_object(outcome, gathered)
+    pids: dict[int, int] = {}
+    try:
+        one_machine()
+        pids = gather_pids()
+        with watched(pids, "sample"):
+            outcome = run_rank(settings, rank)
+        gathered: list[Outcome] | None = [outcome] * ranks if rank == 0 else None
+        dist.gather_object(outcome, gathered)
+    except RuntimeError as error:
+        raise DiffusimError(f"sample: {name_lost(error, pids)}") from error
     dist.destroy_process_group()
     return gathered
 

@@ -81,6 +81,14 @@ class Member(ABC):
     def begin(self, action: PatchAction) -> Pass:
         """Return a pass."""
 
+    def arriving(self, role: str, action: PatchAction) -> tuple[int, ...]:
+        """Return the shape of what a pass of this rank gets in a message; nothing but the model decides it.
+
+        Raises:
+            LostTensorError: it gets none.
+        """
+        raise LostTensorError(f"the plan sends rank {self.rank} {role} for {action}, which needs none")
+
     def take(self, kind: str, action: PatchAction) -> list[Tensor]:
         """Return the oldest thing of a kind that has arrived and not been used.
 

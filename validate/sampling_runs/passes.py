@@ -6,7 +6,7 @@ from torch import Tensor
 from strategies.actions import PatchAction
 from validate.sampling_runs.keys_values import WHOLE
 from validate.sampling_runs.member import COMPUTED, Member, Offer, Pass
-from validate.sampling_runs.settings import HIDDEN, LAYERS, PATCHED, PIPELINES, TENSORED, Settings
+from validate.sampling_runs.settings import HIDDEN, LAYERS, PATCHED, PIPELINES, ROWS, TENSORED, Settings
 from validate.sampling_runs.transformer import TOKEN, Blockwise, attend, tokens
 
 
@@ -16,8 +16,7 @@ class StageMember(Member):
     def begin(self, action: PatchAction) -> Pass:
         """Return the pass of a patch, or of the whole image, through the layers of this stage."""
         stage = self.settings.plan.stages[action.stage]
-        whole = action.step < self.settings.warmup_steps
-        rows = WHOLE if whole else self.settings.patch_rows(action.patch)
+        rows = self._rows(action)
         hidden = self._arrived(action, rows)
         for layer in range(stage.first_layer, stage.last_layer + 1):
             block, by = self.model.block(layer), self.modulate(layer, action.step)
@@ -36,17 +35,32 @@ class StageMember(Member):
         if action.step < self.settings.steps - 1:
             yield Offer("latents", action.step + 1, [self.latents[:, tokens(rows)].clone()])
 
+    def arriving(self, role: str, action: PatchAction) -> tuple[int, ...]:
+        """Return the shape of a hidden state, a prediction behind the last layer, or latents."""
+        if role == "latents":
+            rows = WHOLE if action.step == self.settings.warmup_steps else self._rows(action)
+            return 1, ROWS * (rows.stop - rows.start), TOKEN
+        rows = self._rows(action)
+        width = HIDDEN if self.settings.plan.stages[action.stage].first_layer < LAYERS else TOKEN
+        return self.settings.batch, ROWS * (rows.stop - rows.start), width
+
+    def _rows(self, action: PatchAction) -> slice:
+        """Return the rows of a pass."""
+        if action.step < self.settings.warmup_steps:
+            return WHOLE
+        return self.settings.patch_rows(action.patch)
+
     def _arrived(self, action: PatchAction, rows: slice) -> Tensor:
         """Return the hidden state that this stage starts from."""
         at = tokens(rows)
         if action.stage:
             (arrived,) = self.take("hidden", action)
-            return arrived.view(self.settings.batch, at.stop - at.start, -1)
+            return arrived
         if action.step:
             first = action.step == self.settings.warmup_steps  # the step before moved the whole image
             if not first or action.patch == 0:
                 (arrived,) = self.take("latents", action)
-                self.latents[:, tokens(WHOLE) if first else at] = arrived.view(1, -1, TOKEN)
+                self.latents[:, tokens(WHOLE) if first else at] = arrived
         return self.model.embed(self.latents[:, at], rows, self.settings.batch)
 
     def _move(self, action: PatchAction, rows: slice, predicted: Tensor) -> None:

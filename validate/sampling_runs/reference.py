@@ -1,6 +1,7 @@
 """One process: the image of one device, and those of displaced and of independent patches, one after another.
 
-They know nothing of plans: a few lines say what keys and values a patch sees.
+They know nothing of plans: a few lines say what keys and values a patch sees. They are drawn on the kind of device that
+the run used: another's kernels round otherwise.
 """
 
 from collections.abc import Sequence
@@ -19,12 +20,12 @@ Kept = list[Tensor]
 
 def one_device_image(settings: Settings) -> Tensor:
     """Return what one device draws: every step synchronous."""
-    return _one_device_image(settings.steps, settings.guidance)
+    return _one_device_image(settings.steps, settings.guidance, settings.device)
 
 
 @cache
-def _one_device_image(steps: int, guidance: str) -> Tensor:
-    return _draw(Settings("sync-patch", steps=steps, guidance=guidance), steps)
+def _one_device_image(steps: int, guidance: str, device: str) -> Tensor:
+    return _draw(Settings("sync-patch", steps=steps, guidance=guidance, device=device), steps)
 
 
 def displaced_image(settings: Settings) -> Tensor:
@@ -49,7 +50,8 @@ def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
 
 
 def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
-    model, scheduler, latents = SmallTransformer(), Scheduler(settings.steps), first_latents()
+    model, scheduler = SmallTransformer().to(settings.device), Scheduler(settings.steps)
+    latents = first_latents().to(settings.device)
     kept: Kept | None = None
     for step in range(settings.steps):
         condition = model.condition(scheduler.time(step), settings.batch)

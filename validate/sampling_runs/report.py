@@ -62,6 +62,8 @@ def byte_table(comparison: Comparison) -> Table:
     """Return the bytes of each step that were sent and that are simulated."""
     table = Table(
         title="bytes that all ranks sent; latents count to the step they begin",
+        caption="counted from the tensors of the passes; collectives are carried out as point-to-point messages",
+        caption_justify="left",
         min_width=64,
         title_justify="left",
     )

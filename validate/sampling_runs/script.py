@@ -1,17 +1,29 @@
 """The script: what one rank of a plan does, event by event.
 
+It begins with the opening of every way that messages take, in one order that all ranks share: NCCL connects two ranks
+at their first message, and who comes first waits there for the other, whatever it was meant to do meanwhile.
 Ops stand in their order. After each come the sends of what it wrote, the receives that are posted now, and, in the
 order of the plan, collectives that may start and results that the next op reads. A rank never starts a collective
 before its next op's results of earlier ones are there: on a device's communication stream they end first in any case.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from profiles.errors import InputError
 from strategies.actions import PatchAction
 from strategies.plan import Collective, Op, Plan
 from strategies.wiring import Transfer, wire
+
+Direction = tuple[int, int]
+"""Source and target of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Connect source and target of a direction, or, for collectives, all ranks; every rank does it at once."""
+
+    direction: Direction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +43,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Be ready to receive a tensor of the plan."""
+    """Be ready to receive a tensor of the plan; ``action`` is that of the op that reads it."""
 
     transfer: Transfer
+    action: PatchAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ class Wait:
     number: int
 
 
-Event = Compute | Send | Post | Receive | Start | Wait
+Event = Open | Compute | Send | Post | Receive | Start | Wait
 
 
 def script(plan: Plan, device: int) -> list[Event]:
@@ -70,6 +83,13 @@ def script(plan: Plan, device: int) -> list[Event]:
         InputError: the plan has what a rank cannot do.
     """
     return list(_Reader(plan, device).events())
+
+
+def opening(plan: Plan, transfers: Iterable[Transfer]) -> Iterator[Open]:
+    """Yield what every rank of a plan opens, in the order of all."""
+    if plan.collectives:
+        yield Open(None)
+    yield from map(Open, sorted({(transfer.source, transfer.target) for transfer in transfers}))
 
 
 class _Reader:
@@ -85,6 +105,7 @@ class _Reader:
         self.done: set[int] = set()
 
     def events(self) -> Iterator[Event]:
+        yield from opening(self.plan, self.transfers)
         starts = self._starts()
         for index in range(-1, len(self.ops)):
             if index >= 0:
@@ -118,7 +139,12 @@ class _Reader:
             if transfer.target == self.device:
                 after = self.plan.posted_after.get((transfer.tensor, self.device), -1)
                 if after == index:
-                    yield Post(transfer)
+                    yield Post(transfer, self._action(self._reader(transfer.tensor)))
+
+    def _reader(self, tensor: int) -> int:
+        """Return the first op that reads a tensor; the end, where none does."""
+        found = (index for index, op in enumerate(self.ops) if tensor in op.reads)
+        return next(found, len(self.ops))
 
     def _receives(self, reads: Sequence[int]) -> Iterator[Event]:
         for tensor in reads:

@@ -33,7 +33,8 @@ RUNNABLE: Final = (*PATCHED, *PIPELINES, *SEQUENCED, *TENSORED)
 LOST_PATCH: Final = "lost-patch"
 WRONG_VERSION: Final = "wrong-version"
 KILLED_RANK: Final = "killed-rank"
-FAULTS: Final = (LOST_PATCH, WRONG_VERSION, KILLED_RANK)
+WRONG_SIZE: Final = "wrong-size"
+FAULTS: Final = (LOST_PATCH, WRONG_VERSION, WRONG_SIZE, KILLED_RANK)
 GUIDANCES: Final = ("none", "batch")
 
 
