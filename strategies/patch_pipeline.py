@@ -84,6 +84,11 @@ class Pipeline:
                 f" pipeline_degree({grid.pipeline}) of {total}",
                 "the layers do not fit the stages",
             )
+        if not given[0]:
+            raise InfeasibleError(
+                f"layers({','.join(map(str, given))}) begin with a stage of none, so nothing makes its output",
+                "the layers do not fit the stages",
+            )
         boundaries = tuple(accumulate(given, initial=0))
         return cls(scenario, grid, boundaries, patch_rows(scenario, grid, patches), receive, kept)
 

@@ -10,8 +10,6 @@ import fcntl
 import json
 import os
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from math import nan
 from statistics import median
@@ -34,7 +32,7 @@ from validate.running.comparison import Comparison, Pair, busy_with_others, comp
 from validate.running.ordered import directions
 from validate.running.preparing import prepare
 from validate.running.scenarios import Question, check_complete
-from validate.running.spawn import ROOT, run_ranks, start_rank
+from validate.running.spawn import run_ranks, start_rank
 from validate.running.torch_runtime import check_schedule
 
 DATA_PARALLEL = ("ddp", "zero2", "zero3")
@@ -463,24 +461,6 @@ def test_a_rank_that_is_killed_ends_the_run_and_is_named(make):
     job = prepare(question("1f1b", 2, 2), "sleep", small_model(make), 2)
     with pytest.raises(DiffusimError, match=r"^rank 1 died of SIGKILL; the others were stopped$"):
         run_ranks([replace(job, die=1)])
-
-
-def test_ranks_of_several_machines_are_refused(tmp_path):
-    program = (
-        "import os, sys; from validate.running import rank; rank._machine = lambda: str(os.getpid())\n"
-        f"try: rank.join(int(sys.argv[1]), 2, 'file://{tmp_path}/store')\n"
-        "except rank.InputError as error: sys.exit(str(error))"
-    )
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(rank)], cwd=ROOT, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, said = rank.communicate(timeout=60)
-        assert said == "the 2 ranks are on several machines, must share the clock of one\n"
-        assert rank.returncode == 1
 
 
 def test_several_backbones_side_by_side_are_refused(make):

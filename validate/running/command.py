@@ -116,6 +116,9 @@ def _with_own_ranks(options: argparse.Namespace) -> dict[str, Any]:
 
 def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
     """Take part as one of the ranks that ``torchrun`` started; return what came of it on rank 0."""
+    from torch import distributed as dist  # noqa: PLC0415  as above
+
+    from validate.ranks import watched  # noqa: PLC0415  as above
     from validate.running.rank import carry_out, join, leave, named_if_lost, shared  # noqa: PLC0415  as above
     from validate.running.spawn import CUDA  # noqa: PLC0415  as above
 
@@ -128,8 +131,10 @@ def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
         sys.exit(2)
     os.environ.update(CUDA)  # before CUDA is started
     pids = join(rank, num_ranks, device=options.device)
-    job = named_if_lost(lambda: shared(lambda: fitting(_job(options), num_ranks)), pids)
-    outcomes = carry_out([job], pids)
+    with watched(pids, "run"):
+        job = named_if_lost(lambda: shared(lambda: fitting(_job(options), num_ranks)), pids)
+        outcomes = carry_out([job], pids)
+        dist.barrier()
     leave()
     return _result(options, job, outcomes[0]) if outcomes else None
 

@@ -2,20 +2,18 @@
 
 import ctypes
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
 from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
+from validate.ranks import gather_pids, name_lost, one_machine
 from validate.running.errors import LostRankError
 from validate.running.job import Job, Outcome
 from validate.running.part import CHECKED, TIMEOUT, run_part
@@ -54,22 +52,14 @@ def join(rank: int, num_ranks: int, init_method: str = "env://", device: str = "
         dist.init_process_group(
             BACKENDS[device], init_method=init_method, rank=rank, world_size=num_ranks, timeout=TIMEOUT
         )
-        found: list[Any] = [None] * num_ranks
-        dist.all_gather_object(found, (_machine(), os.getpid()))
+        pids = gather_pids()
     except (RuntimeError, dist.DistError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"rank {rank}: not all of {num_ranks} ranks came within {TIMEOUT.seconds} s: {reason}"
         ) from None
-    if len({machine for machine, _ in found}) > 1:
-        raise InputError(f"the {num_ranks} ranks are on several machines, must share the clock of one")
-    return {number: pid for number, (_, pid) in enumerate(found)}
-
-
-def _machine() -> str:
-    """Return what tells a machine from others, since it was started."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+    one_machine()
+    return pids
 
 
 def shared(make: Callable[[], T]) -> T:
@@ -120,8 +110,10 @@ def named_if_lost(work: Callable[[], T], pids: Mapping[int, int]) -> T:
     """
     try:
         return work()
-    except (RuntimeError, LostRankError, dist.DistError) as error:
-        raise _name_lost(error, pids) from error
+    except LostRankError as error:
+        raise name_lost(error, pids, error.rank) from error
+    except (RuntimeError, dist.DistError) as error:
+        raise name_lost(error, pids) from error
 
 
 def _judged(
@@ -137,23 +129,3 @@ def _judged(
             job.model, count, job.batch_size, extra_forward=job.extra_forward
         )
     return replace(outcome, gradient_error=gradient_error(gradients, expected[key]))
-
-
-def _name_lost(error: Exception, pids: Mapping[int, int]) -> DiffusimError:
-    """Return the error that names the ranks that are dead, or else the one that was waited for."""
-    time.sleep(0.2)  # whoever started them has buried them by then
-    gone = [rank for rank, pid in pids.items() if not _is_alive(pid)]
-    if gone:
-        names = " and ".join(f"rank {rank} (process {pids[rank]})" for rank in gone)
-        return DiffusimError(f"{names} died; rank {dist.get_rank()} stopped")
-    if isinstance(error, LostRankError) and error.rank >= 0:
-        return DiffusimError(f"{error} (process {pids[error.rank]}); rank {dist.get_rank()} stopped")
-    return DiffusimError(f"rank {dist.get_rank()} stopped: {str(error).splitlines()[0]}")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123  a file of the kernel
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
