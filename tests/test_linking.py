@@ -17,7 +17,7 @@ from profiles.collectives import Group, bus_volume
 from profiles.errors import DiffusimError, InputError
 from sim.cli import main as sim
 from validate.__main__ import main
-from validate.linking.cluster_file import cluster_text, whole_file, write_cluster
+from validate.linking.cluster_file import cluster_text, write_cluster
 from validate.linking.fitting import fit_links, predict
 from validate.linking.laws import fit_law
 from validate.linking.measuring import choose_backend, doublings, sample_of, sizes_up_to
@@ -25,7 +25,9 @@ from validate.linking.nccl_tests import read_log, read_logs
 from validate.linking.operations import Members, elements_of
 from validate.linking.ranks import CHECKOUT, Place, spawn
 from validate.linking.samples import PING_PONG, Measurement, Sample
+from validate.linking.pairs import Wiring
 from validate.linking.watch import LOST_S
+from validate.writing import whole_file
 
 DEVICE = "a100-80gb-sxm"
 SIZES = sizes_up_to(2**26)
@@ -71,7 +73,7 @@ def measured(cluster=KNOWN, operations=(PING_PONG, *OPERATIONS), nodes=(1, 2, 4)
                 seconds *= 5 if random.random() < outliers else 1
                 samples.append(Sample(operation, group, size, seconds))
     slowdowns = (("all_reduce", 1.3), ("all_gather", 1.4), ("all_to_all", 1.9))
-    return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns)
+    return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns, other_cores=0.0)
 
 
 def assert_like(found, known, tolerance):
@@ -189,7 +191,7 @@ def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     path.write_text("old", encoding="utf-8")
     with pytest.raises(InputError, match="is not valid TOML"):
         write_cluster(path, "name = ")
-    with pytest.raises(RuntimeError), whole_file("--samples", path) as partial:
+    with pytest.raises(RuntimeError), whole_file(path, "--samples") as partial:
         partial.write_text("half", encoding="utf-8")
         raise RuntimeError
     assert [entry.name for entry in tmp_path.iterdir()] == ["old.toml"]
@@ -205,7 +207,9 @@ def test_sizes_are_of_whole_elements_that_the_members_share_and_half_a_round_tri
     three = Members((0, 1, 2), 1)
     assert elements_of(1024, three) == 255 and elements_of(1, three) == 3
     assert sample_of("all_reduce", three, 255, 2.0) == Sample("all_reduce", Group(3, 1), 1020, 2.0)
-    assert sample_of(PING_PONG, Members((4, 5), 1), 256, 2.0) == Sample(PING_PONG, Group(2, 1), 1024, 1.0)
+    assert sample_of(PING_PONG, Members((4, 5), 1), 256, 2.0) == Sample(
+        PING_PONG, Group(2, 1), 1024, 1.0, pair=(4, 5)
+    )
 
 
 HEADER = """\

@@ -14,7 +14,7 @@ from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from validate.profiling.calibration import CLASSES, Calibration, Errors, calibrate
-from validate.profiling.time_files import write_files
+from validate.writing import write_files
 
 DIGITS: Final = 5
 FREE: Final = 1e6

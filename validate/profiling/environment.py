@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Final
 
 import torch
@@ -24,24 +23,8 @@ GPU_FIELDS: Final = (
     "temperature.gpu",
 )
 NOT_READ: Final = "not read"
-QUIET_CORES: Final = 0.1
-"""Other programs that take more make times of a CPU too long."""
 
 Value = str | int | float
-
-
-class OtherPrograms:
-    """Measures, from when it is made, how many cores other programs keep busy."""
-
-    def __init__(self) -> None:
-        self._start = (_busy_s(), process_time(), perf_counter())
-
-    def cores(self) -> float | None:
-        """Return the cores that others kept busy on average; None where the kernel does not say."""
-        busy, own, now = _busy_s(), process_time(), perf_counter()
-        if busy is None or self._start[0] is None:
-            return None
-        return max(0.0, (busy - self._start[0] - (own - self._start[1])) / (now - self._start[2]))
 
 
 def environment(device: torch.device) -> dict[str, Value]:
@@ -98,15 +81,6 @@ def _nvidia_smi(device: torch.device) -> dict[str, str]:
     except (OSError, subprocess.SubprocessError):
         return {}
     return dict(zip(GPU_FIELDS, (cell.strip() for cell in found.stdout.split(",")), strict=False))
-
-
-def _busy_s() -> float | None:
-    """Return the seconds that all cores together were busy since they started."""
-    fields = _read("/proc/stat").split("\n", 1)[0].split()
-    if not fields:
-        return None
-    ticks = [int(field) for field in fields[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # less idle and waiting for disks
 
 
 def _processor() -> str:

@@ -30,7 +30,7 @@ from validate.profiling.environment import device_name
 from validate.profiling.measuring import Settings
 from validate.profiling.profiler import counted_for, profile, report_profile
 from validate.profiling.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
-from validate.profiling.time_files import write_files
+from validate.writing import write_files
 
 NOT_MEASURED: Final = "-"
 COLUMNS: Final = (

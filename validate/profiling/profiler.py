@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 
 from rich.console import Console
@@ -15,21 +16,16 @@ from validate.classes import first_line
 from validate.config_files import Asked, ConfigFile
 from validate.configured import count_configured, slug
 from validate.count import ModelCount, count
-from validate.folder import exchanges_text, layers_text, model_text
+from validate.folder import folder_texts
+from validate.machine import NOT_KNOWN, OtherPrograms, disturbance
 from validate.profiling.building import COUNTED_AS, DTYPES
 from validate.profiling.clocks import WALL, Clock, clock_of
-from validate.profiling.environment import (
-    QUIET_CORES,
-    OtherPrograms,
-    Value,
-    clocks,
-    device_name,
-    environment,
-)
+from validate.profiling.environment import Value, clocks, device_name, environment
 from validate.profiling.measuring import ComponentTimes, Settings, measure
-from validate.profiling.time_files import time_texts, write_files
+from validate.profiling.time_files import time_texts
 from validate.profiling.tiny import profiled_architecture
 from validate.specs import Architecture, ComponentSpec
+from validate.writing import write_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +39,10 @@ class Profile:
     header: dict[str, Value]
 
     @property
-    def other_cores(self) -> float | None:
-        """Cores that other programs kept busy meanwhile; None where nobody can say."""
-        cores = self.header.get("other_programs_cores")
-        return cores if isinstance(cores, float) else None
+    def other_cores(self) -> float:
+        """Cores that other programs kept busy meanwhile; NaN where that is not known."""
+        cores = self.header["other_programs_cores"]
+        return cores if isinstance(cores, float) else NOT_KNOWN
 
 
 def profile(
@@ -195,10 +191,7 @@ def write_profile(folder: Path, found: Profile) -> None:
     """
     texts = time_texts(found.device, list(found.components), found.header)
     if path_kind(folder / "model.toml") == "nothing":
-        texts[Path("model.toml")] = model_text(found.model, found.counted)
-        texts[Path("layers.csv")] = layers_text(found.counted)
-        if any(component.exchanges for component in found.counted.components):
-            texts[Path("exchanges.csv")] = exchanges_text(found.counted)
+        texts |= folder_texts(found.model, found.counted)
     write_files(folder, texts)
 
 
@@ -206,13 +199,9 @@ def report_profile(found: Profile, output: Path | None) -> None:
     """Print what was measured; warn of a busy machine."""
     title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
     Console(width=150).print(times_table(title, found.components))
-    cores = found.other_cores
-    if cores is not None and cores > QUIET_CORES and found.header["clock"] == WALL:
-        print(
-            f"validate: warning: other programs kept {cores:.2f} cores busy, more than {QUIET_CORES}: these times are"
-            " too long; --clock thread is not misled by them",
-            file=sys.stderr,
-        )
+    said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
+    if said:
+        print(f"validate: warning: {said}; --clock thread is not misled by others", file=sys.stderr)
     if output is not None:
         print(f"validate: wrote {output}", file=sys.stderr)
 
@@ -270,8 +259,7 @@ def _measure(model: str, name: str, counted: ModelCount, settings: Settings, clo
         "seed": settings.seed,
     }
     cores = others.cores()
-    if cores is not None:
-        header["other_programs_cores"] = round(cores, 3)
+    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
     return Profile(model, name, counted, tuple(times), header)
 
 

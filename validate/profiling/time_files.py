@@ -5,7 +5,6 @@ Beside ``times/<device>.csv``, which a model folder is read with, stand a header
 """
 
 import csv
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
@@ -88,32 +87,6 @@ def time_texts(name: str, components: list[ComponentTimes], header: Mapping[str,
         Path("times") / f"{name}.toml": "\n".join(lines) + "\n",
         Path("quantiles") / f"{name}.csv": _csv(QUANTILE_COLUMNS, _quantile_rows(components)),
     }
-
-
-def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write files into a folder, each whole: nothing half-written stays if one cannot be.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
-    drafts = {folder / path: folder / path.with_name(f".{path.name}.draft") for path in texts}
-    made: list[Path] = []
-    try:
-        for (path, draft), text in zip(drafts.items(), texts.values(), strict=True):
-            made += [parent for parent in path.parents if not parent.exists()][::-1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(text, encoding="utf-8")
-        for path, draft in drafts.items():
-            os.replace(draft, path)  # noqa: PTH105  same as Path.replace, and says what it does
-    except OSError as error:
-        raise InputError(f"--output {folder}: {error.strerror}") from error
-    finally:
-        for draft in drafts.values():
-            if draft.exists():
-                draft.unlink()
-        for parent in reversed(made):
-            if parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
 
 
 def read_header(times: Path) -> Header | None:
