@@ -2,7 +2,6 @@
 
 import csv
 import tomllib
-from pathlib import Path
 from time import thread_time
 
 import pytest
@@ -21,7 +20,6 @@ from validate.profiling.building import build, inputs, largest_integer
 from validate.profiling.clocks import ThreadClock, clock_of
 from validate.profiling.measuring import Settings, Subject, measure
 from validate.profiling.profiler import counted_for
-from validate.profiling.time_files import write_files
 from validate.profiling.tiny import TINY
 from validate.specs import ComponentSpec, tensor
 
@@ -302,14 +300,6 @@ def test_what_cannot_be_measured_is_one_line_and_leaves_nothing(tmp_path, capsys
 def test_without_a_gpu_there_is_one_line():
     with pytest.raises(InputError, match=r"--device cuda: torch .* finds no CUDA GPU here"):
         clock_of("cuda")
-
-
-def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):
-    (tmp_path / "times").write_text("not a folder", encoding="utf-8")
-    texts = {Path("quantiles") / "a.csv": "whole", Path("times") / "a.csv": "never"}
-    with pytest.raises(InputError, match=r"--output .*: "):
-        write_files(tmp_path, texts)
-    assert [path.name for path in tmp_path.rglob("*")] == ["times"]
 
 
 def test_the_tiny_models_are_small():
