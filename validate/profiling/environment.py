@@ -39,7 +39,7 @@ def environment(device: torch.device) -> dict[str, Value]:
 def clocks(device: torch.device) -> str:
     """Return the clocks as read now: of a GPU what its driver says, of a CPU its cores."""
     if device.type == "cuda":
-        read = _nvidia_smi(device)
+        read = _read_gpu(device)
         return ", ".join(f"{key} {read[key]}" for key in GPU_FIELDS[1:]) if read else NOT_READ
     lines = _read("/proc/cpuinfo").splitlines()
     megahertz = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
@@ -65,18 +65,29 @@ def _gpu(device: torch.device) -> dict[str, Value]:
         "gpu": properties.name,
         "memory_GiB": round(properties.total_memory / GIB, 2),
         "multiprocessors": properties.multi_processor_count,
-        "driver": (_nvidia_smi(device) or {}).get("driver_version", NOT_READ),
+        "driver": _read_gpu(device).get("driver_version", NOT_READ),
         "cuda": torch.version.cuda or NOT_READ,
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
     }
 
 
-def _nvidia_smi(device: torch.device) -> dict[str, str]:
-    """Return what the driver's tool says of a GPU; nothing where there is no such tool."""
+def _read_gpu(device: torch.device) -> dict[str, str]:
+    return nvidia_smi(str(torch.cuda.get_device_properties(device).uuid))
+
+
+def nvidia_smi(uuid: str) -> dict[str, str]:
+    """Return what the driver's tool says of a GPU; nothing where there is no such tool, or it knows no such GPU.
+
+    By its UUID: torch numbers the GPUs that it may see, the tool all that there are.
+    """
     command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
     try:
         found = subprocess.run(
-            [*command, f"--id={device.index or 0}"], capture_output=True, text=True, timeout=20, check=True
+            [*command, f"--id=GPU-{uuid.removeprefix('GPU-')}"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return {}

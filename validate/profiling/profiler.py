@@ -1,10 +1,11 @@
 """The profiler: measures a model's components, and writes the model folder with their times."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +27,9 @@ from validate.profiling.time_files import time_texts
 from validate.profiling.tiny import profiled_architecture
 from validate.specs import Architecture, ComponentSpec
 from validate.writing import write_files
+
+WAITING: Final = 0.05
+"""Share of a pass that a GPU may wait for the host without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +203,32 @@ def report_profile(found: Profile, output: Path | None) -> None:
     """Print what was measured; warn of a busy machine."""
     title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
     Console(width=150).print(times_table(title, found.components))
+    for line in waiting_lines(found.components):
+        print(f"validate: {line}", file=sys.stderr)
     said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
     if said:
         print(f"validate: warning: {said}; --clock thread is not misled by others", file=sys.stderr)
     if output is not None:
         print(f"validate: wrote {output}", file=sys.stderr)
+
+
+def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
+    """Yield one line for each component whose passes a GPU spends waiting for the host to launch kernels.
+
+    The sum of the layers over the whole does not tell: it is one all the same.
+    """
+    for component in components:
+        found = [
+            f"{100 * share:.0f} % of {what} at batch {batch.batch}"
+            for what, quantity in (("forward", "forward"), ("backward", "backward_later"))
+            for batch in component.batches
+            if (share := batch.waiting(quantity) or 0.0) > WAITING
+        ]
+        if found:
+            yield (
+                f"{component.counted.spec.name}: the GPU waited for the host at least {', '.join(found)}:"
+                " these are times of launching kernels as much as of their work"
+            )
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:

@@ -29,6 +29,8 @@ QUANTILE_COLUMNS: Final = (
     *(f"p{100 * quantile:.0f}_ms" for quantile in QUANTILES),
 )
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
+FirstBackwards = Mapping[tuple[str, int, int], float]
+"""Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,22 @@ def read_header(times: Path) -> Header | None:
     )
 
 
+def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
+    """Return the first backward pass of every layer of a model folder; nothing where quantiles were not written.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    path = folder / "quantiles" / f"{device}.csv"
+    rows = read_rows(path, QUANTILE_COLUMNS) if path_kind(path) == "file" else ()
+    return {
+        (row.text("component"), row.integer("index"), row.integer("batch_size")): row.number("p50_ms")
+        * MILLISECOND
+        for row in rows
+        if row.text("quantity") == "backward_first"
+    }
+
+
 def _read_update(table: Table) -> Update:
     return Update(
         table.text("component"),
@@ -168,6 +186,10 @@ def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
         found["backward_ms"] = _ms(batch.whole["backward_later"])
         found["backward_sum_over_whole"] = round(batch.sum_over_whole("backward_later"), 4)
         found["backward_first_ms"] = _ms(sum(batch.median("backward_first")))
+    for name, quantity in (("forward", "forward"), ("backward", "backward_later")):
+        share = batch.waiting(quantity)
+        if share is not None:
+            found[f"{name}_waiting_for_host"] = round(share, 4)
     return found
 
 
