@@ -188,6 +188,23 @@ def test_cards_that_all_hang_under_one_switch_cross_none():
     assert any("no single message crossed switches" in note for note in found.notes)
 
 
+def test_boxes_of_pcie_cards_keep_what_the_network_reaches_apart():
+    """Over 2 nodes the nodes' factor alone slows the network: the efficiencies of cards say nothing of it."""
+    flat = tuple((operation, ((2.0, 0.9), (8.0, 0.8))) for operation in OPERATIONS)
+    boxes = replace(
+        BOX,
+        max_nodes=2,
+        inter_node=Link("nic", 5e9, 15e-6, 25e-6),
+        collectives=Collectives(30e-6, flat, ((1.0, 1.0), (2.0, 0.7))),
+    )
+    inside = with_pairs(boxes)
+    between = [sample for sample in measured(boxes, nodes=(1, 2)).samples if sample.group.num_nodes > 1]
+    measurement = replace(inside, num_nodes=2, samples=(*inside.samples, *between))
+    found = fit_links(measurement, "boxes", DEVICE, Wiring("pcie", 2))
+    assert dict(found.cluster.collectives.nodes)[2.0] == pytest.approx(0.7, rel=1e-3)
+    assert max(abs(error) for _, error in found.errors) < 1e-2
+
+
 def test_noise_and_outliers_hardly_matter():
     found = fit_links(measured(noise=0.02, outliers=0.08), "noisy", DEVICE)
     assert_like(found.cluster, KNOWN, 0.05)
