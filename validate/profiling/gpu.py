@@ -1,8 +1,9 @@
 """What one GPU can show of the cost model, in one command that goes on where it was interrupted.
 
 1. Every layer of five models is timed (``profile``).
-2. The device's rates are fitted to every other layer and judged on the rest, then to all (``calibrate``).
-3. Training iterations at batch sizes that were not timed, and sampling steps, are predicted and then measured.
+2. The device's rates are fitted to all layers, and judged by fits without some of them (``calibrate``).
+3. Training iterations and sampling steps are predicted and then measured; those of sizes at which layers were timed are
+   summed up apart.
 
 ``--rehearse`` does the same with tiny models on the CPU.
 """
@@ -131,23 +132,17 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     """
     clock = clock_of(programme.device, programme.clock)
     name = name or device_name(clock.device)
-    header = {**environment(clock.device), "dtype": programme.dtype, "clock": programme.clock}
-    times = {model: folder / model / "times" / f"{name}.csv" for model, _ in programme.profiles}
-    for path in (folder / f"steps-{name}.csv", *times.values()):
-        check_same(path.with_suffix(".toml"), header)
-    read_steps(
-        folder / f"steps-{name}.csv"
-    )  # a file that cannot be read is refused before minutes of measuring
+    steps, header = folder / f"steps-{name}.csv", _header(clock, programme)
+    _check_earlier([steps, *(_times(folder, model, name) for model, _ in programme.profiles)], header)
+    read_steps(steps)  # what cannot be read is refused before minutes of measuring
     for model, batch_sizes in programme.profiles:
-        if path_kind(times[model]) == "nothing":
-            settings = programme.settings(*batch_sizes)
-            report_profile(
-                profile(model, programme.device, settings, name=name, output=folder / model), folder / model
-            )
+        if path_kind(_times(folder, model, name)) == "nothing":
+            settings, target = programme.settings(*batch_sizes), folder / model
+            report_profile(profile(model, programme.device, settings, name=name, output=target), target)
     models = {model: read_model(folder / model) for model, _ in programme.profiles}
     device = _calibrate(folder, name, list(models.values()))
     seat = Seat(device, models, {model: read_first_backwards(folder / model, name) for model in models})
-    rows = _measure_steps(folder / f"steps-{name}.csv", programme, clock, seat, header)
+    rows = _measure_steps(steps, programme, clock, seat, header)
     Console(width=150).print(steps_table(name, rows))
     for line in steps_summary(rows):
         print(line)
@@ -171,8 +166,24 @@ class Seat:
         return measured, step.predict_s(by_rates(model), self.device, dtype)
 
 
+def _times(folder: Path, model: str, name: str) -> Path:
+    return folder / model / "times" / f"{name}.csv"
+
+
+def _header(clock: Clock, programme: Programme) -> dict[str, Value]:
+    """Return what steps are measured with."""
+    kind = programme.clock if clock.device.type == "cpu" else "events"
+    return {**environment(clock.device), "dtype": programme.dtype, "clock": kind}
+
+
+def _check_earlier(paths: Sequence[Path], header: Mapping[str, Value]) -> None:
+    """Refuse to go on from files that were measured with something else."""
+    for path in paths:
+        check_same(path.with_suffix(".toml"), header)
+
+
 def _calibrate(folder: Path, name: str, models: Sequence[Model]) -> Device:
-    paths = [folder / model.name / "times" / f"{name}.csv" for model in models]
+    paths = [_times(folder, model.name, name) for model in models]
     found = calibrate(name, models, paths)
     console = Console(width=130)
     console.print(class_table(found))
