@@ -10,14 +10,17 @@ from profiles.costs import BACKWARD_WORK, ComponentCosts
 from profiles.devices import Device, Rates, read_device
 from profiles.errors import InputError
 from profiles.models import load_model
-from profiles.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
 from validate.profiling.calibration import calibrate
-from validate.profiling.calibration_report import calibrated_device, device_text, rates_of
-from validate.profiling.gpu import ONE_GPU, REHEARSAL, Programme, report_gpu
-from validate.profiling.optimizers import MasterAdamW
-from validate.profiling.steps import SamplingStep, TrainingStep, alone, by_rates
+from validate.profiling.calibration_report import (
+    calibrated_device,
+    device_text,
+    left_out_lines,
+    rates_of,
+)
+from validate.profiling.left_out import Errors, twins
+from validate.profiling.steps import TrainingStep, by_rates
 
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 HEADER = 'source = "a test"\nmodel = "{0}"\nheight = {1}\nwidth = {1}\ndtype = "{2}"\nmemory_GiB = 80\n'
@@ -83,6 +86,78 @@ def test_a_layer_that_was_left_out_is_judged_by_the_others(tmp_path):
     assert slower.worst == pytest.approx(0.5, abs=1e-3)
 
 
+def test_layers_of_one_shape_are_left_out_together(tmp_path):
+    """U-ViT's blocks of one shape made twice as slow: half of them foretell the rest, the other shapes do not."""
+    model = load_model("uvit-h")
+    (backbone,) = model.components
+    shapes = [(x.matmul_flop, x.attention_flop, x.moved_bytes, x.kernels) for x in backbone.layers]
+    common = max(shapes, key=shapes.count)
+    lines = lines_of(model)
+    for number, line in enumerate(lines[1:], start=1):
+        cells = line.split(",")
+        if shapes[int(cells[1])] == common:
+            lines[number] = ",".join([*cells[:3], *(f"{2 * float(cell):.9f}" for cell in cells[3:])])
+    found = calibrate("made", [model], [write(tmp_path, "times", lines)])
+    assert len(found.shapes) == len(set(shapes)) == 4
+    for fold in found.shapes:
+        left_out = {sample.shape for sample in fold.left_out}
+        assert len(left_out) == 1  # and no other sample is of it
+        assert sum(sample.shape in left_out for sample in found.samples) == len(fold.left_out)
+    (slow,) = [f for f in found.shapes if f.left_out[0].layer == shapes.index(common)]
+    assert Errors.of(slow).together == pytest.approx(-0.5, abs=1e-3)
+    assert max(abs(errors.together) for errors in found.left_out()) < 0.05
+    assert twins(found.halves) == pytest.approx(
+        27 / 29
+    )  # the first layer and the last are the only ones of theirs
+    said = list(left_out_lines(found))
+    assert [line.split(":")[0] for line in said] == [
+        "left out, each of 4 shapes of layers",
+        "left out, half 1",
+        "left out, half 2",
+    ]
+    assert said[2].endswith("(93% of these layers have a twin of identical work in the other half)")
+
+
+def test_a_model_that_was_left_out_is_judged_by_the_others(tmp_path):
+    """One model twice as fast: fitted without it all its times are foretold too long, and the other's too short."""
+    slow, fast = (load_model(name) for name in ("sd21", "pixart"))
+    rates = replace(
+        MADE.rates,
+        conv_flop_per_s=180e12,
+        matmul_flop_per_s=300e12,
+        attention_flop_per_s=240e12,
+        memory_bytes_per_s=2.4e12,
+        kernel_s=2.5e-6,
+    )
+    paths = [
+        write(tmp_path, "slow", lines_of(slow), HEADER.format("sd21", 512, "float16")),
+        write(
+            tmp_path,
+            "fast",
+            lines_of(fast, replace(MADE, rates=rates)),
+            HEADER.format("pixart", 1024, "float16"),
+        ),
+    ]
+    found = calibrate("made", [slow, fast], paths)
+    assert Errors.of(found.models["pixart"]).together == pytest.approx(1, abs=1e-3)
+    assert Errors.of(found.models["sd21"]).together == pytest.approx(-0.5, abs=1e-3)
+    assert {sample.model for sample in found.models["pixart"].left_out} == {"pixart"}
+    said = list(left_out_lines(found))
+    assert [line.split(":")[0] for line in said[:2]] == [
+        "left out, all layers of sd21",
+        "left out, all layers of pixart",
+    ]
+
+
+def test_work_that_only_one_shape_does_gets_the_stand_in_of_a_device_file(tmp_path):
+    """Of PixArt's backbone one layer alone, the patches, convolves: without it convolutions run as products do."""
+    model = load_model("pixart")
+    backbone = replace(model, components=(model.components[2],))
+    found = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
+    (fold,) = [f for f in found.shapes if f.left_out[0].shape[0] > 0]
+    assert fold.rates.rates["conv_TFLOP_per_s"] == fold.rates.rates["matmul_TFLOP_per_s"] > 0
+
+
 def test_noise_of_single_layers_does_not_move_the_sum(tmp_path):
     """Weighted by one over the measured time or its square, the sum comes out 8 % or more too low."""
     generator = np.random.default_rng(5)
@@ -136,7 +211,8 @@ def test_an_update_of_the_weights_sets_the_memory_rate_where_layers_do_not(tmp_p
     found = calibrate("made", [model], [path])
     assert rates_of(found)["memory_GB_per_s"] == pytest.approx(1500, rel=1e-5)
     assert [sample.seconds for sample in found.samples if sample.quantity == "optimizer"] == [0.02]
-    assert {sample.quantity for _, half in found.halves for sample in half} == {"forward", "backward"}
+    judged = {sample.quantity for half in found.halves for sample in half.left_out}
+    assert judged == {"forward", "backward"}
     header = path.with_suffix(".toml")
     header.write_text(header.read_text(encoding="utf-8").replace("mixed", "gold"), encoding="utf-8")
     with pytest.raises(InputError, match=r"optimizer\[0\].recipe is 'gold', must be one of mixed"):
@@ -157,7 +233,7 @@ def test_the_device_file_is_read_back_and_says_what_was_not_measured(tmp_path):
     assert device.memory_bytes is None
     assert device.rates.conv_flop_per_s == pytest.approx(device.rates.matmul_flop_per_s)
     assert 'conv_TFLOP_per_s = "estimate: as matmul' in path.read_text(encoding="utf-8")
-    assert "fitted to every other layer, on the others: " in device.source
+    assert "left out, each of 3 shapes of layers: " in device.source
 
 
 def test_the_command_writes_the_device_file(tmp_path, capsys):
@@ -234,76 +310,3 @@ def test_a_few_layers_are_too_few(tmp_path):
     path = write(tmp_path, "times", lines_of(one, batches=(1,)))
     with pytest.raises(InputError, match="2 layers with 4 times are too few: each half must have 5"):
         calibrate("made", [one], [path])
-
-
-# Steps
-
-
-def test_a_predicted_training_step_is_the_sum_of_its_parts():
-    model = by_rates(load_model("sd21")).for_task("train")
-    costs = [ComponentCosts(component, MADE) for component in model.components]
-    frozen = sum(cost.forward_s(12).sum() for cost in costs if not cost.component.trainable)
-    (unet,) = [cost for cost in costs if cost.component.trainable]
-    optimizer = unet.component.parameters * RECIPES["mixed"].step_bytes / 1.2e12
-    expected = frozen + 3 * (unet.forward_s(4).sum() + unet.backward_s(4).sum()) + optimizer
-    assert TrainingStep("sd21", 12, 3).predict_s(model, MADE, "bfloat16") == pytest.approx(expected)
-
-
-def test_a_predicted_sampling_step_runs_both_predictions_in_one_batch():
-    model = by_rates(load_model("pixart"))
-    costs = ComponentCosts(model.components[2], MADE)
-    predicted = SamplingStep("pixart", 1024, 1024).predict_s(model, MADE)
-    assert predicted == pytest.approx(costs.forward_s(2).sum())
-    assert SamplingStep("pixart", 2048, 2048).predict_s(model, MADE) > 4 * predicted
-    assert alone(MADE).max_devices == 1
-
-
-def test_a_batch_that_does_not_divide_is_one_line():
-    with pytest.raises(InputError, match="batch 8 does not divide into 3 micro-batches"):
-        TrainingStep("sd21", 8, 3)
-
-
-def test_masters_take_steps_that_half_precision_would_lose():
-    weight = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
-    optimizer = MasterAdamW([weight])
-    for _ in range(8):
-        weight.grad = torch.ones_like(weight)
-        optimizer.step()  # of 0.001, less than half of what bfloat16 can tell from one
-    assert weight.detach().float() == pytest.approx(1 - 8 * 0.001, abs=2**-8)
-    assert (weight != 1).all()
-
-
-@pytest.mark.parametrize("programme", [ONE_GPU, REHEARSAL], ids=["gpu", "rehearsal"])
-def test_no_step_is_of_a_size_that_the_rates_were_fitted_to(programme):
-    timed = dict(programme.profiles)
-    training = [step for step in programme.steps if isinstance(step, TrainingStep)]
-    assert all(step.batch // step.micro_batches not in timed[step.model] for step in training)
-    if programme is ONE_GPU:
-        assert len(training) >= 6
-        assert {step.model for step in training} == set(timed)
-
-
-def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
-    steps = (TrainingStep("tiny-uvit", 4, 2), SamplingStep("tiny-uvit", 256, 256))
-    first = Programme("cpu", "float32", (("tiny-uvit", (1,)),), steps[:1], warmup=1, rounds=2)
-    (row,) = report_gpu(tmp_path, first, "box")
-    assert row.measured is not None
-    assert row.measured.step_s > 0
-    assert row.measured.optimizer_s > 0
-    assert row.from_layers_s > 0  # it runs; how well, no test may say
-    assert "from measured layers: mean error" in capsys.readouterr().out
-    again = report_gpu(tmp_path, replace(first, steps=steps), "box")
-    assert again[0].measured.step_s == pytest.approx(row.measured.step_s, abs=1e-7)
-    assert again[1].measured.optimizer_s == 0
-    assert [line for line in capsys.readouterr().err.splitlines() if "measuring" in line] == [
-        "validate: measuring tiny-uvit sampling, 256x256"
-    ]
-    assert read_device(tmp_path / "box.toml").name == "box"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["box.toml", "steps-box.csv", "tiny-uvit"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_the_programme_of_a_gpu_needs_one(tmp_path, capsys):
-    assert main(["gpu", "--output", str(tmp_path / "made")]) == 2
-    assert "validate: error: --device cuda: torch" in capsys.readouterr().err
-    assert not (tmp_path / "made").exists()

@@ -1,31 +1,26 @@
 """Links are measured between real processes, or read from logs, and come out as the cluster they were made of."""
 
-import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.distributed import TCPStore
 
 from profiles.clusters import Collectives, Link, load_cluster, read_cluster
 from profiles.collectives import Group, bus_volume
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from sim.cli import main as sim
 from validate.__main__ import main
-from validate.linking.cluster_file import cluster_text, whole_file, write_cluster
+from validate.linking.cluster_file import cluster_text, write_cluster
 from validate.linking.fitting import fit_links, predict
 from validate.linking.laws import fit_law
-from validate.linking.measuring import choose_backend, doublings, sample_of, sizes_up_to
+from validate.linking.measuring import doublings, sample_of, sizes_up_to
 from validate.linking.nccl_tests import read_log, read_logs
 from validate.linking.operations import Members, elements_of
-from validate.linking.ranks import CHECKOUT, Place, spawn
-from validate.linking.samples import PING_PONG, Measurement, Sample
-from validate.linking.watch import LOST_S
+from validate.linking.pairs import Wiring
+from validate.linking.report import judged_line, pair_table
+from validate.linking.samples import PING_PONG, Measurement, Sample, sample_text
+from validate.writing import whole_file
 
 DEVICE = "a100-80gb-sxm"
 SIZES = sizes_up_to(2**26)
@@ -71,7 +66,7 @@ def measured(cluster=KNOWN, operations=(PING_PONG, *OPERATIONS), nodes=(1, 2, 4)
                 seconds *= 5 if random.random() < outliers else 1
                 samples.append(Sample(operation, group, size, seconds))
     slowdowns = (("all_reduce", 1.3), ("all_gather", 1.4), ("all_to_all", 1.9))
-    return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns)
+    return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns, other_cores=0.0)
 
 
 def assert_like(found, known, tolerance):
@@ -99,6 +94,115 @@ def test_times_made_of_known_links_give_them_back():
     assert found.cluster.overlap_slowdown == 1.4
     assert max(abs(error) for _, error in found.errors) < 1e-3
     assert not found.notes
+
+
+@pytest.mark.parametrize(("cores", "note"), [(float("nan"), "is not known"), (0.3, "kept 0.30 cores busy")])
+def test_a_machine_that_was_not_seen_to_be_quiet_is_said(cores, note, tmp_path):
+    found = fit_links(replace(measured(), other_cores=cores), "busy", DEVICE)
+    assert len(found.notes) == 1 and note in found.notes[0]
+    assert note in cluster_text(found, slowdown_measured=True)
+    assert not fit_links(replace(measured(), other_cores=0.05), "quiet", DEVICE).notes
+
+
+def test_rounds_that_were_held_back_judge_the_fit_and_do_not_enter_it(capsys):
+    slower = tuple(replace(sample, seconds=2 * sample.seconds) for sample in measured().samples)
+    measurement = replace(measured(), held_back=slower)
+    found = fit_links(measurement, "known", DEVICE)
+    assert_like(found.cluster, KNOWN, 1e-3)
+    assert [error for _, error in found.errors] == pytest.approx([-0.5] * len(slower), abs=1e-3)
+    said = judged_line(measurement, found.cluster)
+    assert said.startswith("held back") and "median error 50.0 %, worst 50 %" in said
+    said = judged_line(measured(), found.cluster)
+    assert said.startswith("nothing was held back: median error 0.0 %")
+    assert sample_text(measurement).count(",yes,") == len(slower)
+
+
+# Pairs
+
+BOX = replace(
+    KNOWN,
+    max_nodes=1,
+    inter_node=None,
+    intra_node=Link("pcie", 24e9, 3e-6, 12e-6, 2, 16e9, 19.2e9),
+    collectives=Collectives(
+        30e-6,
+        tuple(
+            (operation, ((2.0, 0.9), (4.0, 0.4), (8.0, 0.2)))
+            for operation in dict(KNOWN.collectives.efficiency)
+        ),
+        ((1.0, 1.0),),
+    ),
+)
+"""Two cards under each of four switches: what a ring sends across them at once, 19.2 GB/s, is all the host carries."""
+
+
+def with_pairs(cluster, slow=(), factor=1.0):
+    """What a node with these links shows, every pair of neighbours apart; some pairs slower."""
+    rest = [s for s in measured(cluster, nodes=(1,)).samples if s.operation != PING_PONG]
+    pairs = []
+    for first in range(7):
+        for size in SIZES:
+            sample = Sample(PING_PONG, Group(2, 1), size, 1.0, pair=(first, first + 1))
+            stretch = factor if (first, first + 1) in slow else 1.0
+            pairs.append(replace(sample, seconds=stretch * predict(cluster, sample)))
+    return Measurement(8, 1, "made by a test", tuple(pairs + rest), other_cores=0.0)
+
+
+def test_pairs_that_differ_are_said_and_each_has_a_row():
+    known = replace(KNOWN, max_nodes=1, inter_node=None)
+    known = replace(known, collectives=replace(KNOWN.collectives, nodes=((1.0, 1.0),)))
+    alike = fit_links(with_pairs(known, slow=[(3, 4)], factor=1.15), "alike", DEVICE)
+    assert not [note for note in alike.notes if "differ" in note]
+    measurement = with_pairs(known, slow=[(3, 4)], factor=1.5)
+    found = fit_links(measurement, "apart", DEVICE)
+    (note,) = [note for note in found.notes if "differ" in note]
+    assert note.startswith("pairs inside a node differ: 167 GB/s (3-4) to 250 GB/s (0-1), 15 us (")
+    assert "to 22.5 us (3-4); one link stands for all; if some cross switches" in note
+    table = pair_table(measurement, found.cluster)
+    columns = [list(column.cells) for column in table.columns]
+    assert columns[0] == [f"{first}-{first + 1}" for first in range(7)]
+    assert columns[3] == ["250"] * 3 + ["166.7"] + ["250"] * 3
+
+
+def test_a_box_of_pcie_cards_gives_back_its_switches_and_its_host(tmp_path):
+    found = fit_links(with_pairs(BOX), "box", DEVICE, Wiring("pcie", 2))
+    assert_like(found.cluster, BOX, 1e-3)
+    link = write_cluster(tmp_path / "box.toml", cluster_text(found, slowdown_measured=False)).intra_node
+    assert (link.kind, link.switch_size) == ("pcie", 2)
+    assert link.switch_bandwidth_bytes_per_s == pytest.approx(16e9, rel=1e-3)
+    assert link.host_bandwidth_bytes_per_s == pytest.approx(
+        19.2e9, rel=5e-3
+    )  # a ring has its fixed time, too
+    assert max(abs(error) for _, error in found.errors) < 1e-3
+    assert not [note for note in found.notes if "differ" in note]
+    as_switch = fit_links(with_pairs(BOX), "box", DEVICE)
+    assert any("if some cross switches" in note for note in as_switch.notes)
+    with pytest.raises(InputError, match="--switch-size is 3, must divide the 8 devices of a node"):
+        fit_links(with_pairs(BOX), "box", DEVICE, Wiring("pcie", 3))
+
+
+def test_cards_that_all_hang_under_one_switch_cross_none():
+    box = replace(BOX, intra_node=Link("pcie", 24e9, 3e-6, 12e-6, 8, 24e9, 24e9))
+    found = fit_links(with_pairs(box), "box", DEVICE, Wiring("pcie", 8))
+    assert found.cluster.intra_node.host_bandwidth_bytes_per_s == pytest.approx(24e9, rel=1e-3)
+    assert any("no single message crossed switches" in note for note in found.notes)
+
+
+def test_boxes_of_pcie_cards_keep_what_the_network_reaches_apart():
+    """Over 2 nodes the nodes' factor alone slows the network: the efficiencies of cards say nothing of it."""
+    flat = tuple((operation, ((2.0, 0.9), (8.0, 0.8))) for operation in OPERATIONS)
+    boxes = replace(
+        BOX,
+        max_nodes=2,
+        inter_node=Link("nic", 5e9, 15e-6, 25e-6),
+        collectives=Collectives(30e-6, flat, ((1.0, 1.0), (2.0, 0.7))),
+    )
+    inside = with_pairs(boxes)
+    between = [sample for sample in measured(boxes, nodes=(1, 2)).samples if sample.group.num_nodes > 1]
+    measurement = replace(inside, num_nodes=2, samples=(*inside.samples, *between))
+    found = fit_links(measurement, "boxes", DEVICE, Wiring("pcie", 2))
+    assert dict(found.cluster.collectives.nodes)[2.0] == pytest.approx(0.7, rel=1e-3)
+    assert max(abs(error) for _, error in found.errors) < 1e-2
 
 
 def test_noise_and_outliers_hardly_matter():
@@ -189,7 +293,7 @@ def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     path.write_text("old", encoding="utf-8")
     with pytest.raises(InputError, match="is not valid TOML"):
         write_cluster(path, "name = ")
-    with pytest.raises(RuntimeError), whole_file("--samples", path) as partial:
+    with pytest.raises(RuntimeError), whole_file(path, "--samples") as partial:
         partial.write_text("half", encoding="utf-8")
         raise RuntimeError
     assert [entry.name for entry in tmp_path.iterdir()] == ["old.toml"]
@@ -205,7 +309,9 @@ def test_sizes_are_of_whole_elements_that_the_members_share_and_half_a_round_tri
     three = Members((0, 1, 2), 1)
     assert elements_of(1024, three) == 255 and elements_of(1, three) == 3
     assert sample_of("all_reduce", three, 255, 2.0) == Sample("all_reduce", Group(3, 1), 1020, 2.0)
-    assert sample_of(PING_PONG, Members((4, 5), 1), 256, 2.0) == Sample(PING_PONG, Group(2, 1), 1024, 1.0)
+    assert sample_of(PING_PONG, Members((4, 5), 1), 256, 2.0) == Sample(
+        PING_PONG, Group(2, 1), 1024, 1.0, pair=(4, 5)
+    )
 
 
 HEADER = """\
@@ -312,6 +418,9 @@ def test_a_broken_log_is_refused_in_one_line_that_names_file_and_line(fault, tmp
         (["--device", "b200"], "unknown device 'b200'"),
         (["--output", "/nowhere/x.toml"], "there is no folder /nowhere"),
         (["--max-mib", "0"], "--max-mib is 0, must be at least 1"),
+        (["--kind", "pcie"], "--kind pcie needs --switch-size"),
+        (["--switch-size", "2"], "--switch-size is of --kind pcie, not of nvswitch"),
+        (["--kind", "pcie", "--switch-size", "2", "--ranks", "3"], "--switch-size is 2, must divide the 3"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_measured(
@@ -323,86 +432,13 @@ def test_bad_input_is_one_line_before_anything_is_measured(
     assert complaint in error and error.count("\n") == 1
 
 
-def test_nccl_needs_a_gpu_for_every_rank():
-    with pytest.raises(InputError, match=r"--backend nccl: 99 ranks per node need as many GPUs, found \d"):
-        choose_backend(Place(0, 99, 0, 99), "nccl")
-
-
-def test_a_killed_rank_is_named_and_the_others_are_stopped():
-    begin = time.monotonic()
-    program = "import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(60)"
-    with pytest.raises(DiffusimError, match="rank 1 was killed by SIGKILL; the other ranks were stopped"):
-        spawn(3, [sys.executable, "-c", program])
-    assert time.monotonic() - begin < 20
-
-
-def test_a_rank_that_complains_is_quoted():
-    program = (
-        "import sys; print('noise', file=sys.stderr); sys.exit('validate: error: rank 0: no such thing')"
-    )
-    with pytest.raises(DiffusimError, match=r"^rank 0: no such thing$"):
-        spawn(2, [sys.executable, "-c", program])
-
-
-@pytest.mark.timed
-def test_two_processes_over_gloo_give_a_cluster_that_simulates(tmp_path, capfd, monkeypatch):
+@pytest.mark.parametrize("flag", ["--samples", "--nccl-tests"])
+def test_one_file_is_not_written_over_another(flag, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    output, table = tmp_path / "gloo.toml", tmp_path / "gloo.csv"
-    arguments = [
-        "links",
-        "--device",
-        DEVICE,
-        "--output",
-        str(output),
-        "--samples",
-        str(table),
-        "--max-mib",
-        "4",
-    ]
-    assert main(arguments) == 0, capfd.readouterr().err
-    cluster = read_cluster(output)
-    link = cluster.intra_node
-    assert (cluster.name, cluster.devices_per_node, cluster.max_nodes) == ("gloo", 2, 1)
-    assert 1e-5 < link.latency_s + link.call_s < 0.02
-    assert 1e8 < link.bandwidth_bytes_per_s < 1e11
-    assert 1.0 <= cluster.overlap_slowdown < 50
-    assert "gloo" in cluster.source and "torch" in cluster.source
-    rows = table.read_text(encoding="utf-8").splitlines()
-    assert {row.split(",")[3] for row in rows[1:]} == {"yes", "no"}
-    assert (
-        sim(["run", "--model", "sd21", "--cluster", str(output), "--strategy", "ddp", "--batch-size", "8"])
-        == 0
-    )
-
-
-def test_a_rank_lost_without_a_launcher_is_named_by_the_others(tmp_path):
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
-    given |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-    output = tmp_path / "never.toml"
-    command = [sys.executable, "-m", "validate", "links", "--device", DEVICE, "--output", str(output)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **given, "RANK": f"{rank}"},
-            cwd=CHECKOUT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        store.wait(["beat/0", "beat/1"])
-        while int(store.get("beat/1")) < 2:
-            time.sleep(0.1)
-        ranks[1].kill()
-        begin = time.monotonic()
-        _, said = ranks[0].communicate(timeout=60)
-        assert time.monotonic() - begin < 30
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    assert ranks[0].returncode == 2
-    assert f"rank 1 has been silent for {LOST_S:g} s" in said
-    assert not list(tmp_path.iterdir())
+    path = tmp_path / "x_all_reduce_perf.toml"
+    path.write_text(LOG, encoding="utf-8")
+    same = tmp_path / ".." / tmp_path.name / path.name
+    assert main(["links", "--device", DEVICE, "--output", str(path), flag, str(same)]) == 2
+    error = capsys.readouterr().err
+    assert f"{flag} {same}: is the file of --output too" in error and error.count("\n") == 1
+    assert path.read_text(encoding="utf-8") == LOG

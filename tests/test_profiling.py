@@ -18,10 +18,11 @@ from validate.__main__ import main
 from validate.count import count_component
 from validate.layering import LayerSpec, bert_layers
 from validate.profiling.building import build, inputs, largest_integer
-from validate.profiling.clocks import ThreadClock, clock_of
+from validate.profiling.clocks import ThreadClock, WallClock, clock_of
+from validate.profiling.environment import nvidia_smi
 from validate.profiling.measuring import Settings, Subject, measure
-from validate.profiling.profiler import counted_for
-from validate.profiling.time_files import write_files
+from validate.profiling.profiler import counted_for, waiting_lines
+from validate.profiling.time_files import time_texts
 from validate.profiling.tiny import TINY
 from validate.specs import ComponentSpec, tensor
 
@@ -151,6 +152,111 @@ def test_layers_of_a_real_network_add_up_to_the_whole():
         if worst[-1] < 0.05:
             return
     pytest.fail(f"the sums are off by {worst}")
+
+
+# A device that works behind its host
+
+
+class QueueClock(WallClock):
+    """A device that works through a queue, in made-up time: each launch takes the host and the device so long."""
+
+    def __init__(self):
+        super().__init__()
+        self.host_s = self.device_s = 0.0
+
+    def launch(self, host_s, device_s):
+        self.host_s += host_s
+        self.device_s = max(self.device_s, self.host_s) + device_s
+
+    def mark(self):
+        return max(self.device_s, self.host_s)
+
+    def settle(self):
+        self.host_s = self.device_s = self.mark()
+
+    def hold(self, seconds):
+        self.device_s = self.mark() + seconds
+        return True
+
+
+class Launch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, clock, launch):
+        ctx.clock, ctx.launch = clock, launch
+        clock.launch(*launch)
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.clock.launch(*ctx.launch)
+        return gradient, None, None
+
+
+class Launching(nn.Module):
+    def __init__(self, clock, launch):
+        super().__init__()
+        self.weight, self.clock, self.launch = nn.Parameter(torch.ones(4)), clock, launch
+
+    def forward(self, sample):
+        return Launch.apply(sample * self.weight, self.clock, self.launch)
+
+
+def launched(host_s, device_s, layers=20):
+    """What is measured of a network of so many launches."""
+    clock = QueueClock()
+    spec = ComponentSpec(
+        "net",
+        lambda: nn.Sequential(*(Launching(clock, (host_s, device_s)) for _ in range(layers))),
+        lambda height, width: {"input": tensor(1, 4)},
+        lambda net: [LayerSpec(f"layer{i}", i, layer) for i, layer in enumerate(net)],
+        trainable=True,
+    )
+    counted = count_component(spec, 8, 8, "float32")
+    return measure(counted, 8, 8, Settings((1, 2), warmup=1, rounds=2), clock)
+
+
+def test_a_gpu_that_waits_for_its_host_is_told_from_one_that_does_not():
+    """Each of 20 launches takes the host 10 and the GPU 2 us, or the other way round."""
+    waits = launched(10e-6, 2e-6)
+    works = launched(1e-6, 10e-6)
+    for times, whole, shares in ((waits, 202e-6, (162 / 202, 0.8)), (works, 201e-6, (1 / 201, 0))):
+        for batch in times.batches:
+            assert batch.whole["forward"] == pytest.approx(whole)
+            assert batch.sum_over_whole("forward") == pytest.approx(1)  # which does not tell
+            assert [batch.waiting(name) for name in ("forward", "backward_later")] == pytest.approx(shares)
+    (line,) = waiting_lines([works, waits])
+    assert line.startswith(
+        "net: the GPU waited for the host at least 80 % of forward at batch 1, 80 % of forward"
+    )
+    header = time_texts("box", [waits], {"dtype": "float32"})[Path("times") / "box.toml"]
+    assert tomllib.loads(header)["whole"][0]["backward_waiting_for_host"] == 0.8
+
+
+def test_a_cpu_waits_for_no_host():
+    (batch,) = measure(count_component(BERT, 8, 8, "float32"), 8, 8, Settings((1,)), WallClock()).batches
+    assert batch.waiting("forward") is None
+    assert not list(waiting_lines([]))
+
+
+# The environment
+
+TOOL = """#!/bin/sh
+for word in "$@"; do case "$word" in
+    --id=GPU-second) echo "550.1, 1500 MHz, 2600 MHz, 1980 MHz, 300.00 W, 50"; exit 0;;
+esac; done
+exit 6
+"""
+
+
+def test_the_driver_is_asked_by_the_uuid_of_the_gpu_that_torch_sees(tmp_path, monkeypatch):
+    """The tool of a machine that knows one GPU by its UUID alone; by an index it would answer for another."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(TOOL, encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert nvidia_smi("second")["driver_version"] == nvidia_smi("GPU-second")["driver_version"] == "550.1"
+    assert nvidia_smi("second")["temperature.gpu"] == "50"
+    assert nvidia_smi("0") == {}
 
 
 # Weights and inputs
@@ -302,14 +408,6 @@ def test_what_cannot_be_measured_is_one_line_and_leaves_nothing(tmp_path, capsys
 def test_without_a_gpu_there_is_one_line():
     with pytest.raises(InputError, match=r"--device cuda: torch .* finds no CUDA GPU here"):
         clock_of("cuda")
-
-
-def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):
-    (tmp_path / "times").write_text("not a folder", encoding="utf-8")
-    texts = {Path("quantiles") / "a.csv": "whole", Path("times") / "a.csv": "never"}
-    with pytest.raises(InputError, match=r"--output .*: "):
-        write_files(tmp_path, texts)
-    assert [path.name for path in tmp_path.rglob("*")] == ["times"]
 
 
 def test_the_tiny_models_are_small():

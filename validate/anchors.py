@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from profiles.anchors import ANCHOR_COLUMNS, Anchor
-from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.models import model_names
+from validate.writing import write_file
 
 INFERENCE: Final = Path(__file__).parent / "published" / "inference.csv"
 MODELS: Final = {
@@ -99,11 +99,8 @@ def write_anchors(anchors: Sequence[Found], folder: Path) -> None:
         InputError: a file cannot be written.
     """
     for name in sorted({model for model, _ in anchors}):
-        path = folder / name / "anchors.csv"
-        try:
-            path.write_text(anchor_text(a for model, a in anchors if model == name), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"--output {path}: {error.strerror}") from error
+        text = anchor_text(anchor for model, anchor in anchors if model == name)
+        write_file(folder / name / "anchors.csv", text)
 
 
 def _anchor(row: Cells) -> Found:

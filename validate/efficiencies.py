@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.clusters import OPERATIONS, Cluster, Collectives, load_cluster
-from profiles.errors import InputError
 from profiles.units import MICROSECOND
 from strategies.distrifusion import DistriFusion
 from strategies.pipefusion import PipeFusion
@@ -33,6 +32,7 @@ from strategies.tensor import TensorParallel
 from strategies.ulysses import Ulysses
 from validate.published.sampling_rows import SamplingRow, sampling_rows
 from validate.published.sampling_scenes import Place, outcome_of
+from validate.writing import write_file
 
 CLUSTER: Final = "l40-pcie-8"
 FIGURES: Final = ("Pixart-16L40", "hybrid-pixart-1k", "hybrid-pixart-2k", "hybrid-pixart-4k")
@@ -205,10 +205,7 @@ def report_efficiencies(output: Path | None) -> None:
     for line in summary(found):
         console.print(line, highlight=False)
     if output:
-        try:
-            output.write_text(link_text(found.links), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"--output {output}: {error.strerror}") from error
+        write_file(output, link_text(found.links))
 
 
 def residual_table(found: LinkFit) -> Table:

@@ -7,9 +7,9 @@ from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 
-from profiles.errors import InputError
 from profiles.models import EXCHANGE_COLUMNS, LAYER_COLUMNS, TASKS
 from validate.count import ComponentCount, ModelCount
+from validate.writing import write_files
 
 
 def write_folder(folder: Path, name: str, model: ModelCount) -> None:
@@ -18,14 +18,15 @@ def write_folder(folder: Path, name: str, model: ModelCount) -> None:
     Raises:
         InputError: the folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "model.toml").write_text(model_text(name, model), encoding="utf-8")
-        (folder / "layers.csv").write_text(layers_text(model), encoding="utf-8")
-        if any(component.exchanges for component in model.components):
-            (folder / "exchanges.csv").write_text(exchanges_text(model), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--output {folder}: {error.strerror}") from error
+    write_files(folder, folder_texts(name, model))
+
+
+def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
+    """Return the files of a model folder, by their name."""
+    texts = {Path("model.toml"): model_text(name, model), Path("layers.csv"): layers_text(model)}
+    if any(component.exchanges for component in model.components):
+        texts[Path("exchanges.csv")] = exchanges_text(model)
+    return texts
 
 
 def layers_text(model: ModelCount) -> str:

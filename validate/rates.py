@@ -26,6 +26,7 @@ from validate.fit import (
     read_work,
 )
 from validate.targets import ASSUMED, TOGETHER, Target, read_target
+from validate.writing import write_file
 
 DIGITS: Final = 5
 FREE: Final = 1e6
@@ -106,10 +107,7 @@ def report_fit(name: str, output: Path | None) -> None:
     for line in summary(report):
         console.print(line, highlight=False)
     if output:
-        try:
-            output.write_text(device_text(report), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"--output {output}: {error.strerror}") from error
+        write_file(output, device_text(report))
 
 
 def residual_table(report: Report) -> Table:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-from profiles.errors import InputError
 from validate.architectures import architecture
 from validate.count import ComponentCount, count_component
 from validate.fit import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
+from validate.writing import write_file
 
 
 def write_work(path: Path) -> None:
@@ -23,10 +23,7 @@ def write_work(path: Path) -> None:
     writer.writerow(WORK_COLUMNS)
     for (model, height, width), frozen in sorted(_wanted().items()):
         writer.writerows(work_rows(model, height, width, bool(frozen)))
-    try:
-        path.write_text(text.getvalue(), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--output {path}: {error.strerror}") from error
+    write_file(path, text.getvalue())
 
 
 def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from validate.green.predicting import Prediction
 from validate.profiling.environment import environment, toml_lines
-from validate.profiling.time_files import write_files
+from validate.writing import write_files
 
 BOUND, WORST_BOUND = 0.05, 0.10
 REHEARSAL: Final = "rehearsal, threads of one CPU: the times say nothing of a GPU"

@@ -1,16 +1,15 @@
 """The cluster file: its text, and writing it whole or not at all."""
 
 import json
-import os
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from profiles.clusters import OPERATIONS, Cluster, Curve, Link, read_cluster
 from profiles.errors import InputError
 from profiles.units import GB, MICROSECOND
 from validate.linking.fitting import LinkFit
+from validate.linking.pairs import PCIE
+from validate.writing import whole_file
 
 
 def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
@@ -42,12 +41,19 @@ def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
 def _link_lines(link: Link) -> list[str]:
     if link.kind == "ideal":
         return ['kind = "ideal"                  # one device per node: nothing runs inside it']
-    return [
+    lines = [
         f'kind = "{link.kind}"',
         f"bandwidth_GB_per_s = {link.bandwidth_bytes_per_s / GB:.4g}",
         f"latency_us = {link.latency_s / MICROSECOND:.4g}",
         f"call_us = {link.call_s / MICROSECOND:.4g}",
     ]
+    if link.kind == PCIE:
+        lines += [
+            f"switch_size = {link.switch_size}",
+            f"switch_bandwidth_GB_per_s = {link.switch_bandwidth_bytes_per_s / GB:.4g}",
+            f"host_bandwidth_GB_per_s = {link.host_bandwidth_bytes_per_s / GB:.4g}",
+        ]
+    return lines
 
 
 def _curve_text(curve: Curve) -> str:
@@ -60,22 +66,9 @@ def write_cluster(path: Path, text: str) -> Cluster:
     Raises:
         InputError: the file cannot be written; nothing is left behind.
     """
-    with whole_file("--output", path) as partial:
+    with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
         return read_cluster(partial)
-
-
-@contextmanager
-def whole_file(flag: str, path: Path) -> Iterator[Path]:
-    """Yield a file beside the one to write, which takes its place if all goes well: no reader meets half a file."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    except OSError as error:
-        raise InputError(f"{flag} {path}: {(error.strerror or str(error)).lower()}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def check_output(flag: str, path: Path) -> None:

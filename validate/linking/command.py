@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from profiles.devices import load_device
 from profiles.errors import InputError
 from validate.linking.ranks import check_count, launched_place, spawn
+from validate.writing import write_file
 
 if TYPE_CHECKING:
     from validate.linking.samples import Measurement
@@ -37,6 +38,12 @@ def add_links_parser(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         "--ranks", type=int, default=2, help="processes to start without torchrun (default: 2)"
     )
     links.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where each rank has a GPU")
+    links.add_argument(
+        "--kind", choices=("nvswitch", "pcie"), default="nvswitch", help="of the links inside a node"
+    )
+    links.add_argument(
+        "--switch-size", type=int, default=0, metavar="N", help="devices under one switch, of --kind pcie"
+    )
     links.add_argument(
         "--max-mib", type=int, default=MAX_MIB, metavar="MIB", help=f"largest size (default: {MAX_MIB})"
     )
@@ -76,6 +83,28 @@ def _check(options: argparse.Namespace) -> None:
     check_output("--output", options.output)
     if options.samples:
         check_output("--samples", options.samples)
+    _check_apart(options)
+    _check_switches(options)
+
+
+def _check_apart(options: argparse.Namespace) -> None:
+    """Refuse to write one file over another."""
+    files = [("--output", options.output), ("--samples", options.samples)]
+    files += [("--nccl-tests", log) for log in options.nccl_tests or ()]
+    taken: dict[Path, str] = {}
+    for flag, path in files:
+        other = taken.setdefault(path.resolve(), flag) if path else flag
+        if other != flag:
+            raise InputError(f"{flag} {path}: is the file of {other} too, must be another")
+
+
+def _check_switches(options: argparse.Namespace) -> None:
+    from validate.linking.pairs import Wiring  # noqa: PLC0415  importing scipy takes a while
+
+    place = None if options.nccl_tests else launched_place()
+    wiring = Wiring(options.kind, options.switch_size)
+    if not options.nccl_tests:
+        wiring.check(place.devices_per_node if place else options.ranks)
 
 
 def _own_command(options: argparse.Namespace) -> list[str]:
@@ -83,20 +112,22 @@ def _own_command(options: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-m", "validate", "links", "--device", options.device]
     command += ["--output", str(options.output.resolve()), "--max-mib", str(options.max_mib)]
     command += ["--name", options.name or options.output.stem, "--backend", options.backend or "gloo"]
+    command += ["--kind", options.kind, "--switch-size", str(options.switch_size)]
     return [*command, "--samples", str(options.samples.resolve())] if options.samples else command
 
 
 def _conclude(measurement: "Measurement", options: argparse.Namespace) -> None:
     """Fit, write, and print how the file's cluster stands to what was measured."""
-    from validate.linking.cluster_file import cluster_text, whole_file, write_cluster  # noqa: PLC0415
+    from validate.linking.cluster_file import cluster_text, write_cluster  # noqa: PLC0415
     from validate.linking.fitting import fit_links  # noqa: PLC0415  importing scipy takes a while
+    from validate.linking.pairs import Wiring  # noqa: PLC0415
     from validate.linking.report import print_links  # noqa: PLC0415
     from validate.linking.samples import sample_text  # noqa: PLC0415
 
-    found = fit_links(measurement, options.name or options.output.stem, options.device)
+    wiring = Wiring(options.kind, options.switch_size)
+    found = fit_links(measurement, options.name or options.output.stem, options.device, wiring)
     cluster = write_cluster(options.output, cluster_text(found, bool(measurement.slowdowns)))
     if options.samples:
-        with whole_file("--samples", options.samples) as partial:
-            partial.write_text(sample_text(measurement.samples), encoding="utf-8")
+        write_file(options.samples, sample_text(measurement), "--samples")
     print_links(measurement, cluster, found.notes)
     print(f"wrote {options.output}")

@@ -12,7 +12,7 @@ import torch
 from validate.linking.ranks import Place
 
 ROUNDS: Final = 8
-"""How often all sizes are measured."""
+"""How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
 
 
 def environment(place: Place, backend: str, device: torch.device) -> str:
@@ -23,7 +23,10 @@ def environment(place: Place, backend: str, device: torch.device) -> str:
         *(_gpu(device) if device.type == "cuda" else [f"{backend}, between processes on {_processor()}"]),
         f"torch {torch.__version__}",
     ]
-    return ", ".join(parts) + f"; for each size the least of the medians of {ROUNDS} rounds, idle"
+    return (
+        ", ".join(parts)
+        + f"; for each size the least of the medians of {ROUNDS // 2} rounds, idle, as many judge"
+    )
 
 
 def _gpu(device: torch.device) -> list[str]:

@@ -17,8 +17,19 @@ from profiles.devices import load_device
 from profiles.errors import InputError
 from profiles.units import GB
 from validate.linking.laws import Floats, Law, fit_law, robust_fit
-from validate.linking.quiet import QUIET_CORES
+from validate.linking.pairs import (
+    PCIE,
+    Wiring,
+    across_switches,
+    law_of,
+    message_s,
+    messages,
+    seconds_of,
+    spread_notes,
+    under_switches,
+)
 from validate.linking.samples import PING_PONG, Measurement, Sample
+from validate.machine import disturbance
 
 STAND_INS: Final = {
     "all_reduce": ("all_gather", "reduce_scatter", "send_recv"),
@@ -28,6 +39,9 @@ STAND_INS: Final = {
     "send_recv": ("all_gather", "all_reduce", "reduce_scatter"),
 }
 """Whose efficiencies an operation takes that was not measured, by preference."""
+
+NVLINK: Final = Wiring()
+"""Every two devices of a node alike."""
 
 Key = tuple[str, Group]
 
@@ -39,7 +53,8 @@ class LinkFit:
     Attributes:
         cluster: fitted.
         notes: what was not measured, bounded or broken, one sentence each.
-        errors: predicted over measured seconds less 1, of every idle sample.
+        errors: predicted over measured seconds less 1, of every idle sample held back from the fit; where none was,
+            of those it was made to.
     """
 
     cluster: Cluster
@@ -47,46 +62,44 @@ class LinkFit:
     errors: tuple[tuple[Sample, float], ...]
 
 
-def fit_links(measurement: Measurement, name: str, device: str) -> LinkFit:
+def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring = NVLINK) -> LinkFit:
     """Return the cluster under which the measured times come out.
 
     Raises:
-        InputError: the samples do not determine a link.
+        InputError: the samples do not determine a link, or switches do not divide a node.
     """
-    notes: list[str] = []
-    if (measurement.other_cores or 0.0) > QUIET_CORES:
-        notes.append(
-            f"not a quiet machine: other programs held {measurement.other_cores:.1f} cores meanwhile, so these times "
-            "are not those of the links alone"
-        )
-    cluster = _ports(measurement, name, device, notes)
+    wiring.check(measurement.devices_per_node)
+    said = disturbance(measurement.other_cores)
+    notes = [said] if said else []
+    notes += spread_notes(measurement.idle(), wiring)
+    cluster = _ports(measurement, name, device, wiring, notes)
     curves = _curves(measurement.idle(), PING_PONG)
-    laws = {key: fit_law(_volumes(cluster, samples), _seconds(samples)) for key, samples in curves.items()}
+    laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}
     cluster = _with_latencies(cluster, laws, notes)
     reached = {key: _efficiency(cluster, samples) for key, samples in curves.items()}
     cluster = replace(cluster, collectives=_collectives(cluster, reached, measurement.missing, notes))
-    errors = tuple((sample, predict(cluster, sample) / sample.seconds - 1) for sample in measurement.idle())
+    errors = tuple((sample, predict(cluster, sample) / sample.seconds - 1) for sample in measurement.judges())
     return LinkFit(cluster, tuple(notes), errors)
 
 
 def predict(cluster: Cluster, sample: Sample) -> float:
     """Return the seconds that the simulator gives an operation nobody disturbs."""
-    if sample.operation != PING_PONG:
-        return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
-    link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
-    assert link is not None
-    return link.latency_s + link.call_s + sample.size_bytes / link.bandwidth_bytes_per_s
+    if sample.operation == PING_PONG:
+        return message_s(cluster, sample)
+    return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
 
 
-def _ports(measurement: Measurement, name: str, device: str, notes: list[str]) -> Cluster:
+def _ports(measurement: Measurement, name: str, device: str, wiring: Wiring, notes: list[str]) -> Cluster:
     """Return the cluster with its ports' bandwidths; each link's fixed time is all software as yet."""
     slowdowns = [factor for _, factor in measurement.slowdowns]
     inside = Link("ideal", float("inf"), 0.0, 0.0)
     between = None
     if measurement.devices_per_node > 1:
-        inside = _link(measurement.idle(), 1, "nvswitch", notes)
+        inside = _link(measurement.idle(), 1, wiring, notes)
+        if wiring.kind == PCIE:
+            inside = across_switches(measurement.idle(), inside, wiring, notes)
     if measurement.num_nodes > 1:
-        between = _link(measurement.idle(), 2, "nic", notes)
+        between = _link(measurement.idle(), 2, Wiring("nic"), notes)
     return Cluster(
         name=name,
         source=measurement.environment,
@@ -102,11 +115,11 @@ def _ports(measurement: Measurement, name: str, device: str, notes: list[str]) -
     )
 
 
-def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]) -> Link:
+def _link(samples: Sequence[Sample], num_nodes: int, wiring: Wiring, notes: list[str]) -> Link:
     where = "inside a node" if num_nodes == 1 else "between nodes"
-    messages = _messages(samples, num_nodes)
-    if messages:
-        law = fit_law(np.array([sample.size_bytes for sample in messages]), _seconds(messages))
+    single = under_switches(messages(samples, num_nodes), wiring)
+    if single:
+        law = law_of(single)
         if law.break_at:
             notes.append(
                 f"messages {where}: two lines, below and from {law.break_at:.0f} bytes on, would fit them "
@@ -121,14 +134,7 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
         raise InputError(
             f"messages {where}: their times do not grow with their bytes; measure larger ones, or on a quieter machine"
         )
-    return Link(kind, 1 / law.s_per_unit, 0.0, law.fixed_s)
-
-
-def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
-    """Return single messages: ping-pong, else a round of two."""
-    pairs = [sample for sample in samples if sample.group == Group(2, num_nodes)]
-    chosen = [sample for sample in pairs if sample.operation == PING_PONG]
-    return chosen or [sample for sample in pairs if sample.operation == "send_recv"]
+    return Link(wiring.kind, 1 / law.s_per_unit, 0.0, law.fixed_s)
 
 
 def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
@@ -137,7 +143,7 @@ def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
     for (operation, group), curve in _curves(samples, PING_PONG).items():
         if (group.num_nodes > 1) == (num_nodes > 1):
             volumes = np.array([sample.size_bytes for sample in curve]) * bus_volume(operation, group.size)
-            laws.append(fit_law(volumes, _seconds(curve)))
+            laws.append(fit_law(volumes, seconds_of(curve)))
     if not laws:
         raise InputError(f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there")
     return min(laws, key=lambda law: law.s_per_unit)
@@ -149,10 +155,6 @@ def _curves(samples: Iterable[Sample], without: str) -> dict[Key, list[Sample]]:
         if sample.operation != without:
             curves[sample.operation, sample.group].append(sample)
     return dict(curves)
-
-
-def _seconds(samples: Sequence[Sample]) -> Floats:
-    return np.array([sample.seconds for sample in samples])
 
 
 def _volumes(cluster: Cluster, samples: Sequence[Sample]) -> Floats:
@@ -202,7 +204,7 @@ def _efficiency(cluster: Cluster, samples: Sequence[Sample]) -> float:
     """Return the share of the port's bandwidth reached, given the fixed times; may exceed 1."""
     first = samples[0]
     fixed_s = collective_time(cluster, first.operation, first.size_bytes, first.group).fixed_s
-    seconds = _seconds(samples)
+    seconds = seconds_of(samples)
     (stretch,) = robust_fit(_volumes(cluster, samples)[:, None], seconds - fixed_s, seconds)
     return 1 / float(stretch) if stretch > 0 else float("inf")
 
@@ -215,22 +217,25 @@ def _collectives(
     for (operation, group), value in reached.items():
         if group.num_nodes == 1:
             inside[operation][group.size] = _bounded(f"{operation} of {group.size}", value, notes)
-    nodes = _nodes(inside, reached, notes)
+    nodes = _nodes(inside, reached, cluster.intra_node.kind == PCIE, notes)
     known = set(inside)
     for (operation, group), value in reached.items():
-        if operation not in known:
+        if operation not in known and cluster.intra_node.kind != PCIE:
             share = value / interpolate(nodes, group.num_nodes)
             inside[operation][group.size] = _bounded(f"{operation} of {group.size}", share, notes)
     curves = {operation: tuple(sorted(points.items())) for operation, points in inside.items()}
     return Collectives(cluster.collectives.call_s, _complete(curves, missing, notes), nodes)
 
 
-def _nodes(inside: dict[str, dict[float, float]], reached: dict[Key, float], notes: list[str]) -> Curve:
+def _nodes(
+    inside: dict[str, dict[float, float]], reached: dict[Key, float], pcie: bool, notes: list[str]
+) -> Curve:
+    """Return the factor by nodes spanned; PCIe's efficiencies say nothing of the network, whose factor stands alone."""
     factors: dict[int, list[float]] = defaultdict(list)
     for (operation, group), value in reached.items():
         if group.num_nodes > 1 and inside.get(operation):
             curve = tuple(sorted(inside[operation].items()))
-            factors[group.num_nodes].append(value / interpolate(curve, group.size))
+            factors[group.num_nodes].append(value / (1.0 if pcie else interpolate(curve, group.size)))
     points = {1.0: 1.0}
     for number, values in sorted(factors.items()):
         points[float(number)] = _bounded(f"collectives over {number} nodes", median(values), notes)

@@ -1,7 +1,8 @@
 """Measuring: ping-pong over neighbour pairs and collectives over groups, idle and beside compute.
 
 A time is the least of the medians of some short rounds over all sizes, which other programs disturb in bursts; on the
-first rank of its group, by CUDA events or the clock of the process.
+first rank of its group, by CUDA events or the clock of the process. Odd rounds and even ones give a time each: the
+links are fitted to the former and judged by the latter.
 """
 
 import os
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import isnan
 from statistics import median
 from typing import Final, TypeVar
 
@@ -22,10 +24,10 @@ from profiles.errors import DiffusimError, InputError
 from validate.linking.beside import Compute
 from validate.linking.environment import ROUNDS, environment
 from validate.linking.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
-from validate.linking.quiet import Clock
 from validate.linking.ranks import Place
 from validate.linking.samples import PING_PONG, Measurement, Sample
 from validate.linking.watch import Watch, watched
+from validate.machine import NOT_KNOWN, OtherPrograms
 
 SMALLEST_BYTES: Final = 1024
 STEP: Final = 4
@@ -114,31 +116,37 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     """Yield the measurement on rank 0."""
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
-    clock = Clock()
+    others = OtherPrograms()
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
     session = Session(place, device, sizes_up_to(max_bytes), everyone)
-    samples = [sample for pair in _pairs(place) for sample in _curve(session, PING_PONG, pair)]
+    found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
     missing = [operation for operation in OPERATIONS if not _supported(session, operation)]
     offered = [operation for operation in OPERATIONS if operation not in missing]
-    for members in _groups(place):
-        for operation in offered:
-            samples += _curve(session, operation, members)
+    found += [_curve(session, operation, members) for members in _groups(place) for operation in offered]
     beside, slowdowns = _beside(session, offered)
-    gathered = _of_all_ranks(place, samples)
-    ours_s = sum(_of_all_ranks(place, clock.own_s())[: place.devices_per_node])
+    gathered = [curves for of_rank in _of_all_ranks(place, found) for curves in of_rank]
+    cores = _other_cores(place, others)
     dist.barrier()
     dist.destroy_process_group()
     if place.rank == 0:
-        everything = [sample for part in gathered for sample in part] + beside
         yield Measurement(
             place.devices_per_node,
             place.num_nodes,
             f"python -m validate links, {environment(place, backend, device)}",
-            tuple(everything),
+            tuple([sample for odd, _ in gathered for sample in odd] + beside),
             tuple(slowdowns),
             tuple(missing),
-            clock.others(ours_s),
+            cores,
+            tuple(sample for _, even in gathered for sample in even),
         )
+
+
+def _other_cores(place: Place, others: OtherPrograms) -> float:
+    """Return the cores that other programs kept busy on the node where they were most; NaN where one is not known."""
+    own_s = _of_all_ranks(place, others.own_s())
+    first = place.rank - place.rank % place.devices_per_node
+    cores = _of_all_ranks(place, others.cores(sum(own_s[first : first + place.devices_per_node])))
+    return NOT_KNOWN if any(map(isnan, cores)) else max(cores)
 
 
 def _pairs(place: Place) -> list[Members]:
@@ -176,8 +184,8 @@ def _supported(session: Session, operation: str) -> bool:
     return True
 
 
-def _curve(session: Session, operation: str, members: Members) -> list[Sample]:
-    """Return the idle samples of one operation over all sizes, on the first rank of the group; all ranks call it."""
+def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
+    """Return the idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
     found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
     for _ in range(ROUNDS):
         for elements, medians in found.items():
@@ -186,16 +194,23 @@ def _curve(session: Session, operation: str, members: Members) -> list[Sample]:
                 medians.append(median(times(call, session.device, _repeats(elements * ELEMENT_BYTES))))
             dist.barrier()
     if session.place.rank != members.ranks[0]:
-        return []
-    return [sample_of(operation, members, elements, min(medians)) for elements, medians in found.items()]
+        return [], []
+    odd, even = (
+        [
+            sample_of(operation, members, elements, min(medians[half::2]))
+            for elements, medians in found.items()
+        ]
+        for half in (0, 1)
+    )
+    return odd, even
 
 
 def sample_of(
     operation: str, members: Members, elements: int, seconds: float, beside: bool = False
 ) -> Sample:
     """Return the sample of one call; of a round trip only one way counts."""
-    one_way = 0.5 if operation == PING_PONG else 1.0
-    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside)
+    one_way, pair = (0.5, members.ranks) if operation == PING_PONG else (1.0, ())
+    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside, pair)
 
 
 def _repeats(size_bytes: int) -> int:

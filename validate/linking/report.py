@@ -1,4 +1,7 @@
-"""What ``links`` prints: measured bandwidths and times beside those of the cluster file it wrote."""
+"""What ``links`` prints: measured bandwidths and times beside those of the cluster file it wrote.
+
+Its errors are of rounds that the file was not fitted to; of logs, which have no rounds, of what it was fitted to.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -10,6 +13,7 @@ from rich.table import Table
 from profiles.clusters import Cluster, Link
 from profiles.units import GB, MICROSECOND
 from validate.linking.fitting import Key, bus_GB_per_s, predict
+from validate.linking.pairs import by_pair, law_of
 from validate.linking.samples import Measurement, Sample
 
 
@@ -17,13 +21,18 @@ def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]
     """Print one row for each operation and group, then the links, the slowdowns and the notes."""
     console = Console(width=120)
     console.print(curve_table(measurement, cluster))
-    for line in (*link_lines(cluster), *beside_lines(measurement), *notes):
+    if by_pair(measurement.idle()):
+        console.print(pair_table(measurement, cluster))
+    lines = (judged_line(measurement, cluster), *link_lines(cluster), *beside_lines(measurement), *notes)
+    for line in lines:
         console.print(line, highlight=False, markup=False)
 
 
 def curve_table(measurement: Measurement, cluster: Cluster) -> Table:
     """Return what was measured idle, and how far the file's cluster is from it."""
-    result = Table(title="measured, and what the cluster file makes of it", title_justify="left")
+    result = Table(
+        title=f"{_judges(measurement)}, and what the cluster file makes of them", title_justify="left"
+    )
     for column in (
         "operation",
         "ranks",
@@ -35,7 +44,7 @@ def curve_table(measurement: Measurement, cluster: Cluster) -> Table:
         "at bytes",
     ):
         result.add_column(column, justify="left" if column == "operation" else "right")
-    for (operation, group), samples in by_key(measurement.idle()).items():
+    for (operation, group), samples in by_key(measurement.judges()).items():
         errors = [(predict(cluster, sample) / sample.seconds - 1, sample.size_bytes) for sample in samples]
         worst, at = max(errors, key=lambda pair: abs(pair[0]))
         result.add_row(
@@ -49,6 +58,38 @@ def curve_table(measurement: Measurement, cluster: Cluster) -> Table:
             f"{at:.0f}",
         )
     return result
+
+
+def pair_table(measurement: Measurement, cluster: Cluster) -> Table:
+    """Return one row for each pair of neighbours: its own fixed time and bandwidth, and the file's error."""
+    result = Table(title="messages between neighbours", title_justify="left")
+    for column in ("ranks", "nodes", "fixed us", "GB/s", "median error of the file"):
+        result.add_column(column, justify="left" if column == "ranks" else "right")
+    judges = by_pair(measurement.judges())
+    for pair, samples in by_pair(measurement.idle()).items():
+        law = law_of(samples)
+        errors = [predict(cluster, sample) / sample.seconds - 1 for sample in judges.get(pair, samples)]
+        result.add_row(
+            "-".join(map(str, pair)),
+            f"{samples[0].group.num_nodes}",
+            f"{law.fixed_s / MICROSECOND:.4g}",
+            f"{1 / law.s_per_unit / GB:.4g}" if law.s_per_unit > 0 else "does not grow",
+            f"{100 * median(map(abs, errors)):.1f} %",
+        )
+    return result
+
+
+def judged_line(measurement: Measurement, cluster: Cluster) -> str:
+    """Return the errors of all times by which the file is judged, and whether it was fitted to them."""
+    errors = [abs(predict(cluster, sample) / sample.seconds - 1) for sample in measurement.judges()]
+    found = f"median error {100 * median(errors):.1f} %, worst {100 * max(errors):.0f} %, of {len(errors)}"
+    if measurement.held_back:
+        return f"held back (even rounds; the file is fitted to the odd ones): {found} times"
+    return f"nothing was held back: {found} times that the file is fitted to"
+
+
+def _judges(measurement: Measurement) -> str:
+    return "times held back from the fit" if measurement.held_back else "times"
 
 
 def link_lines(cluster: Cluster) -> Iterator[str]:

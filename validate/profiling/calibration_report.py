@@ -13,14 +13,14 @@ from profiles.devices import RATE_KEYS, Device, Rates
 from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
-from validate.profiling.calibration import CLASSES, Calibration, Errors, calibrate
-from validate.profiling.time_files import write_files
+from validate.profiling.calibration import Calibration, calibrate
+from validate.profiling.left_out import STAND_INS, Errors, twins
+from validate.profiling.timed_work import CLASSES
+from validate.writing import write_files
 
 DIGITS: Final = 5
 FREE: Final = 1e6
 """The rate, in the units of a device file, of work that a fit gives no time."""
-STAND_INS: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
-"""Whose rate work gets that no measured layer does."""
 
 
 def report_calibration(
@@ -52,9 +52,20 @@ def summary(found: Calibration) -> Iterator[str]:
     """Yield the rates with where they come from, and the errors on layers that were left out."""
     for key, rate in rates_of(found).items():
         yield f"{key} = {rate:.{DIGITS}g}: {rate_source(found, key)}"
-    for number, errors in enumerate(found.left_out(), start=1):
-        yield f"left out, half {number}: {_in_words(errors)}"
+    yield from left_out_lines(found)
     yield f"condition number {found.fit.condition:.0f}"
+
+
+def left_out_lines(found: Calibration) -> Iterator[str]:
+    """Yield the errors on what fits have not seen, the strictest first."""
+    for name, fold in found.models.items():
+        yield f"left out, all layers of {name}: {_in_words(Errors.of(fold))}"
+    if found.shapes:
+        what = f"left out, each of {len(found.shapes)} shapes of layers"
+        yield f"{what}: {_in_words(Errors.of(*found.shapes))}"
+    share = f"{twins(found.halves):.0%} of these layers have a twin of identical work in the other half"
+    for number, errors in enumerate(found.left_out(), start=1):
+        yield f"left out, half {number}: {_in_words(errors)} ({share})"
 
 
 def rates_of(found: Calibration) -> dict[str, float]:
@@ -71,7 +82,7 @@ def rate_source(found: Calibration, key: str) -> str:
     name = CLASSES[RATE_KEYS.index(key)]
     if not _measured(found, name):
         return f"estimate: as {STAND_INS.get(name, 'free')}, for no measured layer does such work"
-    values = [half.rates[key] for half, _ in found.halves]
+    values = [half.rates.rates[key] for half in found.halves]
     spread = f"{min(values):.4g} and {max(values):.4g} on either half of the layers"
     if not np.isfinite(found.fit.rates[key]):
         return f"not determined: the fit gives this work no time, written as {FREE:g} ({spread})"
@@ -108,10 +119,10 @@ def device_text(found: Calibration) -> str:
 def _source(found: Calibration) -> str:
     models = ", ".join(dict.fromkeys(sample.model for sample in found.samples))
     dtypes = ", ".join(dict.fromkeys(header.dtype for header in found.headers)) or "a precision nobody noted"
-    left_out = "; ".join(_in_words(errors) for errors in found.left_out())
+    left_out = "; ".join(left_out_lines(found))
     return (
         f"rates: python -m validate calibrate, non-negative least squares of {len(found.samples)}"
-        f" measured times of layers of {models}, in {dtypes}; fitted to every other layer, on the others: {left_out}"
+        f" measured times of layers of {models}, in {dtypes}; {left_out}"
     )
 
 

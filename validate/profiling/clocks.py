@@ -13,6 +13,8 @@ DEVICES: Final = ("cpu", "cuda")
 WALL: Final = "wall"
 THREAD: Final = "thread"
 CLOCKS: Final = (WALL, THREAD)
+RATE_CYCLES: Final = 10_000_000
+"""How long a stream spins to tell its rate: some milliseconds."""
 
 
 class Clock(Protocol):
@@ -28,6 +30,9 @@ class Clock(Protocol):
 
     def seconds(self, start: Mark, end: Mark) -> float:
         """Return the seconds between two marks, once all work is done."""
+
+    def hold(self, seconds: float) -> bool:
+        """Keep the device from the work that follows for so long; False where it does no work behind the host."""
 
     def free_bytes(self) -> int:
         """Give back what nobody uses any more, and return the memory that can be taken."""
@@ -52,6 +57,10 @@ class WallClock:
         assert isinstance(end, float)
         return end - start
 
+    def hold(self, seconds: float) -> bool:
+        """Do nothing: work is done as it is given."""
+        return False
+
     def free_bytes(self) -> int:
         """Return what the kernel estimates can be taken without swapping."""
         gc.collect()  # a graph that refers to itself outlives its last name
@@ -73,6 +82,7 @@ class EventClock:
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
+        self._cycles_per_s = 0.0
 
     def mark(self) -> Mark:
         """Put an event into the current stream."""
@@ -90,11 +100,33 @@ class EventClock:
         assert isinstance(end, torch.cuda.Event)
         return float(start.elapsed_time(end)) / 1e3
 
+    def hold(self, seconds: float) -> bool:
+        """Let the current stream spin for so long, while the host goes on to enqueue."""
+        if self._cycles_per_s == 0.0:
+            self._cycles_per_s = self._rate()
+        _spin(int(seconds * self._cycles_per_s))
+        return True
+
+    def _rate(self) -> float:
+        """Return the cycles per second of a spinning stream."""
+        _spin(RATE_CYCLES)
+        self.settle()
+        start = self.mark()
+        _spin(RATE_CYCLES)
+        end = self.mark()
+        self.settle()
+        return RATE_CYCLES / self.seconds(start, end)
+
     def free_bytes(self) -> int:
         """Return the free memory of the GPU."""
         gc.collect()
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(self.device)[0])
+
+
+def _spin(cycles: int) -> None:
+    """Let the current stream do nothing for so many cycles."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def clock_of(device: str, clock: str = WALL) -> Clock:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Final
 
 import torch
@@ -24,24 +23,8 @@ GPU_FIELDS: Final = (
     "temperature.gpu",
 )
 NOT_READ: Final = "not read"
-QUIET_CORES: Final = 0.1
-"""Other programs that take more make times of a CPU too long."""
 
 Value = str | int | float
-
-
-class OtherPrograms:
-    """Measures, from when it is made, how many cores other programs keep busy."""
-
-    def __init__(self) -> None:
-        self._start = (_busy_s(), process_time(), perf_counter())
-
-    def cores(self) -> float | None:
-        """Return the cores that others kept busy on average; None where the kernel does not say."""
-        busy, own, now = _busy_s(), process_time(), perf_counter()
-        if busy is None or self._start[0] is None:
-            return None
-        return max(0.0, (busy - self._start[0] - (own - self._start[1])) / (now - self._start[2]))
 
 
 def environment(device: torch.device) -> dict[str, Value]:
@@ -56,7 +39,7 @@ def environment(device: torch.device) -> dict[str, Value]:
 def clocks(device: torch.device) -> str:
     """Return the clocks as read now: of a GPU what its driver says, of a CPU its cores."""
     if device.type == "cuda":
-        read = _nvidia_smi(device)
+        read = _read_gpu(device)
         return ", ".join(f"{key} {read[key]}" for key in GPU_FIELDS[1:]) if read else NOT_READ
     lines = _read("/proc/cpuinfo").splitlines()
     megahertz = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
@@ -82,31 +65,33 @@ def _gpu(device: torch.device) -> dict[str, Value]:
         "gpu": properties.name,
         "memory_GiB": round(properties.total_memory / GIB, 2),
         "multiprocessors": properties.multi_processor_count,
-        "driver": (_nvidia_smi(device) or {}).get("driver_version", NOT_READ),
+        "driver": _read_gpu(device).get("driver_version", NOT_READ),
         "cuda": torch.version.cuda or NOT_READ,
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
     }
 
 
-def _nvidia_smi(device: torch.device) -> dict[str, str]:
-    """Return what the driver's tool says of a GPU; nothing where there is no such tool."""
+def _read_gpu(device: torch.device) -> dict[str, str]:
+    return nvidia_smi(str(torch.cuda.get_device_properties(device).uuid))
+
+
+def nvidia_smi(uuid: str) -> dict[str, str]:
+    """Return what the driver's tool says of a GPU; nothing where there is no such tool, or it knows no such GPU.
+
+    By its UUID: torch numbers the GPUs that it may see, the tool all that there are.
+    """
     command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
     try:
         found = subprocess.run(
-            [*command, f"--id={device.index or 0}"], capture_output=True, text=True, timeout=20, check=True
+            [*command, f"--id=GPU-{uuid.removeprefix('GPU-')}"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return {}
     return dict(zip(GPU_FIELDS, (cell.strip() for cell in found.stdout.split(",")), strict=False))
-
-
-def _busy_s() -> float | None:
-    """Return the seconds that all cores together were busy since they started."""
-    fields = _read("/proc/stat").split("\n", 1)[0].split()
-    if not fields:
-        return None
-    ticks = [int(field) for field in fields[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # less idle and waiting for disks
 
 
 def _processor() -> str:

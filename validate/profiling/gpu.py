@@ -1,47 +1,43 @@
 """What one GPU can show of the cost model, in one command that goes on where it was interrupted.
 
 1. Every layer of five models is timed (``profile``).
-2. The device's rates are fitted to every other layer and judged on the rest, then to all (``calibrate``).
-3. Training iterations at batch sizes that were not timed, and sampling steps, are predicted and then measured.
+2. The device's rates are fitted to all layers, and judged by fits without some of them (``calibrate``).
+3. Training iterations and sampling steps are predicted and then measured; those of sizes at which layers were timed are
+   summed up apart.
 
 ``--rehearse`` does the same with tiny models on the CPU.
 """
 
-import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
-from statistics import mean
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
 from profiles.devices import Device
 from profiles.errors import InputError
-from profiles.files import path_kind, read_rows
+from profiles.files import path_kind
 from profiles.models import Model, read_model
 from validate.profiling.calibration import calibrate
 from validate.profiling.calibration_report import calibrated_device, class_table, device_text, summary
 from validate.profiling.clocks import THREAD, Clock, clock_of
-from validate.profiling.environment import device_name
-from validate.profiling.measuring import Settings
+from validate.profiling.environment import Value, device_name, environment
+from validate.profiling.measuring import OutOfMemoryError, Settings
 from validate.profiling.profiler import counted_for, profile, report_profile
-from validate.profiling.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
-from validate.profiling.time_files import write_files
-
-NOT_MEASURED: Final = "-"
-COLUMNS: Final = (
-    "step",
-    "measured_ms",
-    "frozen_ms",
-    "optimizer_ms",
-    "from_layers_ms",
-    "from_rates_ms",
-    "note",
+from validate.profiling.step_rows import (
+    StepRow,
+    check_same,
+    read_steps,
+    steps_summary,
+    steps_table,
+    write_steps,
 )
+from validate.profiling.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
+from validate.profiling.time_files import FirstBackwards, read_first_backwards
+from validate.profiling.tiny import profiled_architecture
+from validate.writing import write_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class Programme:
         device: ``cpu`` or ``cuda``.
         dtype: of weights and activations.
         profiles: models and the batch sizes at which their layers are timed.
-        steps: what is predicted and measured; no micro-batch has a size at which layers were timed.
+        steps: what is predicted and measured; those of sizes at which layers were timed are no proof of the rates.
         warmup: rounds that do not count.
         rounds: rounds that do.
         clock: of a CPU.
@@ -69,6 +65,20 @@ class Programme:
     def settings(self, *batch_sizes: int) -> Settings:
         """Return how layers, or steps, are timed."""
         return Settings(batch_sizes or (1,), self.dtype, self.warmup, self.rounds, clock=self.clock)
+
+    def held_back(self, step: TrainingStep | SamplingStep) -> bool:
+        """Return whether layers were timed at another size than the step's passes have."""
+        return step.passes not in [
+            (architecture.height, architecture.width, batch)
+            for model, batches in self.profiles
+            if model == step.model
+            for architecture in [profiled_architecture(model)]
+            for batch in batches
+        ]
+
+    def group(self, step: TrainingStep | SamplingStep) -> str:
+        """Return the steps that one is summed up with: of one task, held back from what was timed or not."""
+        return f"{step.task}, {'held back' if self.held_back(step) else 'at timed sizes'}"
 
 
 ONE_GPU: Final = Programme(
@@ -114,24 +124,6 @@ REHEARSAL: Final = Programme(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """A step as measured and as predicted, in seconds; ``note`` says why one was not measured."""
-
-    step: str
-    measured: MeasuredStep | None
-    from_layers_s: float
-    from_rates_s: float
-    note: str = ""
-
-    def errors(self) -> tuple[float, float] | None:
-        """Return the relative errors of both predictions; None where nothing was measured."""
-        if self.measured is None:
-            return None
-        seconds = self.measured.step_s
-        return self.from_layers_s / seconds - 1, self.from_rates_s / seconds - 1
-
-
 def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[StepRow]:
     """Carry a programme out, print what it finds, and write it into a folder.
 
@@ -140,62 +132,58 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     """
     clock = clock_of(programme.device, programme.clock)
     name = name or device_name(clock.device)
+    steps, header = folder / f"steps-{name}.csv", _header(clock, programme)
+    _check_earlier([steps, *(_times(folder, model, name) for model, _ in programme.profiles)], header)
+    read_steps(steps)  # what cannot be read is refused before minutes of measuring
     for model, batch_sizes in programme.profiles:
-        if path_kind(folder / model / "times" / f"{name}.csv") == "nothing":
-            settings = programme.settings(*batch_sizes)
-            report_profile(
-                profile(model, programme.device, settings, name=name, output=folder / model), folder / model
-            )
+        if path_kind(_times(folder, model, name)) == "nothing":
+            settings, target = programme.settings(*batch_sizes), folder / model
+            report_profile(profile(model, programme.device, settings, name=name, output=target), target)
     models = {model: read_model(folder / model) for model, _ in programme.profiles}
     device = _calibrate(folder, name, list(models.values()))
-    rows = _measure_steps(folder / f"steps-{name}.csv", programme, clock, models, device)
+    seat = Seat(device, models, {model: read_first_backwards(folder / model, name) for model in models})
+    rows = _measure_steps(steps, programme, clock, seat, header)
     Console(width=150).print(steps_table(name, rows))
     for line in steps_summary(rows):
         print(line)
     return rows
 
 
-def steps_table(name: str, rows: Sequence[StepRow]) -> Table:
-    """Return the steps, measured and predicted, in milliseconds."""
-    result = Table(title=f"{name}: steps on one device", title_justify="left")
-    for column in (
-        "step",
-        "measured",
-        "frozen",
-        "optimizer",
-        "from layers",
-        "error",
-        "from rates",
-        "error",
-        "note",
-    ):
-        result.add_column(column, justify="left" if column in ("step", "note") else "right")
-    for row in rows:
-        parts = [row.measured.step_s, row.measured.frozen_s, row.measured.optimizer_s] if row.measured else []
-        shown = [f"{100 * error:+.1f} %" for error in row.errors() or ()] or ["", ""]
-        result.add_row(
-            row.step,
-            *([f"{1e3 * seconds:.2f}" for seconds in parts] or ["", "", ""]),
-            f"{1e3 * row.from_layers_s:.2f}",
-            shown[0],
-            f"{1e3 * row.from_rates_s:.2f}",
-            shown[1],
-            row.note,
-        )
-    return result
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A calibrated device and what was measured on it; first backward passes by model."""
+
+    device: Device
+    models: Mapping[str, Model]
+    first: Mapping[str, FirstBackwards]
+
+    def predict_s(self, step: TrainingStep | SamplingStep, dtype: str) -> tuple[float, float]:
+        """Return the seconds of a step from the layers as measured, and from the device's rates."""
+        model = self.models[step.model]
+        if isinstance(step, SamplingStep):
+            return step.predict_s(model, self.device), step.predict_s(by_rates(model), self.device)
+        measured = step.predict_s(model, self.device, dtype, self.first[step.model])
+        return measured, step.predict_s(by_rates(model), self.device, dtype)
 
 
-def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
-    """Yield mean and worst error of either prediction."""
-    found = [pair for row in rows if (pair := row.errors()) is not None]
-    for number, what in enumerate(("from measured layers", "from the device's rates")):
-        errors = [100 * abs(pair[number]) for pair in found]
-        if errors:
-            yield f"{what}: mean error {mean(errors):.1f} %, worst {max(errors):.1f} %, of {len(errors)} steps"
+def _times(folder: Path, model: str, name: str) -> Path:
+    return folder / model / "times" / f"{name}.csv"
+
+
+def _header(clock: Clock, programme: Programme) -> dict[str, Value]:
+    """Return what steps are measured with."""
+    kind = programme.clock if clock.device.type == "cpu" else "events"
+    return {**environment(clock.device), "dtype": programme.dtype, "clock": kind}
+
+
+def _check_earlier(paths: Sequence[Path], header: Mapping[str, Value]) -> None:
+    """Refuse to go on from files that were measured with something else."""
+    for path in paths:
+        check_same(path.with_suffix(".toml"), header)
 
 
 def _calibrate(folder: Path, name: str, models: Sequence[Model]) -> Device:
-    paths = [folder / model.name / "times" / f"{name}.csv" for model in models]
+    paths = [_times(folder, model.name, name) for model in models]
     found = calibrate(name, models, paths)
     console = Console(width=130)
     console.print(class_table(found))
@@ -206,61 +194,26 @@ def _calibrate(folder: Path, name: str, models: Sequence[Model]) -> Device:
 
 
 def _measure_steps(
-    path: Path, programme: Programme, clock: Clock, models: dict[str, Model], device: Device
+    path: Path, programme: Programme, clock: Clock, seat: Seat, header: Mapping[str, Value]
 ) -> list[StepRow]:
-    """Predict and measure each step; what a file of an earlier run holds is measured no more."""
-    known = _read_steps(path)
-    rows = []
+    """Predict and measure each step; what a file of an earlier run holds is measured no more, and never lost."""
+    rows = {row.step: row for row in read_steps(path)}
     for step in programme.steps:
-        measured, note = known.get(str(step)), ""
+        known = rows.get(str(step))
+        measured, note, no_memory = known.measured if known else None, "", False
         if measured is None:
             print(f"validate: measuring {step}", file=sys.stderr)
             try:
                 measured = _measure(step, programme, clock)
             except InputError as error:
-                note = str(error)
-        predicted = [_predict_s(step, model, device, programme) for model in _both(models[step.model])]
-        rows.append(StepRow(str(step), measured, predicted[0], predicted[1], note))
-        write_files(path.parent, {Path(path.name): _steps_text(rows)})
-    return rows
+                note, no_memory = str(error), isinstance(error, OutOfMemoryError)
+        predicted = seat.predict_s(step, programme.dtype)
+        rows[str(step)] = StepRow(str(step), programme.group(step), measured, *predicted, note, no_memory)
+        write_steps(path, list(rows.values()), header)
+    return [rows[str(step)] for step in programme.steps]
 
 
 def _measure(step: TrainingStep | SamplingStep, programme: Programme, clock: Clock) -> MeasuredStep:
     height, width = (step.height, step.width) if isinstance(step, SamplingStep) else (None, None)
     counted = counted_for(step.model, programme.dtype, height=height, width=width)
     return step.measure(counted, programme.settings(), clock)
-
-
-def _predict_s(
-    step: TrainingStep | SamplingStep, model: Model, device: Device, programme: Programme
-) -> float:
-    if isinstance(step, SamplingStep):
-        return step.predict_s(model, device)
-    return step.predict_s(model, device, programme.dtype)
-
-
-def _both(model: Model) -> tuple[Model, Model]:
-    """Return a model with its measured times, and without."""
-    return model, by_rates(model)
-
-
-def _steps_text(rows: Sequence[StepRow]) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        parts = [row.measured.step_s, row.measured.frozen_s, row.measured.optimizer_s] if row.measured else []
-        cells = [f"{1e3 * seconds:.5f}" for seconds in parts] or [NOT_MEASURED] * 3
-        predicted = [f"{1e3 * seconds:.5f}" for seconds in (row.from_layers_s, row.from_rates_s)]
-        writer.writerow([row.step, *cells, *predicted, row.note])
-    return text.getvalue()
-
-
-def _read_steps(path: Path) -> dict[str, MeasuredStep]:
-    found: dict[str, MeasuredStep] = {}
-    for row in read_rows(path, COLUMNS) if path_kind(path) == "file" else ():
-        if row.text("measured_ms") == NOT_MEASURED:
-            continue
-        whole, frozen, optimizer = (row.number(key) / 1e3 for key in COLUMNS[1:4])
-        found[row.text("step")] = MeasuredStep(whole - frozen - optimizer, frozen, optimizer)
-    return found

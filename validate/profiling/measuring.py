@@ -1,7 +1,9 @@
 """Measuring: every layer of one component in place, during real passes of the whole component.
 
 Each round runs a first backward pass, whose gradients are new, a later one, whose gradients are added to those,
-and a pass without marks, by which the sum of the layers can be checked.
+and a pass without marks, by which the sum of the layers can be checked. Where a GPU waits for the host to launch its
+kernels, all of these take longer than its work, and their sum is right all the same: so the pass is run behind a hold,
+too, during which the host gets ahead.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,9 +34,15 @@ MEDIAN: Final = 1
 QUANTITIES: Final = ("forward", "backward_first", "backward_later")
 WARMUP: Final = 3
 ROUNDS: Final = 10
+HELD_ROUNDS: Final = 3
+"""Passes behind a hold: enough to tell waiting from none."""
 LIMIT_S: Final = 600.0
 ROOM: Final = 1.2
 """Memory wanted over what is counted: for temporary tensors and the workspaces of convolutions, an estimate."""
+
+
+class OutOfMemoryError(InputError):
+    """What is to be measured needs more memory than there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +88,13 @@ class BatchTimes:
     Attributes:
         layers: by quantity, shape (quantiles, layers); 0 where there is no backward pass.
         whole: by quantity the median of passes without marks; without ``backward_first``.
+        held: the same behind a hold, which spares a GPU waiting for the host; empty on a CPU.
     """
 
     batch: int
     layers: dict[str, np.ndarray[Any, np.dtype[np.float64]]]
     whole: dict[str, float]
+    held: dict[str, float] = field(default_factory=dict)
 
     def median(self, quantity: str) -> list[float]:
         """Return the median of each layer."""
@@ -93,6 +103,15 @@ class BatchTimes:
     def sum_over_whole(self, quantity: str) -> float:
         """Return the sum of the layers' medians over the median of the whole."""
         return sum(self.median(quantity)) / self.whole[quantity]
+
+    def waiting(self, quantity: str) -> float | None:
+        """Return the share of a pass for which the GPU waits for the host, at least; None where none was held.
+
+        The host gets ahead by as many launches as the driver queues, about a thousand, and no more.
+        """
+        if not self.held.get(quantity):
+            return None
+        return max(0.0, 1 - self.held[quantity] / self.whole[quantity])
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +217,7 @@ def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) 
     weights = counted.parameters * size + trained * (size + STATE_BYTES[dtype])
     needed, free = weights + ROOM * batch * activations, clock.free_bytes()
     if needed > free:
-        raise InputError(
+        raise OutOfMemoryError(
             f"{counted.spec.name} at batch {batch}: weights and their training {weights / GIB:.1f} GiB + activations"
             f" {ROOM * batch * activations / GIB:.1f} GiB = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free;"
             " choose smaller --batch-sizes, --height and --width, or other --components"
@@ -216,7 +235,7 @@ def out_of_memory(where: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            raise InputError(
+            raise OutOfMemoryError(
                 f"{where}: memory ran out; choose smaller --batch-sizes, --height and --width, or other --components"
             ) from None
         raise
@@ -233,12 +252,21 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings, where: str)
     found = _Rounds()
     for _ in range(settings.rounds):
         _round(subject, given, limit, found)
+    whole = {name: float(np.median(rounds)) for name, rounds in found.whole.items()}
+    held = _held(subject, given, whole)
     subject.module.zero_grad(set_to_none=True)
-    return BatchTimes(
-        batch,
-        {name: np.quantile(rounds, QUANTILES, axis=0) for name, rounds in found.layers.items()},
-        {name: float(np.median(rounds)) for name, rounds in found.whole.items()},
-    )
+    layers = {name: np.quantile(rounds, QUANTILES, axis=0) for name, rounds in found.layers.items()}
+    return BatchTimes(batch, layers, whole, held)
+
+
+def _held(subject: Subject, given: Sequence[dict[str, Any]], whole: dict[str, float]) -> dict[str, float]:
+    """Return the median seconds of passes behind holds as long as the passes; nothing where there is no hold."""
+    if not subject.clock.hold(0.0):
+        return {}
+    holds = (whole["forward"], whole["backward_later"])
+    rounds = [_together(_unmarked(subject, sample, holds) for sample in given) for _ in range(HELD_ROUNDS)]
+    forward, backward = (float(np.median([of[part][0] for of in rounds])) for part in (0, 1))
+    return {"forward": forward, "backward_later": backward}
 
 
 def _measure_optimizer(subject: Subject, settings: Settings) -> float:
@@ -295,21 +323,27 @@ def _marked(subject: Subject, given: dict[str, Any], limit: Limit) -> Pass:
         return boundaries.forward_s(*marks[:2]), boundaries.backward_s(*marks[2:])
 
 
-def _unmarked(subject: Subject, given: dict[str, Any]) -> Pass:
+def _unmarked(subject: Subject, given: dict[str, Any], holds: tuple[float, float] | None = None) -> Pass:
     """Run one pass; return the forward and the backward seconds of the whole."""
-    start, forward_end, backward_start, end = _run(subject, given)
+    start, forward_end, backward_start, end = _run(subject, given, holds)
     seconds = subject.clock.seconds
     return [seconds(start, forward_end)], [seconds(backward_start, end)]
 
 
-def _run(subject: Subject, given: dict[str, Any]) -> tuple[Mark, Mark, Mark, Mark]:
-    """Run one pass; return when its forward and its backward part began and ended."""
+def _run(
+    subject: Subject, given: dict[str, Any], holds: tuple[float, float] | None = None
+) -> tuple[Mark, Mark, Mark, Mark]:
+    """Run one pass; return when its forward and its backward part began and ended, each behind a hold if asked to."""
     clock = subject.clock
     clock.settle()
+    if holds:
+        clock.hold(holds[0])
     start = clock.mark()
     output = subject.forward(given)
     forward_end = clock.mark()
     gradient = draws(output, subject.generator) if subject.spec.trainable else None
+    if holds:
+        clock.hold(holds[1])
     backward_start = clock.mark()
     if gradient is not None:
         torch.autograd.backward([output], [gradient])

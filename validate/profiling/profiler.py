@@ -1,9 +1,11 @@
 """The profiler: measures a model's components, and writes the model folder with their times."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -15,21 +17,19 @@ from validate.classes import first_line
 from validate.config_files import Asked, ConfigFile
 from validate.configured import count_configured, slug
 from validate.count import ModelCount, count
-from validate.folder import exchanges_text, layers_text, model_text
+from validate.folder import folder_texts
+from validate.machine import NOT_KNOWN, OtherPrograms, disturbance
 from validate.profiling.building import COUNTED_AS, DTYPES
 from validate.profiling.clocks import WALL, Clock, clock_of
-from validate.profiling.environment import (
-    QUIET_CORES,
-    OtherPrograms,
-    Value,
-    clocks,
-    device_name,
-    environment,
-)
+from validate.profiling.environment import Value, clocks, device_name, environment
 from validate.profiling.measuring import ComponentTimes, Settings, measure
-from validate.profiling.time_files import time_texts, write_files
+from validate.profiling.time_files import time_texts
 from validate.profiling.tiny import profiled_architecture
 from validate.specs import Architecture, ComponentSpec
+from validate.writing import write_files
+
+WAITING: Final = 0.05
+"""Share of a pass that a GPU may wait for the host without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Profile:
     header: dict[str, Value]
 
     @property
-    def other_cores(self) -> float | None:
-        """Cores that other programs kept busy meanwhile; None where nobody can say."""
-        cores = self.header.get("other_programs_cores")
-        return cores if isinstance(cores, float) else None
+    def other_cores(self) -> float:
+        """Cores that other programs kept busy meanwhile; NaN where that is not known."""
+        cores = self.header["other_programs_cores"]
+        return cores if isinstance(cores, float) else NOT_KNOWN
 
 
 def profile(
@@ -195,10 +195,7 @@ def write_profile(folder: Path, found: Profile) -> None:
     """
     texts = time_texts(found.device, list(found.components), found.header)
     if path_kind(folder / "model.toml") == "nothing":
-        texts[Path("model.toml")] = model_text(found.model, found.counted)
-        texts[Path("layers.csv")] = layers_text(found.counted)
-        if any(component.exchanges for component in found.counted.components):
-            texts[Path("exchanges.csv")] = exchanges_text(found.counted)
+        texts |= folder_texts(found.model, found.counted)
     write_files(folder, texts)
 
 
@@ -206,15 +203,32 @@ def report_profile(found: Profile, output: Path | None) -> None:
     """Print what was measured; warn of a busy machine."""
     title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
     Console(width=150).print(times_table(title, found.components))
-    cores = found.other_cores
-    if cores is not None and cores > QUIET_CORES and found.header["clock"] == WALL:
-        print(
-            f"validate: warning: other programs kept {cores:.2f} cores busy, more than {QUIET_CORES}: these times are"
-            " too long; --clock thread is not misled by them",
-            file=sys.stderr,
-        )
+    for line in waiting_lines(found.components):
+        print(f"validate: {line}", file=sys.stderr)
+    said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
+    if said:
+        print(f"validate: warning: {said}; --clock thread is not misled by others", file=sys.stderr)
     if output is not None:
         print(f"validate: wrote {output}", file=sys.stderr)
+
+
+def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
+    """Yield one line for each component whose passes a GPU spends waiting for the host to launch kernels.
+
+    The sum of the layers over the whole does not tell: it is one all the same.
+    """
+    for component in components:
+        found = [
+            f"{100 * share:.0f} % of {what} at batch {batch.batch}"
+            for what, quantity in (("forward", "forward"), ("backward", "backward_later"))
+            for batch in component.batches
+            if (share := batch.waiting(quantity) or 0.0) > WAITING
+        ]
+        if found:
+            yield (
+                f"{component.counted.spec.name}: the GPU waited for the host at least {', '.join(found)}:"
+                " these are times of launching kernels as much as of their work"
+            )
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
@@ -270,8 +284,7 @@ def _measure(model: str, name: str, counted: ModelCount, settings: Settings, clo
         "seed": settings.seed,
     }
     cores = others.cores()
-    if cores is not None:
-        header["other_programs_cores"] = round(cores, 3)
+    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
     return Profile(model, name, counted, tuple(times), header)
 
 

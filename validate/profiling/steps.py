@@ -16,7 +16,7 @@ import torch
 from profiles.clusters import Cluster, load_cluster
 from profiles.devices import Device
 from profiles.errors import InputError
-from profiles.models import Model
+from profiles.models import Component, MeasuredTime, Model
 from sim.experiment import replay
 from sim.sampling import replay_phases, step_s
 from strategies.ddp import DDP
@@ -28,6 +28,9 @@ from validate.profiling.building import draws
 from validate.profiling.clocks import Clock
 from validate.profiling.measuring import Settings, Subject, check_memory, out_of_memory
 from validate.profiling.optimizers import RECIPES, optimizer_of
+from validate.profiling.time_files import FirstBackwards
+from validate.profiling.tiny import profiled_architecture
+from validate.specs import Architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,30 @@ class TrainingStep:
     def __str__(self) -> str:
         return f"{self.model} training, batch {self.batch}, micro-batches {self.micro_batches}"
 
-    def predict_s(self, model: Model, device: Device, dtype: str) -> float:
-        """Return the iteration's seconds: from measured layers where the model has times on the device."""
+    @property
+    def task(self) -> str:
+        """What the step is of."""
+        return "training"
+
+    @property
+    def passes(self) -> tuple[int, int, int]:
+        """Height, width and batch of each pass of the backbone."""
+        architecture = profiled_architecture(self.model)
+        return architecture.height, architecture.width, self.batch // self.micro_batches
+
+    def predict_s(
+        self, model: Model, device: Device, dtype: str, first: FirstBackwards | None = None
+    ) -> float:
+        """Return the iteration's seconds: from measured layers where the model has times on the device.
+
+        Args:
+            model: with measured times or without.
+            device: whose rates time the optimizer, and layers that were not measured.
+            dtype: of the weights.
+            first: backward passes of a first micro-batch, where they were measured apart from later ones.
+        """
+        if first:
+            model = in_turn(model, device.name, first, self.micro_batches)
         workload = TrainingWorkload(1, self.batch, self_conditioning=0.0, memory_recipe=RECIPES[dtype])
         scenario = Scenario.of(model, alone(device), workload)
         return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
@@ -78,6 +103,16 @@ class SamplingStep:
     def __str__(self) -> str:
         return f"{self.model} sampling, {self.height}x{self.width}"
 
+    @property
+    def task(self) -> str:
+        """What the step is of."""
+        return "sampling"
+
+    @property
+    def passes(self) -> tuple[int, int, int]:
+        """Height, width and batch of the pass of the backbone."""
+        return self.height, self.width, predictions(profiled_architecture(self.model))
+
     def predict_s(self, model: Model, device: Device) -> float:
         """Return the step's seconds."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
@@ -87,7 +122,7 @@ class SamplingStep:
         """Run the backbone without gradients; the update of the image by the scheduler is not in it."""
         (part,) = [component for component in counted.components if component.spec.trainable]
         frozen = replace(part, spec=replace(part.spec, trainable=False))
-        batch = 1 if counted.architecture.guidance == "none" else 2
+        batch = predictions(counted.architecture)
         check_memory(frozen, batch, settings.dtype, clock)
         with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
             subject = Subject(frozen, (counted.height, counted.width), settings.dtype, clock, settings.seed)
@@ -113,6 +148,38 @@ class MeasuredStep:
 def alone(device: Device) -> Cluster:
     """Return a cluster of one device."""
     return replace(load_cluster("ideal"), name=device.name, device=device, devices_per_node=1)
+
+
+def predictions(architecture: Architecture) -> int:
+    """Return how many predictions of an image one sampling step makes."""
+    return 1 if architecture.guidance == "none" else 2
+
+
+def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int) -> Model:
+    """Return a model whose backward times are the mean over an iteration's micro-batches: one first, later ones."""
+    components = [
+        replace(
+            component,
+            times=tuple(
+                (name, _means(component, times, first, micro_batches) if name == device else times)
+                for name, times in component.times
+            ),
+        )
+        for component in model.components
+    ]
+    return replace(model, components=tuple(components))
+
+
+def _means(
+    component: Component, times: Sequence[MeasuredTime], first: FirstBackwards, micro_batches: int
+) -> tuple[MeasuredTime, ...]:
+    """Return the times of a component's layers, their backward passes averaged over micro-batches."""
+    means = []
+    for time in times:
+        once = first.get((component.name, time.layer, time.batch_size), time.backward_s)
+        mean_s = (once + (micro_batches - 1) * time.backward_s) / micro_batches
+        means.append(replace(time, backward_s=mean_s))
+    return tuple(means)
 
 
 def by_rates(model: Model) -> Model:

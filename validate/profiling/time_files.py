@@ -5,7 +5,6 @@ Beside ``times/<device>.csv``, which a model folder is read with, stand a header
 """
 
 import csv
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
@@ -30,6 +29,8 @@ QUANTILE_COLUMNS: Final = (
     *(f"p{100 * quantile:.0f}_ms" for quantile in QUANTILES),
 )
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
+FirstBackwards = Mapping[tuple[str, int, int], float]
+"""Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +91,6 @@ def time_texts(name: str, components: list[ComponentTimes], header: Mapping[str,
     }
 
 
-def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write files into a folder, each whole: nothing half-written stays if one cannot be.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
-    drafts = {folder / path: folder / path.with_name(f".{path.name}.draft") for path in texts}
-    made: list[Path] = []
-    try:
-        for (path, draft), text in zip(drafts.items(), texts.values(), strict=True):
-            made += [parent for parent in path.parents if not parent.exists()][::-1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(text, encoding="utf-8")
-        for path, draft in drafts.items():
-            os.replace(draft, path)  # noqa: PTH105  same as Path.replace, and says what it does
-    except OSError as error:
-        raise InputError(f"--output {folder}: {error.strerror}") from error
-    finally:
-        for draft in drafts.values():
-            if draft.exists():
-                draft.unlink()
-        for parent in reversed(made):
-            if parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
-
-
 def read_header(times: Path) -> Header | None:
     """Return the header beside a file of times; None where there is none.
 
@@ -136,6 +111,22 @@ def read_header(times: Path) -> Header | None:
         rows=table.integer("rows") if "rows" in table else None,
         updates=tuple(map(_read_update, table.tables("optimizer"))),
     )
+
+
+def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
+    """Return the first backward pass of every layer of a model folder; nothing where quantiles were not written.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    path = folder / "quantiles" / f"{device}.csv"
+    rows = read_rows(path, QUANTILE_COLUMNS) if path_kind(path) == "file" else ()
+    return {
+        (row.text("component"), row.integer("index"), row.integer("batch_size")): row.number("p50_ms")
+        * MILLISECOND
+        for row in rows
+        if row.text("quantity") == "backward_first"
+    }
 
 
 def _read_update(table: Table) -> Update:
@@ -195,6 +186,10 @@ def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
         found["backward_ms"] = _ms(batch.whole["backward_later"])
         found["backward_sum_over_whole"] = round(batch.sum_over_whole("backward_later"), 4)
         found["backward_first_ms"] = _ms(sum(batch.median("backward_first")))
+    for name, quantity in (("forward", "forward"), ("backward", "backward_later")):
+        share = batch.waiting(quantity)
+        if share is not None:
+            found[f"{name}_waiting_for_host"] = round(share, 4)
     return found
 
 

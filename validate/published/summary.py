@@ -13,6 +13,7 @@ from profiles.units import GIB
 from validate.published.accounts import ABOUT, Account, Standing, source_names
 from validate.published.rows import Section, percent
 from validate.published.sampling_sections import NEAR
+from validate.writing import write_file
 
 COUNTED: Final = (
     "numbers",
@@ -154,10 +155,7 @@ def write_accounts(accounts: Sequence[Account], path: Path | None) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(map(_cells, accounts))
-    try:
-        path.write_text(text.getvalue(), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--output {path}: {error.strerror}") from error
+    write_file(path, text.getvalue())
 
 
 def check_output(path: Path | None) -> None:

@@ -23,6 +23,7 @@ from validate.rates import summary as fit_summary
 from validate.reporting.environment import environment
 from validate.reporting.measured import read_measured
 from validate.reporting.page import Chapter, page
+from validate.writing import write_file
 
 TITLE = "diffusim: predicted, published, measured"
 
@@ -50,13 +51,7 @@ def write_report(path: Path, measured: Measured, task: str | None = None) -> Non
     check_output(path)
     own = list(measured_chapters(measured))
     chapters = [*forms_and_published(task), device_fits(), *own, environment_chapter()]
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        partial.write_text(page(TITLE, chapters), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"--output {path}: {error.strerror}") from error
+    write_file(path, page(TITLE, chapters))
 
 
 def check_output(path: Path) -> None:

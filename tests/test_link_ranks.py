@@ -1,0 +1,123 @@
+"""Ranks measure their links; one that is lost is named, and the others stop."""
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from torch.distributed import TCPStore
+
+from profiles.clusters import read_cluster
+from profiles.collectives import Group
+from profiles.errors import DiffusimError, InputError
+from sim.cli import main as sim
+from validate.__main__ import main
+from validate.linking.fitting import predict
+from validate.linking.measuring import choose_backend, sizes_up_to
+from validate.linking.ranks import CHECKOUT, Place, spawn
+from validate.linking.samples import PING_PONG, Sample
+from validate.linking.watch import LOST_S
+
+DEVICE = "a100-80gb-sxm"
+
+
+def test_nccl_needs_a_gpu_for_every_rank():
+    with pytest.raises(InputError, match=r"--backend nccl: 99 ranks per node need as many GPUs, found \d"):
+        choose_backend(Place(0, 99, 0, 99), "nccl")
+
+
+def test_a_killed_rank_is_named_and_the_others_are_stopped():
+    begin = time.monotonic()
+    program = "import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    with pytest.raises(DiffusimError, match="rank 1 was killed by SIGKILL; the other ranks were stopped"):
+        spawn(3, [sys.executable, "-c", program])
+    assert time.monotonic() - begin < 20
+
+
+def test_a_rank_that_complains_is_quoted():
+    program = (
+        "import sys; print('noise', file=sys.stderr); sys.exit('validate: error: rank 0: no such thing')"
+    )
+    with pytest.raises(DiffusimError, match=r"^rank 0: no such thing$"):
+        spawn(2, [sys.executable, "-c", program])
+
+
+def held_back_of(table):
+    """The samples of a file that no fit has seen."""
+    samples = []
+    with table.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            assert row["operation"] != PING_PONG or row["pair"] == "0-1"
+            if row["held_back"] == "yes":
+                group = Group(int(row["group_size"]), int(row["num_nodes"]))
+                samples.append(
+                    Sample(row["operation"], group, float(row["size_bytes"]), float(row["us"]) / 1e6)
+                )
+    return samples
+
+
+@pytest.mark.timed
+def test_two_processes_over_gloo_give_a_cluster_that_simulates(tmp_path, capfd, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    output, table = tmp_path / "gloo.toml", tmp_path / "gloo.csv"
+    arguments = [
+        "links",
+        "--device",
+        DEVICE,
+        "--output",
+        str(output),
+        "--samples",
+        str(table),
+        "--max-mib",
+        "4",
+    ]
+    assert main(arguments) == 0, capfd.readouterr().err
+    cluster = read_cluster(output)
+    assert (cluster.name, cluster.devices_per_node, cluster.max_nodes) == ("gloo", 2, 1)
+    assert 1.0 <= cluster.overlap_slowdown < 50
+    assert "gloo" in cluster.source and "torch" in cluster.source
+    held_back = held_back_of(table)
+    assert len(held_back) == 6 * len(sizes_up_to(2**22))
+    errors = [abs(predict(cluster, sample) / sample.seconds - 1) for sample in held_back]
+    assert np.median(errors) < 0.45, f"median error {np.median(errors):.2f} of rounds held back"
+    assert (
+        sim(["run", "--model", "sd21", "--cluster", str(output), "--strategy", "ddp", "--batch-size", "8"])
+        == 0
+    )
+
+
+def test_a_rank_lost_without_a_launcher_is_named_by_the_others(tmp_path):
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
+    given |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    output = tmp_path / "never.toml"
+    command = [sys.executable, "-m", "validate", "links", "--device", DEVICE, "--output", str(output)]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **given, "RANK": f"{rank}"},
+            cwd=CHECKOUT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        store.wait(["beat/0", "beat/1"])
+        while int(store.get("beat/1")) < 2:
+            time.sleep(0.1)
+        ranks[1].kill()
+        begin = time.monotonic()
+        _, said = ranks[0].communicate(timeout=60)
+        assert time.monotonic() - begin < 30
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[0].returncode == 2
+    assert f"rank 1 has been silent for {LOST_S:g} s" in said
+    assert not list(tmp_path.iterdir())

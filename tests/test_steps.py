@@ -1,0 +1,210 @@
+"""Steps are predicted and measured; a programme of them goes on where it was left."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from profiles.costs import ComponentCosts
+from profiles.devices import Device, Rates, read_device
+from profiles.errors import InputError
+from profiles.models import MeasuredTime, load_model
+from profiles.recipes import RECIPES
+from profiles.units import GIB
+from validate.__main__ import main
+from validate.profiling.gpu import ONE_GPU, REHEARSAL, Programme, report_gpu
+from validate.profiling.optimizers import MasterAdamW
+from validate.profiling.step_rows import COLUMNS, StepRow, steps_summary
+from validate.profiling.steps import MeasuredStep, SamplingStep, TrainingStep, alone, by_rates
+from validate.profiling.time_files import read_first_backwards
+from validate.profiling.tiny import profiled_architecture
+
+MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_predicted_training_step_is_the_sum_of_its_parts():
+    model = by_rates(load_model("sd21")).for_task("train")
+    costs = [ComponentCosts(component, MADE) for component in model.components]
+    frozen = sum(cost.forward_s(12).sum() for cost in costs if not cost.component.trainable)
+    (unet,) = [cost for cost in costs if cost.component.trainable]
+    optimizer = unet.component.parameters * RECIPES["mixed"].step_bytes / 1.2e12
+    expected = frozen + 3 * (unet.forward_s(4).sum() + unet.backward_s(4).sum()) + optimizer
+    assert TrainingStep("sd21", 12, 3).predict_s(model, MADE, "bfloat16") == pytest.approx(expected)
+
+
+def test_a_predicted_sampling_step_runs_both_predictions_in_one_batch():
+    model = by_rates(load_model("pixart"))
+    costs = ComponentCosts(model.components[2], MADE)
+    predicted = SamplingStep("pixart", 1024, 1024).predict_s(model, MADE)
+    assert predicted == pytest.approx(costs.forward_s(2).sum())
+    assert SamplingStep("pixart", 2048, 2048).predict_s(model, MADE) > 4 * predicted
+    assert alone(MADE).max_devices == 1
+
+
+def test_a_batch_that_does_not_divide_is_one_line():
+    with pytest.raises(InputError, match="batch 8 does not divide into 3 micro-batches"):
+        TrainingStep("sd21", 8, 3)
+
+
+def test_masters_take_steps_that_half_precision_would_lose():
+    weight = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
+    optimizer = MasterAdamW([weight])
+    for _ in range(8):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()  # of 0.001, less than half of what bfloat16 can tell from one
+    assert weight.detach().float() == pytest.approx(1 - 8 * 0.001, abs=2**-8)
+    assert (weight != 1).all()
+
+
+@pytest.mark.parametrize("programme", [ONE_GPU, REHEARSAL], ids=["gpu", "rehearsal"])
+def test_no_step_is_of_a_size_that_the_rates_were_fitted_to(programme):
+    timed = dict(programme.profiles)
+    training = [step for step in programme.steps if isinstance(step, TrainingStep)]
+    for step in programme.steps:
+        if isinstance(step, TrainingStep):
+            timed_size = step.batch // step.micro_batches in timed[step.model]
+        else:
+            timed_size = (step.height, 2 in timed[step.model]) == (load_size(step.model), True)
+        group = f"{'training' if step in training else 'sampling'}, {'at timed sizes' if timed_size else 'held back'}"
+        assert programme.group(step) == group
+    assert {programme.group(step) for step in programme.steps} == {
+        "training, held back",
+        "sampling, held back",
+        "sampling, at timed sizes",
+    }
+    if programme is ONE_GPU:
+        assert len(training) >= 6
+        assert {step.model for step in training} == set(timed)
+
+
+def load_size(model):
+    return profiled_architecture(model).height
+
+
+def test_each_group_of_steps_is_summed_up_apart():
+    rows = [
+        StepRow("a", "training, held back", MeasuredStep(1.0, 0.0, 0.0), 1.1, 0.8),
+        StepRow("b", "training, held back", None, 1.0, 1.0, "unet: memory ran out", no_memory=True),
+        StepRow("c", "sampling, held back", MeasuredStep(1.0, 0.0, 0.0), 1.3, 1.0),
+        StepRow("d", "sampling, at timed sizes", MeasuredStep(1.0, 0.0, 0.0), 1.0, 1.0),
+    ]
+    assert list(steps_summary(rows)) == [
+        "training, held back: measured 1 of 2, 1 ran out of memory",
+        "training, held back, from measured layers: mean error 10.0 %, worst 10.0 %",
+        "training, held back, from the device's rates: mean error 20.0 %, worst 20.0 %",
+        "sampling, held back: measured 1 of 1",
+        "sampling, held back, from measured layers: mean error 30.0 %, worst 30.0 %",
+        "sampling, held back, from the device's rates: mean error 0.0 %, worst 0.0 %",
+        "sampling, at timed sizes: measured 1 of 1",
+        "sampling, at timed sizes, from measured layers: mean error 0.0 %, worst 0.0 %",
+        "sampling, at timed sizes, from the device's rates: mean error 0.0 %, worst 0.0 %",
+    ]
+
+
+def test_the_first_micro_batch_takes_its_own_backward_pass(tmp_path):
+    """Backward 3 ms where gradients are new, 5 ms where they are added up: one pass takes 3, four take 3 + 3 * 5."""
+    model = load_model("sd21")
+    times = tuple(MeasuredTime(i, batch, 0.001, 0.005) for i in range(46) for batch in (1, 2))
+    model = replace(
+        model,
+        components=tuple(
+            replace(part, times=(("made", times),)) if part.name == "unet" else part
+            for part in model.components
+        ),
+    )
+    first = {("unet", i, batch): 0.003 for i in range(46) for batch in (1, 2)}
+    for micro_batches in (1, 4):
+        step = TrainingStep("sd21", micro_batches, micro_batches)
+        later, turned = (step.predict_s(model, MADE, "bfloat16", given) for given in (None, first))
+        assert later - turned == pytest.approx(46 * 0.002)
+        other = step.predict_s(model, replace(MADE, name="other"), "bfloat16", first)
+        assert other == step.predict_s(by_rates(model), MADE, "bfloat16")
+
+
+def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
+    steps = (TrainingStep("tiny-uvit", 4, 2), SamplingStep("tiny-uvit", 256, 256))
+    first = Programme("cpu", "float32", (("tiny-uvit", (1,)),), steps[:1], warmup=1, rounds=2)
+    (row,) = report_gpu(tmp_path, first, "box")
+    assert row.measured is not None
+    assert row.measured.step_s > 0
+    assert row.measured.optimizer_s > 0
+    assert row.from_layers_s > 0  # it runs; how well, no test may say
+    assert "from measured layers: mean error" in capsys.readouterr().out
+    again = report_gpu(tmp_path, replace(first, steps=steps), "box")
+    assert again[0].measured.step_s == pytest.approx(row.measured.step_s, abs=1e-7)
+    assert again[1].measured.optimizer_s == 0
+    assert [line for line in capsys.readouterr().err.splitlines() if "measuring" in line] == [
+        "validate: measuring tiny-uvit sampling, 256x256"
+    ]
+    assert read_device(tmp_path / "box.toml").name == "box"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "box.toml",
+        "steps-box.csv",
+        "steps-box.toml",
+        "tiny-uvit",
+    ]
+    first_backwards = read_first_backwards(tmp_path / "tiny-uvit", "box")
+    assert len(first_backwards) == len(load_model(str(tmp_path / "tiny-uvit")).components[0].layers)
+    assert read_first_backwards(tmp_path / "tiny-uvit", "other") == {}
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(TrainingStep):
+    """A step during whose measurement somebody interrupts the run."""
+
+    def measure(self, counted, settings, clock):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_loses_no_step_that_was_measured(tmp_path):
+    one, two = TrainingStep("tiny-uvit", 1, 1), TrainingStep("tiny-uvit", 2, 1)
+    programme = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (one, two), warmup=1, rounds=1)
+    before = [row.measured.step_s for row in report_gpu(tmp_path, programme, "box")]
+    broken = replace(programme, steps=(one, Interrupted("tiny-uvit", 3, 1), two))
+    with pytest.raises(KeyboardInterrupt):
+        report_gpu(tmp_path, broken, "box")
+    after = report_gpu(tmp_path, programme, "box")
+    assert [row.measured.step_s for row in after] == pytest.approx(before, abs=1e-7)
+
+
+@pytest.mark.parametrize("path", ["steps-box.toml", "tiny-uvit/times/box.toml"])
+def test_a_run_does_not_go_on_from_another_machine(tmp_path, path):
+    step = TrainingStep("tiny-uvit", 1, 1)
+    programme = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (step,), warmup=1, rounds=1)
+    report_gpu(tmp_path, programme, "box")
+    header = tmp_path / path
+    text = header.read_text(encoding="utf-8")
+    assert f'torch = "{torch.__version__}"' in text and 'date = "' in text
+    header.write_text(text.replace(torch.__version__, "1.0"), encoding="utf-8")
+    with pytest.raises(
+        InputError, match=rf"{path}: was measured with torch '1.0', and here it is '.*: name another"
+    ):
+        report_gpu(tmp_path, programme, "box")
+    header.write_text(f'gpu = "NVIDIA H100"\n{text}', encoding="utf-8")
+    with pytest.raises(InputError, match="with gpu 'NVIDIA H100', and here it is 'none'"):
+        report_gpu(tmp_path, programme, "box")
+
+
+def test_steps_without_a_header_are_not_gone_on_from(tmp_path):
+    (tmp_path / "steps-box.csv").write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    programme = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (TrainingStep("tiny-uvit", 1, 1),))
+    with pytest.raises(
+        InputError, match=r"steps-box\.csv: no header beside it says what it was measured with"
+    ):
+        report_gpu(tmp_path, programme, "box")
+    assert [path.name for path in tmp_path.iterdir()] == ["steps-box.csv"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_the_programme_of_a_gpu_needs_one(tmp_path, capsys):
+    assert main(["gpu", "--output", str(tmp_path / "made")]) == 2
+    assert "validate: error: --device cuda: torch" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,38 @@
+"""Files are written whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import InputError
+from validate.writing import whole_file, write_file, write_files
+
+
+def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):
+    (tmp_path / "times").write_text("not a folder", encoding="utf-8")
+    texts = {Path("quantiles") / "a.csv": "whole", Path("times") / "a.csv": "never"}
+    with pytest.raises(InputError, match=r"--output .*: "):
+        write_files(tmp_path, texts)
+    assert [path.name for path in tmp_path.rglob("*")] == ["times"]
+
+
+def test_folders_are_made_for_files_of_a_folder_alone(tmp_path):
+    write_files(tmp_path / "new", {Path("a") / "b.csv": "b", Path("c"): "c"})
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "b.csv", "c", "new"]
+    with pytest.raises(InputError, match=r"--samples .*x\.csv: No such file or directory"):
+        write_file(tmp_path / "nowhere" / "x.csv", "x", "--samples")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "old.txt"
+    write_file(path, "old")
+    with pytest.raises(RuntimeError), whole_file(path) as draft:
+        draft.write_text("half", encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == "old"
+        raise RuntimeError
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old.txt"]
+    with whole_file(path) as draft:
+        draft.write_text("new", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old.txt"]

@@ -1,0 +1,65 @@
+"""Writing: files come whole or not at all, so that no reader meets half of one."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiles.errors import InputError
+
+
+@contextmanager
+def whole_file(path: Path, flag: str = "--output") -> Iterator[Path]:
+    """Yield a draft beside a file, which takes its place if all goes well.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with _drafts([path], f"{flag} {path}") as (draft,):
+        yield draft
+
+
+def write_file(path: Path, text: str, flag: str = "--output") -> None:
+    """Write a file.
+
+    Raises:
+        InputError: it cannot be written; what was there stays.
+    """
+    with whole_file(path, flag) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
+    """Write files into a folder, which is made where it is missing: none of them if one cannot be written.
+
+    Raises:
+        InputError: a file cannot be written; what was there stays.
+    """
+    paths = [folder / path for path in texts]
+    made: list[Path] = []
+    try:
+        with _drafts(paths, f"--output {folder}") as drafts:
+            for draft, text in zip(drafts, texts.values(), strict=True):
+                made += [parent for parent in draft.parents if not parent.exists()][::-1]
+                draft.parent.mkdir(parents=True, exist_ok=True)
+                draft.write_text(text, encoding="utf-8")
+    finally:
+        for parent in reversed(made):
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
+
+
+@contextmanager
+def _drafts(paths: Sequence[Path], what: str) -> Iterator[list[Path]]:
+    """Yield a draft of each path, all of which take their places if all goes well."""
+    drafts = [path.with_name(f".{path.name}.{os.getpid()}.draft") for path in paths]
+    try:
+        yield drafts
+        for draft, path in zip(drafts, paths, strict=True):
+            draft.replace(path)
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror or error}") from error
+    finally:
+        for draft in drafts:
+            if draft.exists():
+                draft.unlink()
