@@ -25,10 +25,10 @@ from strategies.placement import Placement
 from strategies.registry import all_strategies
 from strategies.wiring import wire
 from validate.__main__ import main
+from validate.machine import QUIET_CORES, disturbance
 from validate.running.blocks import Convolutions, FeedForward, build_layer
-from validate.running.clock import QUIET_CORES
 from validate.running.command import fitting
-from validate.running.comparison import Comparison, Pair, busy_with_others, compare
+from validate.running.comparison import Comparison, Pair, compare
 from validate.running.ordered import directions
 from validate.running.preparing import prepare
 from validate.running.scenarios import Question, check_complete
@@ -146,7 +146,7 @@ def judge(comparisons, median_error, worst_error):
     errors = [comparison.error for comparison in comparisons]
     bubble_error = max(comparison.bubble_error for comparison in comparisons)
     held = median(errors) < median_error and max(errors) < worst_error and bubble_error < WORST_BUBBLE
-    busy = busy_with_others(max(comparison.others_cores for comparison in comparisons))
+    busy = disturbance(max(comparison.others_cores for comparison in comparisons))
     if busy and not held:
         pytest.skip(f"{busy}; errors {errors}, of bubble ratios {bubble_error}")
     assert held, (errors, bubble_error)
@@ -477,8 +477,8 @@ without_gpus = pytest.mark.skipif(torch.cuda.device_count() > 1, reason="there a
 def test_wall_time_beside_other_programs_says_nothing():
     quiet = Comparison("1f1b", "wall", (Pair(1.0, 1.01, 0.2, 0.2),), None, QUIET_CORES / 2)
     assert quiet.invalid is None
-    assert replace(quiet, others_cores=0.2).invalid == "other programs used 0.20 cores, must be at most 0.1"
-    assert "not known here" in replace(quiet, others_cores=nan).invalid
+    assert replace(quiet, others_cores=0.2).invalid.startswith("other programs kept 0.20 cores busy")
+    assert "is not known" in replace(quiet, others_cores=nan).invalid
 
 
 def test_the_command_prints_a_run_as_json(capsys):

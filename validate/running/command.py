@@ -164,7 +164,8 @@ def fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
 
 
 def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, Any]:  # noqa: ANN401
-    from validate.running.comparison import busy_with_others, compare  # noqa: PLC0415  as above
+    from validate.machine import disturbance  # noqa: PLC0415  as above
+    from validate.running.comparison import compare  # noqa: PLC0415  as above
 
     if job.runtime == "torch":
         return {
@@ -175,7 +176,7 @@ def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, An
             "step_s": [f(outcome.steps_s) for f in (min, median, max)],
             "gradient_error": outcome.gradient_error,
             "others_cores": outcome.others_cores,
-            "invalid": busy_with_others(outcome.others_cores) if job.mode == "wall" else None,
+            "invalid": (disturbance(outcome.others_cores) or None) if job.mode == "wall" else None,
         }
     comparison = compare(job, outcome)
     pairs = comparison.pairs

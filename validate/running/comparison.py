@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isnan, nan
+from math import nan
 from statistics import mean, median
 
 from sim.engine import simulate
 from sim.metrics import idle_s
 from strategies.plan import Op, Plan
-from validate.running.clock import QUIET_CORES
+from validate.machine import disturbance
 from validate.running.executor import OpTimes
 from validate.running.job import Iteration, Job, Outcome
 
@@ -91,16 +91,7 @@ class Comparison:
     @property
     def invalid(self) -> str | None:
         """Why the result says nothing; None where it does."""
-        return busy_with_others(self.others_cores) if self.mode == "wall" else None
-
-
-def busy_with_others(cores: float) -> str | None:
-    """Return why times beside other programs say nothing; None where the machine was quiet."""
-    if isnan(cores):
-        return "what other programs used is not known here: no /proc/stat"
-    if cores > QUIET_CORES:
-        return f"other programs used {cores:.2f} cores, must be at most {QUIET_CORES}"
-    return None
+        return (disturbance(self.others_cores) or None) if self.mode == "wall" else None
 
 
 def compare(job: Job, outcome: Outcome) -> Comparison:

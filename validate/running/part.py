@@ -11,7 +11,8 @@ import torch
 from torch import distributed as dist
 
 from strategies.wiring import Wiring, wire
-from validate.running.clock import OtherPrograms, now
+from validate.machine import OtherPrograms
+from validate.running.clock import now
 from validate.running.executor import Executor, RankIteration
 from validate.running.job import Iteration, Job, Outcome
 from validate.running.kernels import SleepKernels
@@ -69,7 +70,7 @@ class Part:
             records.append(self._executor.run(number, self._synchronize, self._turns if alone else None))
             if number == CHECKED - 1 and isinstance(self._kernels, ModuleKernels):
                 gradients = self._kernels.gradients()
-        return self._collect(records[job.warm_up :], others.cores(_added), gradients)
+        return self._collect(records[job.warm_up :], others.cores(_added(others.own_s())), gradients)
 
     def _synchronize(self) -> float:
         """Return the moment at which all begin."""
@@ -94,7 +95,9 @@ def run_part(job: Job) -> Result:
     steps_s, gradients = run_torch(job)
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, gradients)
-    return Outcome(job.name, others_cores=others.cores(_added), steps_s=tuple(steps_s)), gathered
+    return Outcome(
+        job.name, others_cores=others.cores(_added(others.own_s())), steps_s=tuple(steps_s)
+    ), gathered
 
 
 def _added(value: float) -> float:
