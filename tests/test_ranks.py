@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
+from validate.__main__ import main
 from validate.ranks import check_places
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,3 +120,19 @@ def test_ranks_on_several_machines_are_refused_with_their_names():
         InputError, match=r"^ranks are on 2 machines \(rank 0 on here, rank 2 on there\), must all"
     ):
         check_places([("a", "here"), ("a", "here"), ("b", "there"), ("b", "there")])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "links --device a100-80gb-sxm --output never.toml --ranks 33",
+        "sample --strategy ulysses --ranks 33",
+        "run --schedule ddp --mode sleep --gpus 33 --batch-size 33",
+    ],
+)
+def test_more_processes_than_a_machine_should_start_are_refused(command, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("validate: error: ")
+    assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from profiles.devices import load_device
 from profiles.errors import InputError
 from validate.linking.ranks import check_count, launched_place, spawn
+from validate.own_ranks import check_own_ranks
 from validate.writing import write_file
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def run_links(options: argparse.Namespace) -> None:
     place = launched_place()
     check_count(place.num_ranks if place else options.ranks)
     if place is None:
+        check_own_ranks(options.ranks)
         spawn(options.ranks, _own_command(options))
         return
     from validate.linking.measuring import measure  # noqa: PLC0415  importing torch takes seconds

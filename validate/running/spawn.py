@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from profiles.errors import DiffusimError
+from validate.own_ranks import check_own_ranks
 from validate.running.job import Job, Outcome
 
 POLL_S: Final = 0.05
@@ -28,6 +29,7 @@ def run_ranks(jobs: Sequence[Job]) -> list[Outcome]:
         DiffusimError: a rank failed or died; the text names it. The others are ended.
     """
     (num_ranks,) = {job.num_ranks for job in jobs}
+    check_own_ranks(num_ranks)
     with tempfile.TemporaryDirectory(prefix="diffusim-run-") as name:
         folder = Path(name)
         (folder / "jobs").write_bytes(pickle.dumps(list(jobs)))

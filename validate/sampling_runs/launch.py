@@ -20,6 +20,7 @@ from torch.multiprocessing.spawn import ProcessContext, ProcessException, start_
 
 from profiles.errors import DiffusimError, InputError
 from strategies.wiring import wire
+from validate.own_ranks import check_own_ranks
 from validate.ranks import gather_pids, name_lost, one_machine, watched
 from validate.sampling_runs.executor import Outcome, run_rank
 from validate.sampling_runs.faults import faulty_plan
@@ -41,6 +42,7 @@ def run_all(settings: Sequence[Settings]) -> list[list[Outcome]]:
         wire(faulty_plan(one))  # what cannot be is said before processes start
     ranks = settings[0].ranks
     assert all(other.ranks == ranks for other in settings)
+    check_own_ranks(ranks)
     check_devices(settings[0])
     with tempfile.TemporaryDirectory(prefix="diffusim-sample-") as name:
         folder = Path(name)
