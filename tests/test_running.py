@@ -161,7 +161,7 @@ GRADIENTS = {
     "zero-bubble": ("zero-bubble", {}),
     "bidirectional": ("bidirectional", {}),
     "pulse": ("pulse", {}),
-    "local skips": ("wave", {"skip_route": "local", "partition": "optimal"}),
+    "local skips": ("wave", {"skip_route": "local"}),
     "two waves": ("wave", {"waves": 2}),
     "waiting": ("diffusionpipe", {"p2p": "blocking"}),
     "unfilled": ("diffusionpipe", {"fill": "none"}),
