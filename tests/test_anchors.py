@@ -98,7 +98,7 @@ def test_shipped_models_take_one_gpu_as_long_as_published(name, anchor):
 def test_a_run_of_pixart_on_one_a100_is_the_published_one(side, published):
     """20 steps of DPM-Solver. Source: PipeFusion v1, Fig. 9, and xDiT."""
     workload = SamplingWorkload(1, side, side, steps=20)
-    scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
     result = run_sampling(make_sampler("single", {}), scenario)
     assert result.expected.latency_s == pytest.approx(published)
     assert result.to_json()["provenance"] == "estimated"
