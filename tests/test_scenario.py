@@ -84,7 +84,8 @@ REPLACED = {
         "width": lambda width: width // 2,
         "components": lambda components: tuple(map(scaled, components)),
         "guidance": lambda _: "none",
-        "anchors": lambda anchors: anchors[:1],
+        "anchors": lambda anchors: tuple(replace(a, latency_s=2 * a.latency_s) for a in anchors),
+        "anchor_backbones": lambda _: (scaled(load_model("pixart").components[2]),),
     },
     Cluster: {
         "name": other,
@@ -128,8 +129,7 @@ REPLACED = {
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Cluster.name", "Cluster.source", "Device.source",
-    "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train Model.dtype", "train Model.height",
-    "train Model.width", "train Model.anchors", "train Device.name", "train TrainingWorkload.extra_forward",
+    "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
 }  # fmt: skip
 """Fields that change none of the answers asked for; all others must."""
 

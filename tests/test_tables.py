@@ -85,8 +85,8 @@ def test_strategies_as_json_describe_every_parameter(capsys):
     assert strategy["parameters"]["fill"]["default"] == "partial"
 
 
-def test_a_result_is_shown_with_its_stages(capsys, result):
-    print_result(result)
+def test_a_result_is_shown_with_its_stages(capsys, result, scenario):
+    print_result(result, scenario)
     text = capsys.readouterr().out
     assert "spp (pipeline_degree 4, micro_batches 4, group_size 4" in text
     assert f"{result.expected.iteration_s * 1e3:,.1f} ms" in text
