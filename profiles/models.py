@@ -62,6 +62,9 @@ class Model:
     anchors: tuple[Anchor, ...] = ()
     anchor_backbones: tuple[Component, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Model {self.name}: {', '.join(component.name for component in self.components)}>"
+
     @property
     def anchored(self) -> tuple[Component, ...]:
         """The backbones whose passes together the anchors time."""

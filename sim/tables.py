@@ -348,7 +348,7 @@ def command_of(result: TrainingResult | SamplingResult) -> str:
     }  # fmt: skip
     if isinstance(result, SamplingResult):
         flags |= {"resolution": result.resolution, "steps": result.steps, "guidance": result.guidance}
-    given = {key: value for key, value in (flags | result.options).items() if value not in (None, "")}
+    given = {key: value for key, value in (flags | dict(result.options)).items() if value not in (None, "")}
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
     return shlex.join(["sim", "run", *words])
 

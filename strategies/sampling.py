@@ -67,7 +67,7 @@ class SamplingWorkload:
         return 1 if self.guidance == "none" else 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SamplingScenario(Scene[SamplingWorkload]):
     """A model that draws images on a cluster; of the model, only what sampling needs.
 

@@ -66,7 +66,7 @@ class TrainingWorkload:
         return RECIPES[self.memory_recipe]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scenario(Scene[TrainingWorkload]):
     """A model that is trained on a cluster under a workload; of the model, only what training needs.
 

@@ -28,6 +28,9 @@ class Scene(Generic[W]):
     asked_model: str = ""
     asked_cluster: str = ""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.model_name} on {self.cluster_name}: {self.workload}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
 
