@@ -88,6 +88,9 @@ class Component:
     frames: int = 1
     latent_bytes: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"<Component {self.name}: {len(self.layers)} layers>"
+
     @cached_property
     def parameters(self) -> int:
         """Parameters of all layers."""

@@ -47,7 +47,8 @@ class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
 
     ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``), ``anchors``
-    how long that took one GPU.
+    how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
+    one that was timed.
     """
 
     name: str
@@ -59,6 +60,15 @@ class Model:
     components: tuple[Component, ...]
     guidance: str = "batch"
     anchors: tuple[Anchor, ...] = ()
+    anchor_backbones: tuple[Component, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name}: {', '.join(component.name for component in self.components)}>"
+
+    @property
+    def anchored(self) -> tuple[Component, ...]:
+        """The backbones whose passes together the anchors time."""
+        return self.anchor_backbones or tuple(self.components[i] for i in self.backbones)
 
     @cached_property
     def backbones(self) -> tuple[int, ...]:
@@ -98,7 +108,8 @@ class Model:
         for index in reversed(self.order):
             if index in needed:
                 needed |= set(self.inputs_of(index)).intersection(self.frozen)
-        return replace(self, components=_closed([self.components[index] for index in sorted(needed)]))
+        components = _closed([self.components[index] for index in sorted(needed)])
+        return replace(self, components=components, anchor_backbones=self.anchored)
 
     def for_task(self, task: str) -> "Model":
         """Return the model with only the components that a task needs; itself where it needs all of them."""

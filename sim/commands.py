@@ -91,7 +91,7 @@ def _run_strategy(options: argparse.Namespace) -> int:
     else:
         from sim.tables import print_result
 
-        print_result(result)
+        print_result(result, scenario)
     return 0
 
 

@@ -1,10 +1,11 @@
 """An experiment: one strategy on one scenario, replayed and measured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError
+from profiles.mappings import FrozenMapping
 from profiles.units import GIB
 from sim.engine import no_collection, simulate
 from sim.memory import peak_memory_bytes
@@ -76,15 +77,24 @@ class TrainingResult:
     cluster: str
     num_gpus: int
     strategy: str
-    parameters: dict[str, Any]
+    parameters: Mapping[str, Any]
     batch_size: int
     num_backbones: int
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     expected: Iteration
     fits_memory: bool
     memory_bytes: float | None
     provenance: str
-    stages: tuple[dict[str, Any], ...]
+    stages: tuple[Mapping[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", FrozenMapping(self.parameters))
+        object.__setattr__(self, "options", FrozenMapping(self.options))
+        object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
+
+    def __repr__(self) -> str:
+        what = f"{self.model} by {self.strategy} on {self.num_gpus} GPUs of {self.cluster}"
+        return f"<TrainingResult {what}: {self.expected.iteration_s:.4g} s>"
 
     @property
     def missing_memory(self) -> str | None:
@@ -112,9 +122,9 @@ class TrainingResult:
             "cluster": self.cluster,
             "num_gpus": self.num_gpus,
             "strategy": self.strategy,
-            "parameters": self.parameters,
+            "parameters": dict(self.parameters),
             "batch_size": self.batch_size,
-            "options": self.options,
+            "options": dict(self.options),
             "iteration_s": expected.iteration_s,
             "first_iteration_s": expected.first_iteration_s,
             "samples_per_s": self.samples_per_s,
@@ -126,7 +136,7 @@ class TrainingResult:
             "peak_memory_bytes": expected.peak_memory_bytes,
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
-            "stages": list(self.stages),
+            "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
         }
 
 
@@ -384,7 +394,7 @@ def _stages(replayed: Replayed) -> Iterator[dict[str, Any]]:
 
 def _describe(stage: Stage, trace: Trace, first_gpu: int) -> dict[str, Any]:
     return {
-        "devices": [first_gpu + gpu for gpu in trace.plan.placement.devices(stage.position)],
+        "devices": tuple(first_gpu + gpu for gpu in trace.plan.placement.devices(stage.position)),
         "first_layer": stage.first_layer,
         "last_layer": stage.last_layer,
         "forward_s": stage.forward_s,

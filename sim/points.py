@@ -54,6 +54,12 @@ class Point:
     kind: str | None = None
     num_gpus: int | None = None
 
+    def __repr__(self) -> str:
+        known = self.reason or (
+            f"at least {self.bound_s:.4g} s" if self.result is None else repr(self.result)
+        )
+        return f"<Point {self.strategy or self.name}: {known}>"
+
     @property
     def reached(self) -> bool:
         """Whether anything is known of it; not so where a sweep was interrupted before it."""

@@ -1,9 +1,10 @@
 """A run of a sampler: one strategy on one sampling scenario, replayed phase by phase and measured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from profiles.mappings import FrozenMapping
 from sim.engine import no_collection, simulate
 from sim.experiment import missing_memory
 from sim.memory import peak_memory_bytes
@@ -84,17 +85,26 @@ class SamplingResult:
     cluster: str
     num_gpus: int
     strategy: str
-    parameters: dict[str, Any]
+    parameters: Mapping[str, Any]
     batch_size: int
     resolution: str
     steps: int
     guidance: str
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     expected: Drawing
     fits_memory: bool
     memory_bytes: float | None
     provenance: str
-    stages: tuple[dict[str, Any], ...]
+    stages: tuple[Mapping[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", FrozenMapping(self.parameters))
+        object.__setattr__(self, "options", FrozenMapping(self.options))
+        object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
+
+    def __repr__(self) -> str:
+        what = f"{self.model} by {self.strategy} on {self.num_gpus} GPUs of {self.cluster}"
+        return f"<SamplingResult {what}: {self.expected.latency_s:.4g} s>"
 
     @property
     def missing_memory(self) -> str | None:
@@ -127,12 +137,12 @@ class SamplingResult:
             "cluster": self.cluster,
             "num_gpus": self.num_gpus,
             "strategy": self.strategy,
-            "parameters": self.parameters,
+            "parameters": dict(self.parameters),
             "batch_size": self.batch_size,
             "resolution": self.resolution,
             "steps": self.steps,
             "guidance": self.guidance,
-            "options": self.options,
+            "options": dict(self.options),
             "latency_s": expected.latency_s,
             "step_s": expected.step_s,
             "samples_per_s": self.samples_per_s,
@@ -145,7 +155,7 @@ class SamplingResult:
             "peak_memory_bytes": expected.peak_memory_bytes,
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
-            "stages": list(self.stages),
+            "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
         }
 
 
@@ -226,7 +236,7 @@ def _stages(scenario: SamplingScenario, replayed: Replayed) -> list[dict[str, An
     plan = next(phase.plan for phase, _ in replayed if phase.steps)
     return [
         {
-            "devices": [d for d, ops in enumerate(plan.ops) if _stage_of(ops[0]) == number],
+            "devices": tuple(d for d, ops in enumerate(plan.ops) if _stage_of(ops[0]) == number),
             "first_layer": stage.first_layer,
             "last_layer": stage.last_layer,
             "forward_s": stage.forward_s,

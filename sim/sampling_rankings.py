@@ -1,6 +1,6 @@
 """The tables of a sampling sweep: the best of each method, and the best of all."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rich.table import Table
@@ -57,7 +57,7 @@ def _row(result: SamplingResult, speedup: str) -> list[str]:
     ]
 
 
-def _degrees(parameters: dict[str, Any]) -> str:
+def _degrees(parameters: Mapping[str, Any]) -> str:
     """Return the degrees above 1, in words."""
     named = (
         (key.removesuffix("_degree"), value) for key, value in parameters.items() if key.endswith("_degree")

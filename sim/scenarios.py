@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from math import isqrt
 from typing import Any
 
@@ -94,8 +94,7 @@ def training_scenario(options: argparse.Namespace) -> Scenario:
     num_gpus = options.gpus if options.gpus is not None else _one_node(cluster)
     batch_size = options.batch_size if options.batch_size is not None else DEFAULT_BATCH_PER_GPU * num_gpus
     workload = TrainingWorkload(num_gpus, batch_size, **_given(options, "train"))
-    scenario = Scenario.of(load_model(options.model), cluster, workload)
-    return replace(scenario, asked_model=options.model, asked_cluster=options.cluster)
+    return Scenario(load_model(options.model), cluster, workload, options.model, options.cluster)
 
 
 def sampling_scenario(options: argparse.Namespace) -> SamplingScenario:
@@ -117,8 +116,7 @@ def sampling_scenario(options: argparse.Namespace) -> SamplingScenario:
         **given,
     )
     check_tokens(model, workload)
-    scenario = SamplingScenario.of(model, cluster, workload)
-    return replace(scenario, asked_model=options.model, asked_cluster=options.cluster)
+    return SamplingScenario(model, cluster, workload, options.model, options.cluster)
 
 
 def check_tokens(model: Model, workload: SamplingWorkload) -> None:

@@ -37,7 +37,7 @@ def grid(
         InputError: a cluster is too small, or an option breaks its rule.
     """
     return [
-        Scenario.of(model, cluster, TrainingWorkload(gpus, gpus * samples, **options))
+        Scenario(model, cluster, TrainingWorkload(gpus, gpus * samples, **options))
         for model, cluster, gpus, samples in product(models, clusters, num_gpus, samples_per_gpu)
     ]
 

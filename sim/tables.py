@@ -14,14 +14,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from profiles.clusters import Cluster, Link
+from profiles.costs import anchor_factor
 from profiles.models import Model
-from profiles.sampling_costs import anchor_factor
 from profiles.units import GB, GIB
 from sim.experiment import TrainingResult
 from sim.sampling import SamplingResult
 from sim.tuning import Choice
 from strategies.sampler import Sampler
 from strategies.sampling import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.strategy import Strategy
 
 REFRESH_S: Final = 0.1
@@ -180,7 +181,7 @@ def _strategy_json(cls: type[Strategy | Sampler]) -> dict[str, Any]:
     }
 
 
-def print_result(result: TrainingResult) -> None:
+def print_result(result: TrainingResult, scenario: Scenario) -> None:
     """Print one result."""
     expected = result.expected
     screen = console()
@@ -197,7 +198,7 @@ def print_result(result: TrainingResult) -> None:
         ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB by all GPUs together"),
         ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB by all GPUs together"),
         ("peak memory", _memory(result)),
-        ("layer times", result.provenance),
+        ("layer times", _provenance(result, scenario, scenario.model.height * scenario.model.width)),
     ):
         table.add_row(name, value)
     screen.print(table)
@@ -206,7 +207,7 @@ def print_result(result: TrainingResult) -> None:
 
 def print_drawing(result: SamplingResult, scenario: SamplingScenario) -> None:
     """Print one result of a sampler; means over its GPUs where each has its own."""
-    expected, screen = result.expected, console()
+    expected, screen, workload = result.expected, console(), scenario.workload
     screen.print(_title(result.strategy, result.parameters))
     guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
     images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
@@ -228,7 +229,7 @@ def print_drawing(result: SamplingResult, scenario: SamplingScenario) -> None:
         ("sent point to point", _per_image(expected.p2p_bytes, result)),
         ("sent in collectives", _per_image(expected.collective_bytes, result)),
         ("peak memory", _memory(result)),
-        ("layer times", _provenance(result, scenario)),
+        ("layer times", _provenance(result, scenario, workload.height * workload.width)),
     ):
         table.add_row(name, value)
     screen.print(table)
@@ -254,12 +255,14 @@ def _per_image(size_bytes: float, result: SamplingResult) -> str:
     return f"{size_bytes / result.batch_size / GB:,.2f} GB per image by all GPUs together"
 
 
-def _provenance(result: SamplingResult, scenario: SamplingScenario) -> str:
-    """Return where layer times are from, and by how much what was published for one GPU scales them."""
-    device, workload = scenario.cluster.device, scenario.workload
+def _provenance(
+    result: TrainingResult | SamplingResult, scenario: Scenario | SamplingScenario, pixels: int
+) -> str:
+    """Where layer times are from, and by how much what was published for one GPU scales them."""
+    device = scenario.cluster.device
     if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
         return result.provenance
-    factor = anchor_factor(scenario.model, device, workload.height * workload.width)
+    factor = anchor_factor(scenario.model, device, pixels)
     return (
         f"{result.provenance}, those of the backbone times {factor:.2f}, from published latencies of one GPU"
     )
@@ -345,7 +348,7 @@ def command_of(result: TrainingResult | SamplingResult) -> str:
     }  # fmt: skip
     if isinstance(result, SamplingResult):
         flags |= {"resolution": result.resolution, "steps": result.steps, "guidance": result.guidance}
-    given = {key: value for key, value in (flags | result.options).items() if value not in (None, "")}
+    given = {key: value for key, value in (flags | dict(result.options)).items() if value not in (None, "")}
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
     return shlex.join(["sim", "run", *words])
 

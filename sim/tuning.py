@@ -5,7 +5,7 @@ first of each P, then what can still beat the best. Eq. 15 is printed beside, as
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ def _micro_batches(scenario: Scenario, degree: int, p2p: str) -> Iterator[Choice
     micro_batch = 1
     while micro_batch <= MAX_MICRO_BATCH:
         strategy = Pulse(degree, degree, degree, p2p=p2p)
-        own = replace(scenario, workload=replace(scenario.workload, batch_size=micro_batch * gpus), _memo={})
+        own = scenario.with_batch(micro_batch * gpus)
         layout = strategy.layout(own)
         needed = peak_memory_bytes(own, layout)
         if needed > there:

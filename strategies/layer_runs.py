@@ -14,7 +14,8 @@ from math import ceil
 
 import numpy as np
 
-from profiles.sampling_costs import HALF_BYTES, WHOLE, FloatArray, Share, sequence_share, tensor_share
+from profiles.costs import HALF_BYTES, FloatArray
+from profiles.sampling_costs import WHOLE, Share, sequence_share, tensor_share
 from strategies.actions import PatchAction
 from strategies.grid import Team
 from strategies.sampling import SamplingScenario

@@ -10,14 +10,13 @@ Source: DiffusionPipe, sections 4.2 and 4.3, Eq. 10 - 18, with one replication d
 defined there; 2M, the micro-batches of both backbones, makes the objective an upper bound.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from strategies.partition import ChainCosts, FloatArray, Partition, Point, StageSearch
-from strategies.stages import Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,16 +33,6 @@ class PairCosts:
     down: ChainCosts
     up: ChainCosts
     feedback_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PairPoint:
-    """A point of the search: where both chains are cut, and the bound on the pipeline's time."""
-
-    shape: Shape
-    down: Partition
-    up: Partition
-    bound_s: float
 
 
 def pair_rounds(num_stages: int, num_micro_batches: int) -> int:
@@ -190,39 +179,6 @@ class _Chain:
         """Return the partition that is best for the chain itself and exceeds the pair's maxima in none."""
         point = self.search.best(rounds, 0.0, self.search.within(joint))
         return self.search.partition(point)
-
-
-def pair_partitions(
-    shapes: Iterable[Shape],
-    key_of: Callable[[Shape], Hashable],
-    costs_of: Callable[[Shape], PairCosts],
-    self_conditioning: float = 0.0,
-) -> Iterator[PairPoint]:
-    """Yield the best pair for each shape, with one search for all that share their costs.
-
-    Args:
-        shapes: Pipeline degrees, micro-batches of each backbone, group sizes.
-        key_of: What the costs depend on beside the degree: the local micro-batch, and the links where group
-            sizes differ in them.
-        costs_of: Costs at a shape; asked once for each degree and key.
-        self_conditioning: Probability p of the extra forward pass, 0 to 1.
-
-    Raises:
-        ValueError: If a chain cannot be cut into as many stages as a shape has positions.
-    """
-    searches: dict[Hashable, tuple[PairSearch, float]] = {}
-    solved: dict[Hashable, tuple[Partition, Partition]] = {}
-    for shape in shapes:
-        key = (shape.degree, key_of(shape))
-        if key not in searches:
-            costs = costs_of(shape)
-            searches[key] = PairSearch(costs, shape.degree, self_conditioning), costs.feedback_s
-        search, feedback_s = searches[key]
-        rounds = pair_rounds(shape.degree, shape.micro_batches)
-        if (key, rounds) not in solved:
-            solved[key, rounds] = search.best(rounds)
-        pair = solved[key, rounds]
-        yield PairPoint(shape, *pair, pair_bound_s(*pair, rounds, self_conditioning, feedback_s))
 
 
 def _joint(down: Point, up: Point) -> Point:

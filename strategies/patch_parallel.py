@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.components import Exchange
+from profiles.costs import HALF_BYTES
 from profiles.errors import InfeasibleError
-from profiles.sampling_costs import HALF_BYTES, Share
+from profiles.sampling_costs import Share
 from strategies.actions import PatchAction
 from strategies.grid import Grid, check_exchanges, check_workload
 from strategies.plan import Buffer, Plan, Stage

@@ -140,6 +140,10 @@ class Plan:
     prologue_s: float = 0.0
     filling: Filling | None = None
 
+    def __repr__(self) -> str:
+        ops = sum(map(len, self.ops))
+        return f"<Plan of {self.num_devices} devices: {ops} ops, {len(self.collectives)} collectives>"
+
     @property
     def num_devices(self) -> int:
         """Simulated devices."""

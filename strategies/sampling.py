@@ -1,19 +1,14 @@
 """The sampling scenario: which model draws which images on which cluster."""
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Final, TypeVar
+from typing import Final
 
-from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.errors import InputError
-from profiles.models import Model
 from profiles.sampling_costs import Extent, SamplingCosts
 from strategies.scene import Scene, check_gpus
-
-T = TypeVar("T")
 
 GUIDANCES: Final = ("none", "batch", "parallel")
 MAX_SIDE: Final = 65536
@@ -72,31 +67,30 @@ class SamplingWorkload:
         return 1 if self.guidance == "none" else 2
 
 
-@dataclass(frozen=True)
-class SamplingScenario(Scene[SamplingWorkload, SamplingCosts]):
-    """A model on a cluster, and what is drawn there, with the costs of the layers at that resolution.
+@dataclass(frozen=True, repr=False)
+class SamplingScenario(Scene[SamplingWorkload]):
+    """A model that draws images on a cluster; of the model, only what sampling needs.
 
-    ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
+    Raises:
+        InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
     """
 
-    @classmethod
-    def of(cls, model: Model, cluster: Cluster, workload: SamplingWorkload) -> "SamplingScenario":
-        """Return a scenario with its costs.
-
-        Raises:
-            InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
-        """
-        check_gpus(cluster, workload.num_gpus)
-        model = model.for_task("sample")
-        frozen = [model.components[i].name for i in model.frozen]
-        for name in workload.include:
+    def __post_init__(self) -> None:
+        check_gpus(self.cluster, self.workload.num_gpus)
+        object.__setattr__(self, "model", self.model.for_task("sample"))
+        frozen = [self.model.components[i].name for i in self.model.frozen]
+        for name in self.workload.include:
             if name not in frozen:
                 known = ", ".join(frozen) or "none"
                 raise InputError(
-                    f"--include names '{name}', the frozen components of {model.name} are {known}"
+                    f"--include names '{name}', the frozen components of {self.model.name} are {known}"
                 )
-        costs = SamplingCosts(model, cluster.device, workload.height, workload.width)
-        return cls(model, cluster, workload, costs)
+        _ = self.costs
+
+    @cached_property
+    def costs(self) -> SamplingCosts:
+        """Times of the model's layers on the cluster's device, at the resolution drawn."""
+        return SamplingCosts(self.model, self.cluster.device, self.workload.height, self.workload.width)
 
     @property
     def backbone(self) -> Component:
@@ -136,17 +130,8 @@ class SamplingScenario(Scene[SamplingWorkload, SamplingCosts]):
         return self.backbone.layers[layer].output_bytes * self.extent.tokens * self.extent.bytes
 
     def on(self, num_gpus: int) -> "SamplingScenario":
-        """Return the scenario on fewer GPUs; it shares the costs."""
-
-        def make() -> SamplingScenario:
-            workload = replace(self.workload, num_gpus=num_gpus)
-            return replace(self, workload=workload, _memo={})
-
-        return self if num_gpus == self.workload.num_gpus else self.remember(("on", num_gpus), make)
-
-    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` makes, made once for each key."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        value: T = self._memo[key]
-        return value
+        """The scenario on fewer GPUs, where each layer takes as long."""
+        if num_gpus == self.workload.num_gpus:
+            return self
+        workload = replace(self.workload, num_gpus=num_gpus)
+        return self.remember(("on", num_gpus), lambda: self._under(workload, "costs"))

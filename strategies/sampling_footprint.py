@@ -3,8 +3,9 @@
 from typing import Final
 
 from profiles.components import Component
+from profiles.costs import HALF_BYTES
 from profiles.recipes import FROZEN_WEIGHT_BYTES
-from profiles.sampling_costs import HALF_BYTES, REPLICATED_SHARE, Extent
+from profiles.sampling_costs import REPLICATED_SHARE, Extent
 from profiles.units import GIB
 from strategies.plan import Buffer
 from strategies.sampling import SamplingScenario

@@ -3,19 +3,15 @@
 It is what every strategy is asked about; the strategy's own parameters are its fields.
 """
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InputError
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
 from strategies.scene import Scene, check_gpus
-
-T = TypeVar("T")
 
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "full")
@@ -70,34 +66,28 @@ class TrainingWorkload:
         return RECIPES[self.memory_recipe]
 
 
-@dataclass(frozen=True)
-class Scenario(Scene[TrainingWorkload, ModelCosts]):
-    """A model on a cluster under a workload, with the costs of the layers there.
+@dataclass(frozen=True, repr=False)
+class Scenario(Scene[TrainingWorkload]):
+    """A model that is trained on a cluster under a workload; of the model, only what training needs.
 
-    ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
-    What strategies derive from it and would else derive again for every point is kept with ``remember``.
+    What is kept with ``remember`` serves iterations with and without the extra forward pass alike.
+
+    Raises:
+        InputError: the cluster is too small, the model has no costs on its devices, or its backbones differ in
+            self-conditioning.
     """
 
-    @classmethod
-    def of(cls, model: Model, cluster: Cluster, workload: TrainingWorkload) -> "Scenario":
-        """Return a scenario with its costs.
+    def __post_init__(self) -> None:
+        check_gpus(self.cluster, self.workload.num_gpus)
+        object.__setattr__(self, "model", self.model.for_task("train"))
+        if self.workload.self_conditioning is None:
+            _check_self_conditioning(self.model)
+        _ = self.costs
 
-        Raises:
-            InputError: the cluster is too small, or the model has no costs on its devices.
-        """
-        check_gpus(cluster, workload.num_gpus)
-        model = model.for_task("train")
-        own = {model.components[i].self_conditioning for i in model.backbones}
-        if workload.self_conditioning is None and len(own) > 1:
-            values = ", ".join(
-                f"{model.components[i].name}: {model.components[i].self_conditioning:g}"
-                for i in model.backbones
-            )
-            raise InputError(
-                f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
-                " --self-conditioning"
-            )
-        return cls(model, cluster, workload, ModelCosts(model, cluster.device))
+    @cached_property
+    def costs(self) -> ModelCosts:
+        """Times of the model's layers on the cluster's device."""
+        return ModelCosts(self.model, self.cluster.device)
 
     @property
     def backbone(self) -> int:
@@ -125,40 +115,44 @@ class Scenario(Scene[TrainingWorkload, ModelCosts]):
             return float(1 - (1 - probability) ** num_groups)
         return probability
 
-    @cached_property
-    def _question(self) -> TrainingWorkload:
-        return replace(self.workload, extra_forward=False)
-
-    @cached_property
-    def _kept(self) -> dict[Hashable, Any]:
-        """What is kept for this workload."""
-        kept: dict[Hashable, Any] = self._memo.setdefault(self._question, {})
-        return kept
-
-    @cached_property
-    def _iterations(self) -> "dict[bool, Scenario]":
-        """The scenarios of the iterations that run, and do not run, the extra forward pass."""
-        workloads = {extra: replace(self.workload, extra_forward=extra) for extra in (False, True)}
-        return {extra: replace(self, workload=workload) for extra, workload in workloads.items()}
-
-    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` makes, made once for each key and workload; the extra forward makes no difference."""
-        kept = self._kept
-        if key not in kept:
-            kept[key] = make()
-        value: T = kept[key]
-        return value
-
     def only(self, backbone: int, num_gpus: int) -> "Scenario":
-        """Return the scenario that trains one backbone alone on some of the GPUs, with the same batch."""
+        """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""
 
         def make() -> Scenario:
-            workload = replace(self._question, num_gpus=num_gpus, self_conditioning=self.self_conditioning)
-            scenario = Scenario.of(self.model.only(backbone), self.cluster, workload)
-            return replace(scenario, asked_model=self.asked_model, asked_cluster=self.asked_cluster)
+            workload = replace(
+                self.workload,
+                num_gpus=num_gpus,
+                self_conditioning=self.self_conditioning,
+                extra_forward=False,
+            )
+            return replace(self, model=self.model.only(backbone), workload=workload)
 
         return self.remember(("only", backbone, num_gpus), make)
 
     def with_extra_forward(self, extra_forward: bool) -> "Scenario":
-        """Return the scenario of the iterations that run, or do not run, the extra forward pass."""
-        return self._iterations[extra_forward]
+        """The scenario of the iterations that run, or do not run, the extra forward pass."""
+        return self if extra_forward == self.workload.extra_forward else self._twin
+
+    @cached_property
+    def _twin(self) -> "Scenario":
+        workload = replace(self.workload, extra_forward=not self.workload.extra_forward)
+        return self._under(workload, "costs", "_memo")
+
+    def with_batch(self, batch_size: int) -> "Scenario":
+        """The scenario of another batch size."""
+        return self._under(replace(self.workload, batch_size=batch_size), "costs")
+
+
+def _check_self_conditioning(model: Model) -> None:
+    """Refuse backbones that differ in how often they run the extra forward pass.
+
+    Raises:
+        InputError: they do.
+    """
+    backbones = [model.components[i] for i in model.backbones]
+    if len({backbone.self_conditioning for backbone in backbones}) > 1:
+        values = ", ".join(f"{backbone.name}: {backbone.self_conditioning:g}" for backbone in backbones)
+        raise InputError(
+            f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
+            " --self-conditioning"
+        )

@@ -1,33 +1,38 @@
 """The scene: what a training and a sampling scenario have in common."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from profiles.clusters import Cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import Model
 
 W = TypeVar("W")
-C = TypeVar("C")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Scene(Generic[W, C]):
-    """A model on a cluster under a workload, with the costs of the layers there.
+class Scene(Generic[W]):
+    """A model on a cluster under a workload; it checks itself when it is made.
 
     ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
-    What strategies derive from it and would else derive again for every point is kept with ``remember``.
+    All else is derived, and stays with this one object: neither a copy with other fields nor a pickled one takes
+    it along. What strategies would derive again for every point is kept with ``remember``.
     """
 
     model: Model
     cluster: Cluster
     workload: W
-    costs: C
     asked_model: str = ""
     asked_cluster: str = ""
-    _memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.model_name} on {self.cluster_name}: {self.workload}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, item.name) for item in fields(self))
 
     @property
     def model_name(self) -> str:
@@ -53,6 +58,23 @@ class Scene(Generic[W, C]):
                 f"needs one backbone, the model has {len(backbones)} ({names})", "needs one backbone"
             )
         return backbones[0]
+
+    @cached_property
+    def _memo(self) -> dict[Hashable, Any]:
+        return {}
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` makes, made once for each key."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        value: T = self._memo[key]
+        return value
+
+    def _under(self, workload: W, *alike: str) -> Self:
+        """The scene under another workload, with those derived quantities that are alike under both."""
+        other = replace(self, workload=workload)
+        vars(other).update({name: getattr(self, name) for name in alike})
+        return other
 
 
 def check_gpus(cluster: Cluster, num_gpus: int) -> None:

@@ -36,6 +36,9 @@ class Trace:
     p2p_bytes: float
     collective_bytes: float
 
+    def __repr__(self) -> str:
+        return f"<Trace of {self.plan!r}: {self.end_s:.4g} s>"
+
     @property
     def plan(self) -> Plan:
         """The plan that was replayed."""

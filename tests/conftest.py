@@ -106,13 +106,13 @@ def make_model(*components):
 
 def make_scenario(model, cluster, num_gpus, batch_size, **workload):
     """A training scenario; an iteration runs the extra forward only if ``extra_forward`` says so."""
-    return Scenario.of(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
+    return Scenario(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
 
 
 def make_sampling(model, cluster, num_gpus, **workload):
     """A sampling scenario; at the reference of the model and without guidance unless told otherwise."""
     given = {"height": model.height, "width": model.width, "guidance": "none", **workload}
-    return SamplingScenario.of(model, cluster, SamplingWorkload(num_gpus, **given))
+    return SamplingScenario(model, cluster, SamplingWorkload(num_gpus, **given))
 
 
 def make_op(action, duration_s, reads="", writes="", early=()):

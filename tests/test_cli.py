@@ -168,7 +168,7 @@ def test_every_option_is_given_back(ask):
 
 
 def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
     strategy = make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 8})
     result = ask(*RUN, "--strategy", "diffusionpipe", "--pipeline-degree", 4, "--micro-batches", 8)
     assert result == json.loads(json.dumps(run_training(strategy, scenario).to_json()))
@@ -491,7 +491,7 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     finished = [line for line in lines if line["status"] == "simulated"]
     assert finished
     assert len(finished) < len(lines)
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(512, 32 * 512))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(512, 32 * 512))
     for line in (finished[0], finished[-1]):
         cells = {name: line[name] for name in asdict(make_strategy(line["strategy"], {}))}
         parameters = {name: int(cell) if cell.isdigit() else cell for name, cell in cells.items()}

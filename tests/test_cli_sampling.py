@@ -85,7 +85,7 @@ def again(result):
 
 def scenario(**workload):
     asked = {"num_gpus": 4, "height": 1024, "width": 1024, "steps": 4} | workload
-    return SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), SamplingWorkload(**asked))
+    return SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), SamplingWorkload(**asked))
 
 
 # Results

@@ -14,7 +14,6 @@ from math import ceil
 import numpy as np
 import pytest
 
-from profiles.costs import ModelCosts
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.engine import simulate
 from sim.experiment import bound, least_memory_bytes, replay, variants
@@ -768,7 +767,7 @@ def test_every_order_reads_back_from_its_text(points):
 
 def test_two_replays_are_identical_to_the_bit(points):
     for point in points[::4]:
-        again = replay(point.strategy, replace(point.scenario, _memo={}))
+        again = replay(point.strategy, replace(point.scenario))
         assert again.plan.order == point.plan.order, point
         assert (again.starts, again.ends, again.sent, again.arrived, again.collectives) == (
             point.trace.starts, point.trace.ends, point.trace.sent, point.trace.arrived, point.trace.collectives,
@@ -832,7 +831,7 @@ def scaled(scenario, factor):
         for component in scenario.model.components
     )
     model = replace(scenario.model, components=components)
-    return Scenario(model, cluster, scenario.workload, ModelCosts(model, cluster.device))
+    return Scenario(model, cluster, scenario.workload)
 
 
 def heavy(make):

@@ -17,7 +17,7 @@ from strategies.scenario import Scenario, TrainingWorkload
 @pytest.fixture(scope="module")
 def scenario():
     workload = TrainingWorkload(8, 256, self_conditioning=0.0)
-    return Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    return Scenario(load_model("sd21"), load_cluster("p4de"), workload)
 
 
 def refinements(strategy, scenario):
@@ -103,7 +103,7 @@ def test_samples_are_split_by_weight_without_losing_one():
 def cascade():
     """Two backbones without frozen part."""
     workload = TrainingWorkload(8, 256)
-    return Scenario.of(load_model("cdm-lsun"), load_cluster("p4de"), workload)
+    return Scenario(load_model("cdm-lsun"), load_cluster("p4de"), workload)
 
 
 @pytest.fixture(scope="module")

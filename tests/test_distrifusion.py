@@ -139,7 +139,7 @@ def test_each_bundle_of_layers_reads_what_it_gathered_in_the_step_before(make):
 
 def test_sdxl_launches_60_and_60_and_35(make):
     workload = SamplingWorkload(8, 1024, 1024, steps=1, guidance="none")
-    scenario = SamplingScenario.of(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
     patches = Patches.of(scenario)
     sizes = [size for _, size in patches._between_exchanges() if size]
     assert len(sizes) == 155
@@ -212,7 +212,7 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
         with pytest.raises(InfeasibleError, match=message):
             DistriFusion(1).plan(scenario)
     workload = SamplingWorkload(8, 1024 + 64, 1024, steps=3)
-    scenario = SamplingScenario.of(unet, load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(unet, load_cluster("a100-nvlink-8"), workload)
     with pytest.raises(
         InfeasibleError, match=r"rows\(\d+\) / 2\^levels\(2\) of unet is no multiple of patches\(8\)"
     ):

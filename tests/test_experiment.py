@@ -156,7 +156,7 @@ def test_memory_that_does_not_suffice_is_said(scenario, pipeline):
 def test_a_result_names_its_stages(scenario, pipeline):
     stages = run_training(pipeline, scenario()).stages
     assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(0, 1), (2, 3)]
-    assert [stage["devices"] for stage in stages] == [[0], [1]]
+    assert [stage["devices"] for stage in stages] == [(0,), (1,)]
     # Local batch 32 * 2 / (8 * 4) = 2.
     assert [stage["forward_s"] for stage in stages] == pytest.approx([0.8, 0.8])
     assert [stage["backward_s"] for stage in stages] == pytest.approx([1.6, 1.6])

@@ -123,7 +123,7 @@ def test_pixart_at_8192_decodes_only_in_bands():
     fits = {}
     for chunks in (1, 64):
         workload = SamplingWorkload(4, 8192, 8192, 4, include=("vae_decoder",), decode_chunks=chunks)
-        scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+        scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
         fits[chunks] = run_sampling(make_sampler("pipefusion", {"warmup_steps": 2}), scenario).fits_memory
     assert fits == {1: False, 64: True}
 

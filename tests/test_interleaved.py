@@ -124,7 +124,7 @@ def test_a_local_skip_stays_within_one_position(make):
 
 def test_a_sweep_looks_at_the_chunks_that_the_blocks_allow():
     workload = TrainingWorkload(8, 256)
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
     offered = list(type(make_strategy("interleaved", {})).candidates(scenario))
     found = {}
     for strategy in offered:

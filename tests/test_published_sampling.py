@@ -71,13 +71,13 @@ def asked(**cells):
     """What a row may have run, on as many A100s."""
     one = row(**cells)
     workload = SamplingWorkload(one.num_gpus, 1024, 1024, 20, guidance(one, "batch"))
-    return samplers(one, SamplingScenario.of(load_model(one.model), load_cluster("p4de"), workload))
+    return samplers(one, SamplingScenario(load_model(one.model), load_cluster("p4de"), workload))
 
 
 def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_does():
     cluster = load_cluster("a100-nvlink-8")
     slow = replace(cluster, intra_node=replace(cluster.intra_node, bandwidth_bytes_per_s=1e9))
-    scenario = SamplingScenario.of(load_model("pixart"), slow, SamplingWorkload(4, 1024, 1024, 5))
+    scenario = SamplingScenario(load_model("pixart"), slow, SamplingWorkload(4, 1024, 1024, 5))
     early, late = (
         run_sampling(Hybrid(guidance_degree=2, pipeline_degree=2, receive=receive), scenario)
         for receive in ("before", "after")

@@ -14,9 +14,7 @@ from strategies.scenario import Scenario, TrainingWorkload
 
 
 def shipped(model, cluster, gpus, batch_size, **workload):
-    return Scenario.of(
-        load_model(model), load_cluster(cluster), TrainingWorkload(gpus, batch_size, **workload)
-    )
+    return Scenario(load_model(model), load_cluster(cluster), TrainingWorkload(gpus, batch_size, **workload))
 
 
 def by_role(trace, *roles):

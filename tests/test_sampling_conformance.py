@@ -500,5 +500,5 @@ def test_results_are_plain_json_and_reproduce_themselves(points):
 def test_more_steps_take_longer(points):
     for point in points[:2]:
         workload = point.scenario.workload
-        more = replace(point.scenario, workload=replace(workload, steps=workload.steps + 1), _memo={})
+        more = replace(point.scenario, workload=replace(workload, steps=workload.steps + 1))
         assert run_sampling(point.sampler, more).expected.latency_s > point.trace.end_s, point

@@ -145,7 +145,7 @@ def pixart(name, side, *, gpus=4, cluster="a100-nvlink-8", parameters=None):
     """The result of two synchronous steps, and in PipeFusion and DistriFusion two more."""
     usual = {"pipefusion": {"patches": 4}, "distrifusion": {"gather_layers": 1}}.get(name, {})
     workload = SamplingWorkload(1 if name == "single" else gpus, side, side, steps=4)
-    scenario = SamplingScenario.of(load_model("pixart"), load_cluster(cluster), workload)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
     return run_sampling(make_sampler(name, parameters or usual), scenario)
 
 

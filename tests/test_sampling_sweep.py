@@ -28,7 +28,7 @@ PIPELINES = ("single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid
 
 def pixart(num_gpus=4, cluster="a100-nvlink-8", resolution=512, steps=4, **workload):
     workload = SamplingWorkload(num_gpus, resolution, resolution, steps, **workload)
-    return SamplingScenario.of(load_model("pixart"), load_cluster(cluster), workload)
+    return SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
 
 
 def swept(scenario, objective="latency", names=None, fixed=None, workers=1, top=TOP):
@@ -59,7 +59,7 @@ SCENARIOS = {
     "pcie, three images": lambda: pixart(4, "l40-pcie-8", 1024, batch_size=3),
     "two nodes": lambda: pixart(16, "p4de", 512, 2, guidance="none"),
     "guidance in parallel": lambda: pixart(8, guidance="parallel", batch_size=2),
-    "u-net": lambda: SamplingScenario.of(
+    "u-net": lambda: SamplingScenario(
         load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)
     ),
     "six devices": lambda: pixart(6),
@@ -238,7 +238,7 @@ def test_each_task_has_its_objectives_and_its_default():
 
 
 def test_points_that_do_not_exist_are_infeasible_with_their_equation():
-    scenario = SamplingScenario.of(
+    scenario = SamplingScenario(
         load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)
     )
     sweep = swept(scenario, names=["pipefusion", "ring", "distrifusion"])
@@ -251,7 +251,7 @@ def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
     cluster = load_cluster("ideal")
     device = replace(cluster.device, memory_bytes=9 * 2.0**30)
     workload = SamplingWorkload(4, model.height, model.width, 3, guidance="none")
-    scenario = SamplingScenario.of(model, replace(cluster, device=device), workload)
+    scenario = SamplingScenario(model, replace(cluster, device=device), workload)
     sweep = swept(scenario)
     lacking = [point for point in sweep.points if point.kind == "out of memory"]
     assert {point.name for point in lacking} >= {"single", "ulysses", "naive-patch"}

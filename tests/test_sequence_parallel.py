@@ -174,7 +174,7 @@ SDXL_GB = {
 @pytest.mark.parametrize("name", SDXL_GB)
 def test_sdxl_sends_what_was_published(name, side):
     workload = SamplingWorkload(8, side, side, steps=1, guidance="none")
-    scenario = SamplingScenario.of(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
     sampler = DistriFusion(warmup_steps=0) if name == "distrifusion" else make_sampler(name, {})
     trace = simulate(sampler.plan(scenario))
     gathered = 7 * scenario.output_bytes if name == "distrifusion" else 0.0

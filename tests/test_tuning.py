@@ -71,7 +71,7 @@ def test_what_a_bound_rules_out_is_not_replayed(scenario):
 
 def test_a_device_too_small_for_any_choice_is_one_clear_line(scenario):
     device = replace(scenario.cluster.device, memory_bytes=1000.0)
-    small = replace(scenario, cluster=replace(scenario.cluster, device=device), _memo={})
+    small = replace(scenario, cluster=replace(scenario.cluster, device=device))
     with pytest.raises(InfeasibleError, match="no pipeline degree fits"):
         tune(small)
 

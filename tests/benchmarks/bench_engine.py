@@ -25,7 +25,7 @@ def point(positions, micro_batches):
     )
     workload = TrainingWorkload(positions, micro_batches)
     strategy = make_strategy("1f1b", {"pipeline_degree": positions, "micro_batches": micro_batches})
-    return strategy, Scenario.of(model, load_cluster("p4de"), workload)
+    return strategy, Scenario(model, load_cluster("p4de"), workload)
 
 
 def run(benchmark, function):

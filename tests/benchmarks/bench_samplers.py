@@ -28,7 +28,7 @@ def point(name):
     """A sampler on eight A100s that NVSwitch connects; nothing is known of the scenario yet."""
     model, pixels, steps, sampler, parameters = POINTS[name]
     workload = SamplingWorkload(8, pixels, pixels, steps)
-    scenario = SamplingScenario.of(load_model(model), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model(model), load_cluster("a100-nvlink-8"), workload)
     return make_sampler(sampler, parameters), scenario
 
 

@@ -17,7 +17,7 @@ def space(model_name, num_gpus, resolution, steps=20):
     """The scenario as a sweep meets it: nothing is known of it yet."""
     model = load_model(model_name)
     workload = SamplingWorkload(num_gpus, resolution, resolution, steps, model.guidance)
-    return SamplingScenario.of(model, load_cluster("p4de"), workload)
+    return SamplingScenario(model, load_cluster("p4de"), workload)
 
 
 def explore(scenario, workers, objective="latency"):

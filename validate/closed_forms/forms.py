@@ -59,7 +59,7 @@ Family = Callable[[], Forms]
 def trained(model: Model, strategy: str, degree: int, batch_size: int, **asked: int | str) -> Trace:
     """Return the replay of one iteration of a strategy on as many devices as it has positions, on free links."""
     workload = TrainingWorkload(degree, batch_size, self_conditioning=0.0)
-    scenario = Scenario.of(model, load_cluster("ideal"), workload)
+    scenario = Scenario(model, load_cluster("ideal"), workload)
     return replay(make_strategy(strategy, {"pipeline_degree": degree, **asked}), scenario)
 
 

@@ -33,7 +33,7 @@ BYTES: Final = (
 def _scenario(num_gpus: int, steps: int, guidance: str = "none") -> SamplingScenario:
     model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN)
     workload = SamplingWorkload(num_gpus, model.height, model.width, steps, guidance)
-    return SamplingScenario.of(model, load_cluster("ideal"), workload)
+    return SamplingScenario(model, load_cluster("ideal"), workload)
 
 
 def _replayed(name: str, scenario: SamplingScenario, **asked: Any) -> Trace:  # noqa: ANN401  as of make_sampler

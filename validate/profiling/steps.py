@@ -73,7 +73,7 @@ class TrainingStep:
         if first:
             model = in_turn(model, device.name, first, self.micro_batches)
         workload = TrainingWorkload(1, self.batch, self_conditioning=0.0, memory_recipe=RECIPES[dtype])
-        scenario = Scenario.of(model, alone(device), workload)
+        scenario = Scenario(model, alone(device), workload)
         return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
@@ -116,7 +116,7 @@ class SamplingStep:
     def predict_s(self, model: Model, device: Device) -> float:
         """Return the step's seconds."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
-        return step_s(replay_phases(Single(), SamplingScenario.of(model, alone(device), workload)))
+        return step_s(replay_phases(Single(), SamplingScenario(model, alone(device), workload)))
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
         """Run the backbone without gradients; the update of the image by the scheduler is not in it."""

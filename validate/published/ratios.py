@@ -149,7 +149,7 @@ def _bubbles(row: Published) -> Iterator[Prediction]:
     share = 1 / first.value
     model = equal_layers_model(LAYERS, frozen_share=share)
     workload = TrainingWorkload(stages, stages * micro_batches * LAYERS)
-    point = Scenario.of(model, load_cluster("ideal"), workload)
+    point = Scenario(model, load_cluster("ideal"), workload)
     asked = {"pipeline_degree": stages, "micro_batches": micro_batches}
     trace = replay(make_strategy("1f1b", asked), point)
     bubble_s = idle_s(trace)
@@ -166,7 +166,7 @@ def useful_share() -> Section:
     stages = row.num_gpus or 1
     model = equal_blocks_transformer(LAYERS)
     workload = SamplingWorkload(stages, model.height, model.width, STEPS, "none")
-    point = SamplingScenario.of(model, load_cluster("ideal"), workload)
+    point = SamplingScenario(model, load_cluster("ideal"), workload)
     sampler = make_sampler("pipefusion", {"patches": stages, "warmup_steps": 0})
     share = 1 - run_sampling(sampler, point).bubble_ratio
     found = Prediction(row, share, "equal layers, no synchronous step", provenance=EQUAL)

@@ -207,7 +207,7 @@ def sent_bytes(prediction: SamplingPrediction) -> float:
 def scenario_of(place: Place) -> SamplingScenario:
     """Return the scenario of a place."""
     workload = SamplingWorkload(place.num_gpus, place.height, place.width, place.steps, place.guidance)
-    return SamplingScenario.of(_model(place.model), place.cluster, workload)
+    return SamplingScenario(_model(place.model), place.cluster, workload)
 
 
 @cache

@@ -34,7 +34,7 @@ def scenario(
     """Return what is trained where, by names or with model and cluster at hand."""
     of = _model(model) if isinstance(model, str) else model
     where = _cluster(cluster) if isinstance(cluster, str) else cluster
-    return Scenario.of(of, where, TrainingWorkload(num_gpus, batch_size, **options))
+    return Scenario(of, where, TrainingWorkload(num_gpus, batch_size, **options))
 
 
 @cache

@@ -59,7 +59,7 @@ def scenario_of(question: Question, model: Model) -> Scenario:
         self_conditioning=float(question.extra_forward),
         extra_forward=question.extra_forward,
     )
-    return Scenario.of(model, emulated_cluster(question.link_s), workload)
+    return Scenario(model, emulated_cluster(question.link_s), workload)
 
 
 def plan_of(question: Question, scenario: Scenario) -> Plan:

@@ -91,7 +91,7 @@ class Settings:
         """The small model on devices whose links are free: a plan's bytes depend on neither."""
         model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS)
         workload = SamplingWorkload(self.ranks, model.height, model.width, self.steps, self.guidance)
-        return SamplingScenario.of(model, load_cluster("ideal"), workload)
+        return SamplingScenario(model, load_cluster("ideal"), workload)
 
     @cached_property
     def sampler(self) -> Sampler:
