@@ -48,6 +48,15 @@ class Collectives:
         curve = dict(self.efficiency)[operation]
         return interpolate(curve, group_size) * interpolate(self.nodes, num_nodes)
 
+    def load_of(self, operation: str, members: int, cards: int) -> float:
+        """Share that a group takes of what all cards under its switch or host reach together, in (0, 1].
+
+        Groups that fill the cards there so reach the efficiency of as many cards as are active, not that of a group
+        alone; what would take longer than the groups one after the other takes as long as that.
+        """
+        curve = dict(self.efficiency)[operation]
+        return min(1.0, members * interpolate(curve, members) / (cards * interpolate(curve, cards)))
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
