@@ -1,4 +1,8 @@
-"""Clusters: which devices, how many, and the links between them."""
+"""Clusters: which devices, how many, and the links between them.
+
+A cluster file names a shipped device, or the file of another by its path from the cluster file
+(``device = "my-gpu.toml"``), or holds its keys in a table ``[device]``.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from profiles.devices import Device, device_names, load_device
+from profiles.devices import Device, device_names, device_of, load_device, read_device
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
 from profiles.units import GB, MICROSECOND
@@ -119,7 +123,7 @@ def read_cluster(path: Path) -> Cluster:
     cluster = Cluster(
         name=table.text("name"),
         source=table.text("source"),
-        device=load_device(table.choice("device", device_names())),
+        device=_find_device(table),
         devices_per_node=table.integer("devices_per_node", minimum=1),
         max_nodes=max_nodes,
         overlap_slowdown=table.number("overlap_slowdown", 1.0, minimum=1.0),
@@ -129,6 +133,22 @@ def read_cluster(path: Path) -> Cluster:
     )
     table.finish()
     return cluster
+
+
+def _find_device(table: Table) -> Device:
+    """Device of a cluster file: shipped, of a file of its own, or described in place."""
+    if table.holds_table("device"):
+        return device_of(table.table("device"))
+    name = table.text("device")
+    if name in device_names():
+        return load_device(name)
+    if Path(name).suffix != ".toml" and "/" not in name:
+        names = ", ".join(device_names())
+        raise table.fail("device", name, f"must be one of {names}, a device file (.toml) or a table")
+    path = table.path.parent / Path(name).expanduser()
+    if path_kind(path) != "file":
+        raise table.fail("device", name, f"must be a device file, but {path} is no file")
+    return read_device(path)
 
 
 def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:

@@ -36,9 +36,10 @@ class ComponentCosts:
         elif device.rates is not None:
             self._curves = [_estimated_curve(layer, device.rates) for layer in component.layers]
         else:
+            others = ", ".join(name for name, _ in component.times)
             raise InputError(
                 f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
-                f" (times/{device.name}.csv)"
+                f" (times/{device.name}.csv)" + (f", only on {others}" if others else "")
             )
 
     def forward_s(self, batch: int) -> FloatArray:

@@ -1,4 +1,7 @@
-"""Devices: how much memory one has, and how fast it does each class of work."""
+"""Devices: how much memory one has, and how fast it does each class of work.
+
+Shipped ones go by name. A device of one's own is a file of the same keys, or a ``[device]`` table of a cluster file.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +67,15 @@ def read_device(path: Path) -> Device:
     Raises:
         InputError: the file breaks a rule.
     """
-    table = Table.read(path)
+    return device_of(Table.read(path))
+
+
+def device_of(table: Table) -> Device:
+    """Device that a table describes: a device file, or ``[device]`` of a cluster file.
+
+    Raises:
+        InputError: a key breaks a rule.
+    """
     device = Device(
         name=table.text("name"),
         source=table.text("source"),
