@@ -45,13 +45,13 @@ class ComponentCosts:
     def forward_s(self, batch: int) -> FloatArray:
         """Return the forward seconds of each layer, shape (layers,), at a local batch."""
         if batch not in self._forward:
-            self._forward[batch] = np.array([_line(curve, batch, 1) for curve in self._curves])
+            self._forward[batch] = _fixed([_line(curve, batch, 1) for curve in self._curves])
         return self._forward[batch]
 
     def backward_s(self, batch: int) -> FloatArray:
         """Return the backward seconds of each layer, shape (layers,), at a local batch."""
         if batch not in self._backward:
-            self._backward[batch] = np.array([_line(curve, batch, 2) for curve in self._curves])
+            self._backward[batch] = _fixed([_line(curve, batch, 2) for curve in self._curves])
         return self._backward[batch]
 
     def least_forward_s_per_sample(self, largest_batch: int) -> FloatArray:
@@ -83,6 +83,13 @@ class ModelCosts:
         if self._device.rates is None:
             return 0.0
         return parameters * recipe.step_bytes / self._device.rates.memory_bytes_per_s
+
+
+def _fixed(values: Sequence[float]) -> FloatArray:
+    """Array that no caller can change, as it is kept for the next one."""
+    array = np.array(values)
+    array.flags.writeable = False
+    return array
 
 
 Curve = Sequence[tuple[float, float, float]]
