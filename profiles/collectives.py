@@ -75,10 +75,17 @@ def collective_time(
     if group.num_nodes > 1 and outer is not None:
         if inner.kind == "pcie":  # its table says what cards in one node reach, nothing of the network
             efficiency = interpolate(collectives.nodes, group.num_nodes)
-        volume = _crossing_bytes(operation, size_bytes, group)
+        volume = crossing_bytes(operation, size_bytes, group.size, members, group.size - members)
         node_port_s = volume / efficiency / outer.bandwidth_bytes_per_s
         fixed_s += _hops(operation, group.num_nodes) * outer.latency_s
     return CollectiveTime(device_port_s, node_port_s, calls * fixed_s)
+
+
+def crossing_bytes(operation: str, size_bytes: float, group_size: int, members: int, others: int) -> float:
+    """Bytes that some members under one switch send to other members: a ring's once, of ``all_to_all`` all of them."""
+    if operation == "all_to_all":
+        return members * others * size_bytes / group_size
+    return sent_bytes(operation, size_bytes, group_size)
 
 
 def _hops(operation: str, members: int) -> int:
@@ -86,10 +93,3 @@ def _hops(operation: str, members: int) -> int:
     if operation == "send_recv":
         return min(1, members - 1)
     return (2 if operation == "all_reduce" else 1) * (members - 1)
-
-
-def _crossing_bytes(operation: str, size_bytes: float, group: Group) -> float:
-    """Return what each node sends to others: a ring's bytes once, all that is for other nodes of ``all_to_all``."""
-    if operation == "all_to_all":
-        return group.size // group.num_nodes * size_bytes * (1 - 1 / group.num_nodes)
-    return sent_bytes(operation, size_bytes, group.size)

@@ -69,9 +69,10 @@ class ComponentCosts:
         elif device.rates is not None:
             self._curves = [_estimated_curve(layer, device.rates, scale) for layer in component.layers]
         else:
+            others = ", ".join(name for name, _ in component.times)
             raise InputError(
                 f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
-                f" (times/{device.name}.csv)"
+                f" (times/{device.name}.csv)" + (f", only on {others}" if others else "")
             )
         self._estimated = _estimated_work(component, device.rates, scale)
 
@@ -119,7 +120,7 @@ class ComponentCosts:
         return least
 
     def _at(self, batch: float, column: int) -> FloatArray:
-        return np.array([_line(curve, batch, column) for curve in self._curves])
+        return _fixed([_line(curve, batch, column) for curve in self._curves])
 
 
 def component_costs(model: Model, device: Device, pixels: int) -> tuple[ComponentCosts, ...]:
@@ -150,6 +151,13 @@ class ModelCosts:
         if self._device.rates is None:
             return 0.0
         return parameters * recipe.step_bytes / self._device.rates.memory_bytes_per_s
+
+
+def _fixed(values: Sequence[float]) -> FloatArray:
+    """Array that no caller can change, as it is kept for the next one."""
+    array = np.array(values)
+    array.flags.writeable = False
+    return array
 
 
 Curve = Sequence[tuple[float, float, float]]

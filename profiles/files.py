@@ -116,6 +116,10 @@ class Table:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def holds_table(self, key: str) -> bool:
+        """Whether a key is there, and is a table."""
+        return isinstance(self._values.get(key), Mapping)
+
     def keys(self) -> list[str]:
         """Return the keys of the table in the order of the file."""
         return list(self._values)

@@ -217,16 +217,20 @@ class _Replay:
         self.done[number].succeed()
 
     def _move(self, route: CollectiveRoute, streams: "list[_Stream]") -> Process:
-        """Move a collective chunk by chunk."""
+        """Move a collective chunk by chunk; each ends when what is above its cards has carried it too."""
         clocks = self.clocks
         chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
         for chunk in range(chunks):
             begin = max([self.env.now] + [clocks[port] for port, _ in route.ports])
+            end = begin + route.wire_s / chunks
             for port, hold in route.ports:
                 clocks[port] = begin + hold / chunks
+            for port, hold in route.shared:
+                clocks[port] = max(clocks[port], begin) + hold / chunks
+                end = max(end, clocks[port])
             for stream in streams:
                 stream.until = begin + route.wire_s * (chunks - chunk) / chunks
-            yield self.env.timeout(begin + route.wire_s / chunks - self.env.now)
+            yield self.env.timeout(end - self.env.now)
 
 
 def _leg(transfer: Transfer | None, network: Network) -> tuple[tuple[tuple[int, float], ...], float]:

@@ -1,6 +1,7 @@
 """Scenarios: what parsed flags ask for, and of which task it is."""
 
 import argparse
+import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from math import isqrt
@@ -94,7 +95,9 @@ def training_scenario(options: argparse.Namespace) -> Scenario:
     num_gpus = options.gpus if options.gpus is not None else _one_node(cluster)
     batch_size = options.batch_size if options.batch_size is not None else DEFAULT_BATCH_PER_GPU * num_gpus
     workload = TrainingWorkload(num_gpus, batch_size, **_given(options, "train"))
-    return Scenario(load_model(options.model), cluster, workload, options.model, options.cluster)
+    scenario = Scenario(load_model(options.model), cluster, workload, options.model, options.cluster)
+    _warn_of_times(scenario.model, cluster, options.model)
+    return scenario
 
 
 def sampling_scenario(options: argparse.Namespace) -> SamplingScenario:
@@ -116,7 +119,20 @@ def sampling_scenario(options: argparse.Namespace) -> SamplingScenario:
         **given,
     )
     check_tokens(model, workload)
-    return SamplingScenario(model, cluster, workload, options.model, options.cluster)
+    scenario = SamplingScenario(model, cluster, workload, options.model, options.cluster)
+    _warn_of_times(scenario.model, cluster, options.model)
+    return scenario
+
+
+def _warn_of_times(model: Model, cluster: Cluster, asked: str) -> None:
+    """Say that times were measured, but not on the device that the cluster has, so that its rates give them."""
+    device = cluster.device.name
+    if others := model.times_elsewhere(device):
+        print(
+            f"sim: warning: {asked} has times measured on {', '.join(others)}, but cluster {cluster.name} is of device"
+            f" {device}: layers without times on it are estimated by its rates",
+            file=sys.stderr,
+        )
 
 
 def check_tokens(model: Model, workload: SamplingWorkload) -> None:

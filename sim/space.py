@@ -3,12 +3,10 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from itertools import product, repeat
 from typing import Any, TypeVar
 
-from profiles.clusters import Cluster, Link
-from profiles.errors import InputError
+from profiles.clusters import Cluster
 from profiles.models import Model
 from sim.frames import row
 from sim.sweep import Sweep, find_points, run_sweep
@@ -53,35 +51,7 @@ def scaled_cluster(cluster: Cluster, *, intra_node: float = 1.0, inter_node: flo
     Raises:
         InputError: a factor is not positive, or there is no link between nodes.
     """
-    changes = []
-    for word, link, factor in (
-        ("intra-node", cluster.intra_node, intra_node),
-        ("inter-node", cluster.inter_node, inter_node),
-    ):
-        if not 0 < factor < float("inf"):
-            raise InputError(f"the factor of the {word} bandwidth is {factor}, must be positive and finite")
-        if factor != 1.0:
-            if link is None:
-                raise InputError(f"cluster {cluster.name} has no {word} link to multiply")
-            changes.append(f"{word} x {factor:g}")
-    return replace(
-        cluster,
-        name=", ".join([cluster.name, *changes]),
-        source=f"{cluster.source} Bandwidth hypothetical: {', '.join(changes)}."
-        if changes
-        else cluster.source,
-        intra_node=_scaled(cluster.intra_node, intra_node),
-        inter_node=None if cluster.inter_node is None else _scaled(cluster.inter_node, inter_node),
-    )
-
-
-def _scaled(link: Link, factor: float) -> Link:
-    return replace(
-        link,
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor,
-        switch_bandwidth_bytes_per_s=link.switch_bandwidth_bytes_per_s * factor,
-        host_bandwidth_bytes_per_s=link.host_bandwidth_bytes_per_s * factor,
-    )
+    return cluster.scaled(intra_node=intra_node, inter_node=inter_node)
 
 
 def best_of_each(

@@ -1,10 +1,11 @@
 """The network under a plan: which ports a transfer or a collective holds, and for how long."""
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from profiles.collectives import Group, collective_time, sent_bytes
+from profiles.collectives import Group, collective_time, crossing_bytes, sent_bytes
 from strategies.placement import Placement
 from strategies.plan import Collective
 from strategies.scenario import Scenario
@@ -30,9 +31,19 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRoute:
-    """How one collective runs: ports it holds in seconds, seconds beside them, bytes all its members send."""
+    """How one collective runs.
+
+    Args:
+        ports: (port, seconds) of the members' cards and nodes, which it holds from its start on.
+        shared: (port, seconds) of the switches and hosts above the cards. Others may begin to use them meanwhile, but
+            it ends no sooner than they have carried it; alike collectives of folded replicas are included.
+        wire_s: seconds on the slowest port.
+        fixed_s: seconds beside the ports.
+        sent_bytes: bytes that all members send.
+    """
 
     ports: Ports
+    shared: Ports
     wire_s: float
     fixed_s: float
     sent_bytes: float
@@ -106,9 +117,54 @@ class Network:
                     ports[self._port(("nic", way, placement.node(rank)))] = time.node_port_s
         groups = placement.copies if collective.group is None else 1
         sent = sent_bytes(collective.operation, collective.size_bytes, group.size) * group.size * groups
-        return CollectiveRoute(
-            tuple(ports.items()), max(time.device_port_s, time.node_port_s), time.fixed_s, sent
+        shared = tuple(self._shared(collective, group.size, time.device_port_s))
+        wire_s = max([time.device_port_s, time.node_port_s] + [hold for _, hold in shared])
+        return CollectiveRoute(tuple(ports.items()), shared, wire_s, time.fixed_s, sent)
+
+    def _shared(
+        self, collective: Collective, group_size: int, device_port_s: float
+    ) -> Iterator[tuple[int, float]]:
+        """Yield what a collective holds above its cards, together with its folded replicas."""
+        placement = self.placement
+        if placement.cluster.intra_node.kind != "pcie" or not device_port_s:
+            return
+        near = {placement.node(placement.rank(0, device, 0)) for device in collective.devices}
+        held: list[dict[Hashable, float]] = []
+        for ranks in placement.groups(collective.devices, collective.group):
+            nodes = groupby(sorted(rank for rank in ranks if placement.node(rank) in near), placement.node)
+            held.append({})
+            for _, members in nodes:
+                held[-1].update(self._above_cards(collective, group_size, device_port_s, list(members)))
+        for port in held[0]:
+            yield self._port(port), sum(of.get(port, 0.0) for of in held)
+
+    def _above_cards(
+        self, collective: Collective, group_size: int, device_port_s: float, members: Sequence[int]
+    ) -> Iterator[tuple[Hashable, float]]:
+        """Yield the ports above the members in one node, each with the seconds that it is held; none delays it alone.
+
+        What crosses switches holds their ports and the host as messages do. Beyond that it takes up its load of what
+        the cards reach together that share the smallest unit around it, its switch or the host.
+        """
+        placement, operation = self.placement, collective.operation
+        link, node = placement.cluster.intra_node, placement.node(members[0])
+        switches = Counter(map(placement.switch, members))
+        unit = placement.node if len(switches) > 1 else placement.switch
+        first = unit(members[0])
+        cards = sum(
+            placement.node(rank) == node and unit(rank) == first for rank in range(placement.num_gpus)
         )
+        load_s = device_port_s * placement.cluster.collectives.load_of(operation, len(members), cards)
+        if len(switches) == 1:
+            yield ("within", node, first), load_s
+            return
+        host_s = 0.0
+        for switch, inside in switches.items():
+            size = crossing_bytes(operation, collective.size_bytes, group_size, inside, len(members) - inside)
+            held_s = min(device_port_s, size / link.switch_bandwidth_bytes_per_s)
+            yield from ((("switch", way, switch), held_s) for way in ("out", "in"))
+            host_s += size / link.host_bandwidth_bytes_per_s
+        yield ("host", node), min(device_port_s, max(load_s, host_s))
 
     def _group(self, collective: Collective) -> Group:
         positions = collective.group

@@ -5,7 +5,7 @@ on ``group_size / num_positions`` neighbours (DiffusionPipe, section 4.1). All g
 simulated; the others enter as members of collectives and as load on shared ports.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -89,14 +89,24 @@ class Placement:
         """Return the node a GPU is in."""
         return rank // self.cluster.devices_per_node
 
+    def switch(self, rank: int) -> int:
+        """Number of the switch that a GPU is under, where the GPUs of a node meet over PCIe."""
+        return rank // self.cluster.intra_node.switch_size
+
     def ranks(self, position: int) -> list[int]:
         """Return the GPUs of all groups that hold a position."""
         return [self.rank(g, position, i) for g in range(self.num_groups) for i in range(self.replicas)]
 
     def group(self, *positions: int) -> Group:
         """Return the group of all GPUs that hold one of some positions, which reduce their gradients together."""
-        ranks = [rank for position in positions for rank in self.ranks(position)]
+        [ranks] = self.groups((), positions)
         return Group(len(ranks), len({self.node(rank) for rank in ranks}))
+
+    def groups(self, devices: Sequence[int], positions: Sequence[int] | None) -> list[tuple[int, ...]]:
+        """GPUs of each alike group of a collective: all replicas of some positions, or each replica of some devices."""
+        if positions is None:
+            return list(zip(*map(self.ranks, devices), strict=True))
+        return [tuple(rank for position in positions for rank in self.ranks(position))]
 
     def devices(self, position: int) -> list[int]:
         """Return the GPUs of the first group that hold a position."""
@@ -115,9 +125,9 @@ class Placement:
             return
         for way, end in zip(("out", "in"), ends, strict=True):
             yield (link.kind, way, end), link.bandwidth_bytes_per_s
-        if link.kind == "pcie" and source // link.switch_size != target // link.switch_size:
+        if link.kind == "pcie" and self.switch(source) != self.switch(target):
             for way, end in zip(("out", "in"), ends, strict=True):
-                yield ("switch", way, end // link.switch_size), link.switch_bandwidth_bytes_per_s
+                yield ("switch", way, self.switch(end)), link.switch_bandwidth_bytes_per_s
             yield ("host", nodes[0]), link.host_bandwidth_bytes_per_s
 
     def delay_s(self, source: int, target: int) -> float:
