@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from profiles.clusters import OPERATIONS
 from profiles.collectives import Group, collective_time, sent_bytes
+from strategies.parameters import check_choice
 from strategies.placement import Placement
 from strategies.plan import Collective
 from strategies.scenario import Scenario
@@ -91,6 +93,7 @@ class Network:
         return self._collectives[key]
 
     def _find_collective(self, collective: Collective) -> CollectiveRoute:
+        check_choice("operation of a collective", collective.operation, OPERATIONS)
         placement = self.placement
         group = self._group(collective)
         time = collective_time(
