@@ -216,11 +216,11 @@ def sweep_command(options: argparse.Namespace) -> int:
         raise
     write_rows(sweep, out)
     print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
-    best = sweep.best()
-    if best is None:
+    first = next(iter(sweep.ranked()), None)
+    if first is None or first.status != "simulated":
         print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
     else:
-        _draw_sweep(options, sweep, best)
+        _draw_sweep(options, sweep, first)
     if options.json:
         print_rows_json(sweep)
     else:
@@ -255,8 +255,8 @@ def _start_sweep(options: argparse.Namespace, scenario: Any) -> Any:  # noqa: AN
     return Sweep(scenario, objective, find_points(scenario, named(options), parameters(options)))
 
 
-def _draw_sweep(options: argparse.Namespace, sweep: Any, best: Any) -> None:  # noqa: ANN401
-    """Write the pictures of a sweep and of its best point that are asked for."""
+def _draw_sweep(options: argparse.Namespace, sweep: Any, first: Any) -> None:  # noqa: ANN401
+    """Write the pictures of a sweep and of its first point that are asked for."""
     from sim.experiment import replay_variants
     from sim.sampling import replay_phases
 
@@ -265,9 +265,9 @@ def _draw_sweep(options: argparse.Namespace, sweep: Any, best: Any) -> None:  # 
     if not (options.trace or options.gantt):
         return
     if isinstance(sweep.scenario, SamplingScenario):
-        _write_phases(options, replay_phases(best.strategy, sweep.scenario.on(best.num_gpus)))
+        _write_phases(options, replay_phases(first.strategy, sweep.scenario.on(first.num_gpus)))
     else:
-        _write_variants(options, replay_variants(best.strategy, sweep.scenario))
+        _write_variants(options, replay_variants(first.strategy, sweep.scenario))
 
 
 def _write_reached(sweep: Any, out: Path) -> None:  # noqa: ANN401

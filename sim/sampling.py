@@ -12,7 +12,7 @@ from strategies.actions import PatchAction
 from strategies.frozen_phases import with_frozen
 from strategies.network import Network
 from strategies.plan import Op
-from strategies.sampler import Phase, Sampler, guidance_groups
+from strategies.sampler import Phase, Sampler, guidance_groups, is_seamless
 from strategies.sampling import SamplingScenario
 from strategies.traces import Trace
 
@@ -95,6 +95,7 @@ class SamplingResult:
     memory_bytes: float | None
     provenance: str
     stages: tuple[dict[str, Any], ...]
+    seamless: bool
 
     @property
     def missing_memory(self) -> str | None:
@@ -146,6 +147,7 @@ class SamplingResult:
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
             "stages": list(self.stages),
+            "seamless": self.seamless,
         }
 
 
@@ -218,6 +220,7 @@ def summarize(sampler: Sampler, scenario: SamplingScenario, replayed: Replayed) 
         memory_bytes=there,
         provenance=scenario.costs.provenance,
         stages=tuple(_stages(scenario, replayed)),
+        seamless=is_seamless(sampler),
     )
 
 

@@ -36,6 +36,9 @@ def top_table(sweep: Sweep, simulated: list[Point]) -> Table:
 def _table(sweep: Sweep, simulated: list[Point], ranks: Iterable[tuple[int, Point]], title: str) -> Table:
     table = Table(*COLUMNS, title=title)
     one = next((point.result for point in simulated if point.num_gpus == 1), None)
+    ranks = list(ranks)
+    if seams := sorted({point.name for _, point in ranks if not point.seamless}):
+        table.caption = f"{', '.join(seams)}: seams show, so not recommended, and ranked last"
     for rank, point in ranks:
         assert isinstance(point.result, SamplingResult)
         speedup = "-" if one is None else f"{point.result.samples_per_s / one.samples_per_s:.2f}"

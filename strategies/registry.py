@@ -112,6 +112,13 @@ def task_of(name: str) -> str:
     return task
 
 
+def baselines(task: str) -> tuple[str, ...]:
+    """Return the strategies of a task that others are compared with: those that say ``baseline``."""
+    return tuple(
+        name for name, cls in _found().items() if cls.task == task and getattr(cls, "baseline", False)
+    )
+
+
 def strategy_class(name: str) -> type[Strategy]:
     """Return the training strategy of a name.
 
