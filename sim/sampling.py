@@ -219,12 +219,12 @@ def summarize(sampler: Sampler, scenario: SamplingScenario, replayed: Replayed) 
         fits_memory=there is None or expected.peak_memory_bytes <= there,
         memory_bytes=there,
         provenance=scenario.costs.provenance,
-        stages=tuple(_stages(scenario, replayed)),
+        stages=tuple(_stages(replayed)),
         seamless=is_seamless(sampler),
     )
 
 
-def _stages(scenario: SamplingScenario, replayed: Replayed) -> list[dict[str, Any]]:
+def _stages(replayed: Replayed) -> list[dict[str, Any]]:
     """Return the stages of the backbone, and the devices of each, with seconds for the whole image."""
     plan = next(phase.plan for phase, _ in replayed if phase.steps)
     return [

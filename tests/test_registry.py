@@ -67,12 +67,11 @@ def installed(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["toys.toy:Toy", "toys.toy", "toys"])
-def test_an_installed_package_brings_strategies_as_a_class_a_module_or_a_package(installed, value):
+def test_an_installed_package_brings_strategies_as_a_class_a_module_or_a_package(installed, tmp_path, value):
     modules = {"toys/__init__.py": "from toys.toy import Toy\n", "toys/toy.py": TOY.replace("NAME", "toy")}
     installed.install("toys", [f"toy = {value}"], modules)
-    swept = installed(
-        "sweep", "--model", "sd21", "--gpus", "2", "--strategy", "toy", "--pieces", "4", "--json"
-    )
+    asked = ("sweep", "--model", "sd21", "--gpus", "2", "--strategy", "toy", "--pieces", "4", "--json")
+    swept = installed(*asked, "--out", str(tmp_path / "rows.csv"))
     assert swept.returncode == 0, swept.stderr
     (row,) = json.loads(swept.stdout)
     assert (row["status"], row["strategy"], row["parameters"]) == ("simulated", "toy", {"pieces": 4})
