@@ -55,7 +55,8 @@ class Collective:
         devices: the simulated devices that take part; the replicas that were folded away are in the group.
         size_bytes: bytes of the whole operation.
         group: the positions whose replicas form the group, or None: the simulated devices themselves.
-        reads: tensors that must be there before it starts.
+        reads: tensors that must be there before it starts: written by ops, or by collectives before it that have a
+            device in common with it.
         writes: tensors that are there, on all its devices, when it ends.
         calls: calls that it stands for, one after the other, where nothing else happens between them.
     """
