@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -301,7 +302,7 @@ def schedule_command(options: argparse.Namespace) -> int:
 
 
 def _print_patches(options: argparse.Namespace) -> int:
-    """Print a sampler's order: all steps of a run, and the frozen components that it includes."""
+    """Print a sampler's order: all steps of a run with their exchanges, and the frozen components it includes."""
     from strategies.actions import format_order
     from strategies.frozen_phases import with_frozen
     from strategies.sampler import Phase, guidance_groups
@@ -317,8 +318,9 @@ def _print_patches(options: argparse.Namespace) -> int:
     sampler.bound(scenario)  # refuses what cannot exist before its order is written out
     run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
     phases = with_frozen(scenario, (run,), guidance_groups(sampler, scenario))
-    orders = zip(*(phase.plan.order for phase in phases), strict=True)
-    sys.stdout.write(format_order([action for part in row for action in part] for row in orders))
+    starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
+    parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
+    sys.stdout.write(format_order(chain.from_iterable(row) for row in zip(*parts, strict=True)))
     return 0
 
 
