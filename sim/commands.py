@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -216,11 +217,11 @@ def sweep_command(options: argparse.Namespace) -> int:
         raise
     write_rows(sweep, out)
     print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
-    best = sweep.best()
-    if best is None:
+    first = next(iter(sweep.ranked()), None)
+    if first is None or first.status != "simulated":
         print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
     else:
-        _draw_sweep(options, sweep, best)
+        _draw_sweep(options, sweep, first)
     if options.json:
         print_rows_json(sweep)
     else:
@@ -255,8 +256,8 @@ def _start_sweep(options: argparse.Namespace, scenario: Any) -> Any:  # noqa: AN
     return Sweep(scenario, objective, find_points(scenario, named(options), parameters(options)))
 
 
-def _draw_sweep(options: argparse.Namespace, sweep: Any, best: Any) -> None:  # noqa: ANN401
-    """Write the pictures of a sweep and of its best point that are asked for."""
+def _draw_sweep(options: argparse.Namespace, sweep: Any, first: Any) -> None:  # noqa: ANN401
+    """Write the pictures of a sweep and of its first point that are asked for."""
     from sim.experiment import replay_variants
     from sim.sampling import replay_phases
 
@@ -265,9 +266,9 @@ def _draw_sweep(options: argparse.Namespace, sweep: Any, best: Any) -> None:  # 
     if not (options.trace or options.gantt):
         return
     if isinstance(sweep.scenario, SamplingScenario):
-        _write_phases(options, replay_phases(best.strategy, sweep.scenario.on(best.num_gpus)))
+        _write_phases(options, replay_phases(first.strategy, sweep.scenario.on(first.num_gpus)))
     else:
-        _write_variants(options, replay_variants(best.strategy, sweep.scenario))
+        _write_variants(options, replay_variants(first.strategy, sweep.scenario))
 
 
 def _write_reached(sweep: Any, out: Path) -> None:  # noqa: ANN401
@@ -301,7 +302,7 @@ def schedule_command(options: argparse.Namespace) -> int:
 
 
 def _print_patches(options: argparse.Namespace) -> int:
-    """Print a sampler's order: all steps of a run, and the frozen components that it includes."""
+    """Print a sampler's order: all steps of a run with their exchanges, and the frozen components it includes."""
     from strategies.actions import format_order
     from strategies.frozen_phases import with_frozen
     from strategies.sampler import Phase, guidance_groups
@@ -317,8 +318,9 @@ def _print_patches(options: argparse.Namespace) -> int:
     sampler.bound(scenario)  # refuses what cannot exist before its order is written out
     run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
     phases = with_frozen(scenario, (run,), guidance_groups(sampler, scenario))
-    orders = zip(*(phase.plan.order for phase in phases), strict=True)
-    sys.stdout.write(format_order([action for part in row for action in part] for row in orders))
+    starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
+    parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
+    sys.stdout.write(format_order(chain.from_iterable(row) for row in zip(*parts, strict=True)))
     return 0
 
 

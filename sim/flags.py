@@ -157,7 +157,7 @@ def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
         return str
     if isinstance(item.default, float):
         return number
-    one = integers if item.metadata.get("list") else small_integer
+    one = integers if item.metadata["kind"] is tuple else small_integer
     return _or_none(one) if item.default is None else one
 
 

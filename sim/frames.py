@@ -21,6 +21,8 @@ def row(sweep: Sweep, point: Point) -> dict[str, Any]:
         body["bound_s"] = point.bound_s
     if point.reason is not None:
         body["reason"] = point.reason
+    if task(sweep.scenario) == "sample":
+        body |= {"seamless": point.seamless, "recommended": point.recommended}
     return head | body
 
 

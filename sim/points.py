@@ -10,10 +10,9 @@ from sim.experiment import TrainingResult
 from sim.sampling import SamplingResult
 from strategies.parameters import check_parameters
 from strategies.registry import all_samplers, all_strategies, sampler_class, strategy_class
-from strategies.sampler import Sampler
+from strategies.sampler import Sampler, gpu_counts, is_seamless
 from strategies.sampling import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.single import Single
 from strategies.strategy import Strategy
 
 AnyScenario = Scenario | SamplingScenario
@@ -43,6 +42,7 @@ class Point:
         reason: why it cannot exist, or does not fit.
         kind: the reason without its numbers.
         num_gpus: GPUs that it runs on; None: all that the sweep is about.
+        seamless: whether no seams show in what it draws.
     """
 
     strategy: AnyStrategy | None
@@ -53,6 +53,12 @@ class Point:
     reason: str | None = None
     kind: str | None = None
     num_gpus: int | None = None
+    seamless: bool = True
+
+    @property
+    def recommended(self) -> bool:
+        """Whether it may be the best: it ranks before every point that may not, whatever is ranked by."""
+        return self.seamless
 
     def __repr__(self) -> str:
         known = self.reason or (
@@ -134,14 +140,18 @@ def find_points(
     points: list[Point] = []
     refused: list[InputError] = []
     for cls in classes:
+        seamless = is_seamless(cls)
         try:
             found = [Asked(check_parameters(s), gpus) for s, gpus in _keep(_candidates(cls, scenario), fixed)]
-            points += [Point(strategy, cls.name, num_gpus=gpus) for strategy, gpus in dict.fromkeys(found)]
+            points += [
+                Point(strategy, cls.name, num_gpus=gpus, seamless=seamless)
+                for strategy, gpus in dict.fromkeys(found)
+            ]
         except InfeasibleError as error:
-            points.append(Point(None, cls.name, reason=str(error), kind=error.kind))
+            points.append(Point(None, cls.name, reason=str(error), kind=error.kind, seamless=seamless))
         except InputError as error:
             refused.append(error)
-            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED))
+            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED, seamless=seamless))
     if refused and not any(point.strategy is not None and _has(point.strategy, fixed) for point in points):
         raise refused[0]
     return points
@@ -168,7 +178,7 @@ def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
         return [Asked(strategy, gpus) for strategy in cls.candidates(scenario)]
     found: list[Asked] = []
     errors: list[InfeasibleError] = []
-    for count in _gpu_counts(cls, gpus):
+    for count in gpu_counts(cls, gpus):
         try:
             found += [Asked(sampler, count) for sampler in cls.candidates(scenario.on(count))]
         except InfeasibleError as error:
@@ -180,13 +190,6 @@ def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
             else InfeasibleError(f"no degrees of parallelism for gpus({gpus})", "no degrees for so few GPUs")
         )
     return found
-
-
-def _gpu_counts(cls: Any, num_gpus: int) -> list[int]:  # noqa: ANN401
-    """Return the numbers of GPUs to look at: all, and the powers of two below; one GPU is ``single``'s alone."""
-    if cls is Single or num_gpus == 1:
-        return [1] if cls is Single else []
-    return [num_gpus, *(2**k for k in reversed(range(1, num_gpus.bit_length())) if 2**k < num_gpus)]
 
 
 def _has(strategy: AnyStrategy, fixed: Mapping[str, Any]) -> bool:

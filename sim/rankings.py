@@ -69,11 +69,13 @@ def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
 def _print_winner(screen: Console, sweep: Sweep) -> None:
     """Say where the winner's time goes, what was held fixed, how far to trust it and how to have it again."""
     best = sweep.best()
-    assert best is not None and best.result is not None
+    if best is None or best.result is None:
+        screen.print("best: none; every point that fits leaves seams, which is not recommended")
+        return
     result, whole_s = best.result, seconds(best.result)
     waiting = result.expected.exposed_communication_s
     screen.print(
-        f"best{_beside(sweep, best)}: {best.name}; of each {PERIODS[task(sweep.scenario)]} the devices compute"
+        f"best: {best.name}; of each {PERIODS[task(sweep.scenario)]} the devices compute"
         f" {1 - result.bubble_ratio:.1%}, wait for data on the wire {waiting / whole_s:.1%}, idle otherwise"
         f" {max(0.0, result.expected.idle_s - waiting) / whole_s:.1%}"
     )
@@ -85,12 +87,6 @@ def _print_winner(screen: Console, sweep: Sweep) -> None:
     else:
         screen.print(f"layer times are measured on {device.name}")
     screen.print(f"again: {command(best)}", soft_wrap=True)
-
-
-def _beside(sweep: Sweep, best: Point) -> str:
-    """Say which point ranks before the best, where one does."""
-    first = sweep.ranked()[0]
-    return "" if first is best else f" without seams ({first.name} leaves them)"
 
 
 def command(point: Point) -> str:

@@ -13,7 +13,7 @@ from strategies.actions import PatchAction
 from strategies.frozen_phases import with_frozen
 from strategies.network import Network
 from strategies.plan import Op
-from strategies.sampler import Phase, Sampler, guidance_groups
+from strategies.sampler import Phase, Sampler, guidance_groups, is_seamless
 from strategies.sampling import SamplingScenario
 from strategies.traces import Trace
 
@@ -96,6 +96,7 @@ class SamplingResult:
     memory_bytes: float | None
     provenance: str
     stages: tuple[Mapping[str, Any], ...]
+    seamless: bool
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", FrozenMapping(self.parameters))
@@ -156,6 +157,7 @@ class SamplingResult:
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
+            "seamless": self.seamless,
         }
 
 
@@ -227,11 +229,12 @@ def summarize(sampler: Sampler, scenario: SamplingScenario, replayed: Replayed) 
         fits_memory=there is None or expected.peak_memory_bytes <= there,
         memory_bytes=there,
         provenance=scenario.costs.provenance,
-        stages=tuple(_stages(scenario, replayed)),
+        stages=tuple(_stages(replayed)),
+        seamless=is_seamless(sampler),
     )
 
 
-def _stages(scenario: SamplingScenario, replayed: Replayed) -> list[dict[str, Any]]:
+def _stages(replayed: Replayed) -> list[dict[str, Any]]:
     """Return the stages of the backbone, and the devices of each, with seconds for the whole image."""
     plan = next(phase.plan for phase, _ in replayed if phase.steps)
     return [

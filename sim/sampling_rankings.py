@@ -21,7 +21,7 @@ def strategies_table(sweep: Sweep, simulated: list[Point]) -> Table:
     """Return the best point of each strategy."""
     workload, model = sweep.scenario.workload, sweep.scenario.model
     title = f"best of each strategy: {model.title}, on up to {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}"
-    return _table(sweep, simulated, shown(simulated, []), title)
+    return _table(simulated, shown(simulated, []), title)
 
 
 def top_table(sweep: Sweep, simulated: list[Point]) -> Table:
@@ -29,13 +29,16 @@ def top_table(sweep: Sweep, simulated: list[Point]) -> Table:
     if sweep.objective == "pareto":
         chosen = {id(point) for point in front(simulated)}
         best = [(rank, point) for rank, point in enumerate(simulated, 1) if id(point) in chosen]
-        return _table(sweep, simulated, best, "no point beats these in both latency and memory")
-    return _table(sweep, simulated, enumerate(simulated[: sweep.top], 1), f"best by {sweep.objective}")
+        return _table(simulated, best, "no point beats these in both latency and memory")
+    return _table(simulated, enumerate(simulated[: sweep.top], 1), f"best by {sweep.objective}")
 
 
-def _table(sweep: Sweep, simulated: list[Point], ranks: Iterable[tuple[int, Point]], title: str) -> Table:
+def _table(simulated: list[Point], ranks: Iterable[tuple[int, Point]], title: str) -> Table:
     table = Table(*COLUMNS, title=title)
     one = next((point.result for point in simulated if point.num_gpus == 1), None)
+    ranks = list(ranks)
+    if seams := sorted({point.name for _, point in ranks if not point.seamless}):
+        table.caption = f"{', '.join(seams)}: seams show, so not recommended, and ranked last"
     for rank, point in ranks:
         assert isinstance(point.result, SamplingResult)
         speedup = "-" if one is None else f"{point.result.samples_per_s / one.samples_per_s:.2f}"

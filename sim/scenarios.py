@@ -11,10 +11,10 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.errors import InputError
 from profiles.models import Model, load_model
 from sim.flags import FLAGS_OF_TASK, PARAMETER, SAMPLING, TASKS, class_of, flag_of, strategy_names
-from strategies.registry import task_of
+from strategies.registry import all_samplers, sampler_class, task_of
+from strategies.sampler import gpu_counts
 from strategies.sampling import SamplingScenario, SamplingWorkload
 from strategies.scenario import DEFAULT_BATCH_PER_GPU, Scenario, TrainingWorkload
-from strategies.single import Single
 
 DOES = {"train": "trains", "sample": "draws images"}
 KIND = {"train": "training", "sample": "sampling"}
@@ -101,7 +101,7 @@ def training_scenario(options: argparse.Namespace) -> Scenario:
 
 
 def sampling_scenario(options: argparse.Namespace) -> SamplingScenario:
-    """Return what draws images on what; one GPU where all GPUs would do nothing but one's work.
+    """Return what draws images on what; by default on the GPUs of one node, or as many as its sampler can use.
 
     Raises:
         InputError: a name is unknown, or a value breaks its rule.
@@ -110,9 +110,8 @@ def sampling_scenario(options: argparse.Namespace) -> SamplingScenario:
     given = _given(options, "sample")
     width, height = given.pop("resolution", (model.width, model.height))
     given.setdefault("guidance", model.guidance)
-    num_gpus = 1 if options.strategy == Single.name else _one_node(cluster)
     workload = SamplingWorkload(
-        num_gpus=options.gpus if options.gpus is not None else num_gpus,
+        num_gpus=options.gpus if options.gpus is not None else _most_gpus(options, cluster),
         height=height,
         width=width,
         batch_size=options.batch_size if options.batch_size is not None else 1,
@@ -133,6 +132,13 @@ def _warn_of_times(model: Model, cluster: Cluster, asked: str) -> None:
             f" {device}: layers without times on it are estimated by its rates",
             file=sys.stderr,
         )
+
+
+def _most_gpus(options: argparse.Namespace, cluster: Cluster) -> int:
+    """Return the most GPUs of one node that the samplers named, or any, can use."""
+    there = _one_node(cluster)
+    counts = [gpu_counts(sampler_class(name), there) for name in named(options) or all_samplers()]
+    return max((most for most, *_ in filter(None, counts)), default=there)
 
 
 def check_tokens(model: Model, workload: SamplingWorkload) -> None:

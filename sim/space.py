@@ -106,9 +106,13 @@ def pareto_front(rows: Iterable[R]) -> list[R]:
     """Return the rows that fit and that no other beats in memory and throughput, by memory.
 
     Args:
-        rows: results under their public keys; rows that were not simulated are left out.
+        rows: results under their public keys; rows that were not simulated, or are not recommended, are left out.
     """
-    fitting = (item for item in rows if "peak_memory_bytes" in item and item.get("fits_memory", True))
+    fitting = (
+        item
+        for item in rows
+        if "peak_memory_bytes" in item and item.get("fits_memory", True) and item.get("recommended", True)
+    )
     front: list[R] = []
     for item in sorted(fitting, key=lambda item: (item["peak_memory_bytes"], -samples_per_s(item))):
         if not front or samples_per_s(item) > samples_per_s(front[-1]):

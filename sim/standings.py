@@ -51,8 +51,12 @@ def _word(value: Any) -> str:  # noqa: ANN401
 
 
 def front(simulated: list[Point]) -> list[Point]:
-    """Return the points that no other beats in both throughput and memory."""
-    results = [(point, point.result.to_json()) for point in simulated if point.result is not None]
+    """Return the recommended points that no other of them beats in both throughput and memory."""
+    results = [
+        (point, point.result.to_json())
+        for point in simulated
+        if point.result is not None and point.recommended
+    ]
     return [item["point"] for item in pareto_front([{**result, "point": point} for point, result in results])]
 
 

@@ -20,7 +20,6 @@ from sim.answers import Bounds, Outcome
 from sim.experiment import OUT_OF_MEMORY, missing_memory
 from sim.points import AnyScenario, Asked, Point, find_points, seconds
 from sim.workers import SERIAL_POINTS, Workers, start_workers
-from strategies.naive_patch import NaivePatch
 from strategies.sampling import SamplingScenario
 
 __all__ = [
@@ -71,9 +70,15 @@ class Sweep:
     top: int = TOP
 
     def ranked(self) -> list[Point]:
-        """Return simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once."""
+        """Return simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
+
+        Of each, those come last that are not recommended.
+        """
         order = {"simulated": 0, "bounded": 1, "infeasible": 2}
-        ranked = sorted(self.points, key=lambda p: (order[p.status], p.score(self.objective), p.bound_s))
+        ranked = sorted(
+            self.points,
+            key=lambda p: (order[p.status], not p.recommended, p.score(self.objective), p.bound_s),
+        )
         seen = set()
         unique = []
         for point in ranked:
@@ -84,10 +89,8 @@ class Sweep:
         return unique
 
     def best(self) -> Point | None:
-        """Return the best point that was simulated; of samplers, the best whose patches see one another."""
-        simulated = [point for point in self.ranked() if point.status == "simulated"]
-        seamless = (point for point in simulated if point.name != NaivePatch.name)
-        return next(seamless, simulated[0] if simulated else None)
+        """Return the best point that was simulated and is recommended; None where there is none."""
+        return next((p for p in self.ranked() if p.status == "simulated" and p.recommended), None)
 
     def infeasible_by_reason(self) -> dict[str, int]:
         """Return how many points cannot exist or do not fit, by reason, the most frequent first."""
@@ -166,9 +169,13 @@ def _take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: f
 
 
 def _simulate_points(sweep: Sweep, queue: list[Point], staff: Workers, report: Report) -> None:
-    done, known = 0, _Known(sweep.objective, sweep.top)
+    done, known = 0, {flag: _Known(sweep.objective, sweep.top) for flag in (True, False)}
     while True:
-        limits = known.limits(queue)
+        limits = {
+            key: limit
+            for flag, ones in known.items()
+            for key, limit in ones.limits([p for p in queue if p.recommended == flag]).items()
+        }
         queue = [p for p in queue if p.least_score(sweep.objective) < limits[id(p)]]
         wave, queue = queue[: min(WAVE, sweep.top)], queue[min(WAVE, sweep.top) :]
         if not wave:
@@ -176,7 +183,7 @@ def _simulate_points(sweep: Sweep, queue: list[Point], staff: Workers, report: R
         limits_s = [_limit_s(sweep.objective, p, limits[id(p)]) for p in wave]
         for point, outcome in zip(wave, staff.outcomes(_asked(sweep, wave), limits_s), strict=True):
             _record(point, outcome)
-            known.add(point)
+            known[point.recommended].add(point)
             done += 1
             report("simulating", done, done + len(queue))
 
@@ -188,7 +195,7 @@ def _limit_s(objective: str, point: Point, limit: float) -> float:
 
 @dataclass(slots=True)
 class _Known:
-    """What the points simulated so far say about those that are not.
+    """What the points simulated so far say about those that are not; the recommended ones, and the others, apart.
 
     Attributes:
         objective: what is minimised.

@@ -1,15 +1,18 @@
 """Actions: what one op does, and how it is written.
 
 The notation is that of ``torch.distributed.pipelining``: ``0F0``, ``2B1``, ``1I2``, ``1W2`` are stage, type and
-micro-batch. Three things are ours: ``0E3`` is the extra forward of self-conditioning, ``0O`` the optimizer step
-of a stage, ``X1.4:32`` layer 4 of frozen component 1 on 32 samples of each device, and ``2P1@7`` patch 1 of
-sampling step 7 on stage 2.
+micro-batch. The rest is ours: ``0E3`` is the extra forward of self-conditioning, ``0O`` the optimizer step of a
+stage, ``X1.4:32`` layer 4 of frozen component 1 on 32 samples of each device, and ``2P1@7`` patch 1 of sampling
+step 7 on stage 2. Where exchanges cut a patch's pass into pieces, ``2P1@7.3`` is piece 3 of it, and
+``all_to_all#12`` exchange 12 of the run, which stands under this number in the row of each of its devices.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
 
 FORWARD: Final = "F"
@@ -56,14 +59,39 @@ class PatchAction(NamedTuple):
 
 Action = StageAction | FrozenAction | PatchAction
 
+
+class Piece(NamedTuple):
+    """One of several ops in which a device does one patch's pass, numbered from 0."""
+
+    action: PatchAction
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.action}.{self.number}"
+
+
+class CollectiveAction(NamedTuple):
+    """A collective where one of its devices starts it; the number is that of the run, not of the device."""
+
+    operation: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.operation}#{self.number}"
+
+
+Entry = Action | Piece | CollectiveAction
+"""What stands between two blanks of a row."""
+
 _STAGE = re.compile(r"(\d+)([FBIWE])(\d+)")
 _OPTIMIZER = re.compile(r"(\d+)O")
 _FROZEN = re.compile(r"X(\d+)\.(\d+):(\d+)")
-_PATCH = re.compile(r"(\d+)P(\d+)@(\d+)")
+_PATCH = re.compile(r"(\d+)P(\d+)@(\d+)(?:\.(\d+))?")
+_EXCHANGE = re.compile(rf"({'|'.join(OPERATIONS)})#(\d+)")
 
 
-def parse_action(text: str) -> Action:
-    """Return the action a text stands for.
+def parse_action(text: str) -> Entry:
+    """Return the action, the piece or the exchange that a text stands for.
 
     Raises:
         InputError: the text is no action.
@@ -75,21 +103,43 @@ def parse_action(text: str) -> Action:
     if match := _FROZEN.fullmatch(text):
         return FrozenAction(int(match[1]), int(match[2]), int(match[3]))
     if match := _PATCH.fullmatch(text):
-        return PatchAction(int(match[1]), int(match[2]), int(match[3]))
-    raise InputError(f"'{text}' is no action; actions look like 0F0, 2B1, 1I2, 1W2, 0E3, 0O, X1.4:32, 2P1@7")
+        action = PatchAction(int(match[1]), int(match[2]), int(match[3]))
+        return action if match[4] is None else Piece(action, int(match[4]))
+    if match := _EXCHANGE.fullmatch(text):
+        return CollectiveAction(match[1], int(match[2]))
+    raise InputError(
+        f"'{text}' is no action; actions look like 0F0, 2B1, 1I2, 1W2, 0E3, 0O, X1.4:32, 2P1@7, 2P1@7.3,"
+        " all_to_all#12"
+    )
 
+
+Rows = tuple[tuple[Entry, ...], ...]
+"""For each device what its row of text says."""
 
 Order = tuple[tuple[Action, ...], ...]
 """For each device the actions of its compute stream, in order."""
 
 
-def format_order(order: Iterable[Iterable[Action]]) -> str:
+def number_pieces(row: Sequence[Action]) -> list[Entry]:
+    """Return the actions of a device, with those of a patch that it does in several pieces numbered."""
+    times, seen = Counter(row), Counter[Action]()
+    numbered: list[Entry] = []
+    for action in row:
+        if isinstance(action, PatchAction) and times[action] > 1:
+            numbered.append(Piece(action, seen[action]))
+        else:
+            numbered.append(action)
+        seen[action] += 1
+    return numbered
+
+
+def format_order(order: Iterable[Iterable[Entry]]) -> str:
     """Return an order as text, one row per device."""
     return "".join(" ".join(map(str, row)) + "\n" for row in order)
 
 
-def parse_order(text: str) -> Order:
-    """Return the order that a text stands for; the inverse of ``format_order``."""
+def parse_order(text: str) -> Rows:
+    """Return the rows that a text stands for; the inverse of ``format_order``."""
     return tuple(tuple(map(parse_action, line.split())) for line in text.splitlines())
 
 

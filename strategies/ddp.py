@@ -33,6 +33,7 @@ class DDP:
     name: ClassVar[str] = "ddp"
     task: ClassVar[str] = "train"
     summary: ClassVar[str] = "data parallelism: each GPU trains the whole backbone"
+    baseline: ClassVar[bool] = True
 
     overlap: str = fields.overlap()
     micro_batches: int = fields.micro_batches()

@@ -17,6 +17,7 @@ class NaivePatch:
     name: ClassVar[str] = "naive-patch"
     task: ClassVar[str] = "sample"
     summary: ClassVar[str] = "independent patches, without exchange"
+    seamless: ClassVar[bool] = False
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Return the plan of a run."""

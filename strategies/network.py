@@ -5,7 +5,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from profiles.clusters import OPERATIONS
 from profiles.collectives import Group, collective_time, crossing_bytes, sent_bytes
+from strategies.parameters import check_choice
 from strategies.placement import Placement
 from strategies.plan import Collective
 from strategies.scenario import Scenario
@@ -102,6 +104,7 @@ class Network:
         return self._collectives[key]
 
     def _find_collective(self, collective: Collective) -> CollectiveRoute:
+        check_choice("operation of a collective", collective.operation, OPERATIONS)
         placement = self.placement
         group = self._group(collective)
         time = collective_time(

@@ -15,6 +15,7 @@ from profiles.errors import InfeasibleError
 from profiles.sampling_costs import Share
 from strategies.actions import PatchAction
 from strategies.grid import Grid, check_exchanges, check_workload
+from strategies.parameters import check_choice
 from strategies.plan import Buffer, Plan, Stage
 from strategies.sampling import SamplingScenario
 from strategies.sampling_builder import SamplingBuilder
@@ -23,6 +24,8 @@ from strategies.sampling_footprint import joined_bytes, keys_and_values_bytes, p
 ALONE: Final = "alone"
 SYNCHRONOUS: Final = "synchronous"
 DISPLACED: Final = "displaced"
+KINDS: Final = (ALONE, SYNCHRONOUS, DISPLACED)
+"""What the steps of patches can be."""
 GATHERED: Final = ("key_value", "halo", "statistics")
 """Kinds of exchange in which patches need one another."""
 
@@ -72,6 +75,7 @@ class Patches:
 
     def share(self, kind: str) -> Share:
         """Return what one device does of a layer."""
+        check_choice("kind of step", kind, KINDS)
         extent = self.scenario.extent
         return (extent.alone_share if kind == ALONE else extent.patch_share)(1 / self.count)
 
@@ -170,6 +174,7 @@ class Patches:
         if kind == ALONE:
             yield self.bound(ALONE), 0.0
             return
+        check_choice("kind of step", kind, KINDS)
         seconds, queued, size = 0.0, 0, 0.0
         for piece_s, sent in self._between_exchanges():
             seconds += piece_s

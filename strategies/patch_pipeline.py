@@ -19,6 +19,7 @@ from strategies.actions import PatchAction
 from strategies.grid import Grid, Team
 from strategies.layer_runs import Run, run_layers, run_seconds
 from strategies.network import Network
+from strategies.parameters import parameter
 from strategies.plan import Buffer, Plan, Stage
 from strategies.rounds import Pass, least_seconds
 from strategies.sampling import SamplingScenario
@@ -49,7 +50,7 @@ class Pipeline:
     grid: Grid
     boundaries: tuple[int, ...]
     patches: tuple[float, ...] = (1.0,)
-    receive: str = "before"
+    receive: str = parameter("before", "when the next patch is asked for", choices=RECEIVES)
     kept: bool = False
 
     @classmethod

@@ -20,6 +20,7 @@ from strategies.actions import (
 )
 from strategies.footprint import resident_buffers, saved_bytes
 from strategies.frozen import Draft, FrozenWork, PlacedOp, all_at_once
+from strategies.parameters import skip_route
 from strategies.plan import Collective, Filling, Plan, Tensor
 from strategies.reduction import reduce_and_step
 from strategies.rendezvous import posted_in_time
@@ -45,7 +46,7 @@ class Recipe:
     buckets: bool = False
     blocking: bool = False
     cross_iteration: bool = False
-    skip_route: str = "relay"
+    skip_route: str = skip_route()
     in_place: bool = False
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strategies.actions import Action, Order
+from strategies.actions import Action, CollectiveAction, Entry, Order, Rows, number_pieces
 from strategies.bubbles import Bubble
 from strategies.filling import FilledLayer
 from strategies.placement import Placement
@@ -55,7 +55,8 @@ class Collective:
         devices: the simulated devices that take part; the replicas that were folded away are in the group.
         size_bytes: bytes of the whole operation.
         group: the positions whose replicas form the group, or None: the simulated devices themselves.
-        reads: tensors that must be there before it starts.
+        reads: tensors that must be there before it starts: written by ops, or by collectives before it that have a
+            device in common with it.
         writes: tensors that are there, on all its devices, when it ends.
         calls: calls that it stands for, one after the other, where nothing else happens between them.
     """
@@ -153,3 +154,35 @@ class Plan:
     def order(self) -> Order:
         """The actions of each device's compute stream."""
         return tuple(tuple(op.action for op in ops) for ops in self.ops)
+
+    def rows(self, first_collective: int = 0) -> Rows:
+        """The order of each device with its passes in numbered pieces, and its collectives where it starts them.
+
+        A collective follows the last op of the device that writes what it reads, and the collectives before it.
+
+        Args:
+            first_collective: number of the first collective; a run of several plans counts on.
+        """
+        rows: list[list[Entry]] = [[] for _ in self.ops]
+        numbered = [number_pieces([op.action for op in ops]) for ops in self.ops]
+        done = [0] * len(self.ops)
+        writers = self._writers()
+        for number, collective in enumerate(self.collectives, first_collective):
+            for device in collective.devices:
+                ready = [writers[device][t] + 1 for t in collective.reads if t in writers[device]]
+                reached = max([done[device], *ready])
+                rows[device] += numbered[device][done[device] : reached]
+                rows[device].append(CollectiveAction(collective.operation, number))
+                done[device] = reached
+        return tuple(tuple(row + rest[end:]) for row, rest, end in zip(rows, numbered, done, strict=True))
+
+    def _writers(self) -> list[dict[int, int]]:
+        """For each device the op that writes each of its tensors."""
+        return [
+            {
+                t: index
+                for index, op in enumerate(ops)
+                for t in (*op.writes, *(early for _, early in op.early))
+            }
+            for ops in self.ops
+        ]

@@ -75,6 +75,22 @@ class MemoryBoundedSampler(Protocol):
         ...
 
 
+def is_seamless(sampler: object) -> bool:
+    """Whether no seams show between the patches of an image; so it is where a sampler's ``seamless`` says nothing."""
+    return bool(getattr(sampler, "seamless", True))
+
+
+def gpu_counts(sampler: Sampler | type[Sampler], num_gpus: int) -> list[int]:
+    """Return the numbers of GPUs to look at, up to as many as there are, the largest first.
+
+    They are those of a sampler's ``gpu_counts``; where it says nothing all GPUs and the powers of two below, except
+    one: a single GPU has nothing to divide.
+    """
+    own: tuple[int, ...] | None = getattr(sampler, "gpu_counts", None)
+    counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1} if own is None else own
+    return sorted((count for count in counts if count <= num_gpus), reverse=True)
+
+
 def guidance_groups(sampler: Sampler, scenario: SamplingScenario) -> int:
     """Return the groups of devices that each do one of an image's predictions; 1 where none is divided."""
     degree: int | None = getattr(sampler, "guidance_degree", None)

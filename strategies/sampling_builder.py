@@ -4,7 +4,7 @@ A device's next op waits for whatever was announced to it since its last one, so
 after the ops that feed it. Bytes of a collective's result count in memory until the op that waits for it ends.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from strategies.actions import Action
 from strategies.placement import Placement
@@ -14,15 +14,14 @@ from strategies.plan import Buffer, Collective, Op, Plan, Stage, Tensor
 class _Draft:
     """An op that may still get more to write."""
 
-    __slots__ = ("action", "duration_s", "early", "reads", "writes")
+    __slots__ = ("action", "duration_s", "reads", "writes")
 
     def __init__(self, action: Action, duration_s: float, reads: tuple[int, ...]) -> None:
         self.action, self.duration_s, self.reads = action, duration_s, reads
         self.writes: list[int] = []
-        self.early: list[tuple[float, int]] = []
 
     def op(self) -> Op:
-        return Op(self.action, self.duration_s, self.reads, tuple(self.writes), tuple(self.early))
+        return Op(self.action, self.duration_s, self.reads, tuple(self.writes))
 
 
 class SamplingBuilder:
@@ -91,8 +90,6 @@ class SamplingBuilder:
         number: int = 0,
         calls: int = 1,
         held_bytes: float = 0.0,
-        early: Sequence[float] = (),
-        after: Iterable[int] = (),
         wait: bool = True,
     ) -> int:
         """Start a collective when the last op of each of its devices has ended; return its result.
@@ -105,20 +102,13 @@ class SamplingBuilder:
             number: likewise.
             calls: calls that it stands for.
             held_bytes: bytes of the result on each device, until the op that waits for it has ended.
-            early: for each member an offset into its last op at which it starts instead.
-            after: further tensors that it needs.
             wait: whether the next op of each device waits for it.
         """
-        reads = list(after)
-        for place, device in enumerate(devices):
-            if not self._ops[device]:
-                continue  # nothing precedes it
-            signal = self.tensor("ready", stage, number, 0.0)
-            if early:
-                self._ops[device][-1].early.append((early[place], signal))
-            else:
-                self.write(device, signal)
-            reads.append(signal)
+        reads = []
+        for device in devices:
+            if self._ops[device]:
+                reads.append(self.tensor("ready", stage, number, 0.0))
+                self.write(device, reads[-1])
         result = self.tensor(operation, stage, number, held_bytes)
         members = tuple(devices)
         self._collectives.append(

@@ -18,6 +18,8 @@ class Single:
     name: ClassVar[str] = "single"
     task: ClassVar[str] = "sample"
     summary: ClassVar[str] = "one GPU"
+    baseline: ClassVar[bool] = True
+    gpu_counts: ClassVar[tuple[int, ...]] = (1,)
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Return the plan of a run."""

@@ -12,6 +12,7 @@ from strategies.footprint import resident_buffers, saved_bytes
 from strategies.linear import feedback_s, frozen_s, optimal_boundaries, step_s
 from strategies.network import network_of
 from strategies.ordering import Chain, Problem
+from strategies.parameters import PARTITIONS, check_choice
 from strategies.partition import block_partition
 from strategies.pipeline import PipelineBuilder, Recipe, Rows
 from strategies.plan import Plan, Stage
@@ -64,6 +65,7 @@ def cut_chain(
     Raises:
         InfeasibleError: there are fewer blocks or layers than stages.
     """
+    check_choice("partition", partition, PARTITIONS)
     if partition == "optimal":
         return Cut(
             component, optimal_boundaries(scenario, shape, component, len(positions)), tuple(positions)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import InfeasibleError
+from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.placement import Placement
 from strategies.plan import Stage
 from strategies.scenario import Scenario
@@ -130,6 +131,7 @@ def handover_bytes(scenario: Scenario, stage: Stage, batch: int, skip_route: str
 
     Relayed, every live skip goes with the hidden state. What is carried, forwards alone, is not counted.
     """
+    check_choice("skip_route", skip_route, SKIP_ROUTES)
     component = scenario.model.components[stage.component]
     if skip_route == "relay":
         return component.cut_bytes(stage.last_layer) * batch

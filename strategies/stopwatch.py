@@ -4,7 +4,7 @@ It is told what a builder is told and keeps the clocks of one device: its comput
 stream, which runs one collective after the other. Others that are late, and ports that others hold, only delay.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from strategies.actions import Action
 from strategies.network import Network
@@ -44,8 +44,6 @@ class Stopwatch:
         number: int = 0,
         calls: int = 1,
         held_bytes: float = 0.0,
-        early: Sequence[float] = (),
-        after: Iterable[int] = (),
         wait: bool = True,
     ) -> int:
         """Run a collective when the last op has ended and the last collective is done; return its result."""

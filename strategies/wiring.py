@@ -1,7 +1,8 @@
 """Wiring: the deliveries that a plan implies, and who waits for them.
 
 A delivery is a tensor's way to whoever needs it: a transfer where a device reads what another wrote, a signal
-where a collective reads it, the result of a collective. Communication is a consequence of reads and writes; no
+where a collective reads it, the result of a collective, which later collectives of its devices may read.
+Communication is a consequence of reads and writes; no
 strategy lists a message.
 """
 
@@ -64,7 +65,7 @@ def wire(plan: Plan) -> Wiring:
     """Return the deliveries of a plan.
 
     Raises:
-        DeadlockError: an op reads what nobody writes, or what its own device writes only later.
+        DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
     """
     wiring = Wiring(plan)
     _find_writers(wiring)
@@ -92,16 +93,35 @@ def _find_writers(wiring: Wiring) -> None:
 
 
 def _wire_collectives(wiring: Wiring) -> None:
-    for collective in wiring.plan.collectives:
+    collectives = wiring.plan.collectives
+    there: set[tuple[int, int]] = set()
+    for collective in collectives:
+        found: list[int] = []
         for tensor in collective.reads:
-            if tensor not in wiring.writers:
-                name = wiring.plan.tensors[tensor]
-                raise DeadlockError(f"deadlock: {collective.operation} waits for {name}, which nobody writes")
-        wiring.collective_waits.append(tuple(_slot(wiring, t, _TO_COLLECTIVES) for t in collective.reads))
-    for collective in wiring.plan.collectives:
+            if tensor in wiring.writers:
+                found.append(_slot(wiring, tensor, _TO_COLLECTIVES))
+                continue
+            holders = [device for device in collective.devices if (tensor, device) in there]
+            if not holders:
+                raise DeadlockError(_why_missing(wiring.plan, collective, tensor))
+            found += [_slot(wiring, tensor, device) for device in holders]
+        wiring.collective_waits.append(tuple(found))
+        there.update((tensor, device) for tensor in collective.writes for device in collective.devices)
+    for collective in collectives:
         wiring.collective_sends.append(
             tuple(_slot(wiring, t, device) for t in collective.writes for device in collective.devices)
         )
+
+
+def _why_missing(plan: Plan, collective: Collective, tensor: int) -> str:
+    """Return why no earlier collective has left a tensor on any device of one that reads it."""
+    waits = f"deadlock: {collective.operation} waits for {plan.tensors[tensor]}"
+    writers = [other for other in plan.collectives if tensor in other.writes]
+    if not writers:
+        return f"{waits}, which nobody writes"
+    if any(set(other.devices) & set(collective.devices) for other in writers):
+        return f"{waits}, which no collective before it writes"
+    return f"{waits}, which {writers[0].operation} leaves on none of its devices"
 
 
 def _slot(wiring: Wiring, tensor: int, device: int, transfer: Transfer | None = None) -> int:

@@ -338,8 +338,17 @@ def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
             [Winner("spp", 3.0, None), None],
             [Winner("ddp", 6.0, 0.0), Winner("spp", 12.5, 0.25)],
         ],
+        baselines=("ddp",),
     )
     assert plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
+
+
+def test_what_is_not_recommended_wins_no_scenario_and_one_gpu_is_the_baseline_of_drawing():
+    rows = [best("single", 8, 2.0), best("naive-patch", 8, 9.0), best("usp", 8, 5.0)]
+    rows = [row | {"task": "sample", "recommended": row["strategy"] != "naive-patch"} for row in rows]
+    info = plot_winners_info(rows, "num_gpus", "model")
+    assert info.winners == [[Winner("usp", 5.0, 1.5)]]
+    assert info.baselines == ("single",)
 
 
 def test_a_map_of_winners_says_who_by_how_much_and_where_nothing_fits():

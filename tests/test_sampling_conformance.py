@@ -19,7 +19,7 @@ from profiles.synthetic import equal_blocks_transformer
 from sim.engine import simulate
 from sim.memory import memory_events, peak_memory_bytes, resident_bytes
 from sim.sampling import Drawing, replay_phases, run_sampling
-from strategies.actions import format_order, parse_order
+from strategies.actions import CollectiveAction, Piece, format_order, parse_order
 from strategies.network import Network
 from strategies.parameters import check_parameters
 from strategies.registry import all_samplers, make_sampler
@@ -436,6 +436,23 @@ def test_no_run_is_faster_than_its_compute_on_all_devices(points):
 def test_orders_print_and_read_back(points):
     for point in points:
         assert parse_order(format_order(point.plan.order)) == point.plan.order, point
+
+
+def test_rows_with_pieces_and_exchanges_read_back_and_say_no_more_and_no_less_than_the_plan(points):
+    for point in points:
+        rows = point.plan.rows()
+        assert parse_order(format_order(rows)) == rows, point
+        for device, row in enumerate(rows):
+            entries = [entry for entry in row if not isinstance(entry, CollectiveAction)]
+            assert len(entries) == len(set(entries)), point
+            actions = tuple(entry.action if isinstance(entry, Piece) else entry for entry in entries)
+            assert actions == point.plan.order[device], point
+            own = [
+                CollectiveAction(collective.operation, number)
+                for number, collective in enumerate(point.plan.collectives)
+                if device in collective.devices
+            ]
+            assert [entry for entry in row if isinstance(entry, CollectiveAction)] == own, point
 
 
 def test_two_replays_are_identical_to_the_bit(points):

@@ -16,9 +16,10 @@ from sim.points import Asked
 from sim.rankings import print_rows_json, print_sweep
 from sim.sampling import run_sampling, run_sampling_within
 from sim.space import best_of_each, pareto_front
+from sim.standings import front
 from sim.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Point, Sweep, find_points, objectives, run_sweep
-from strategies.naive_patch import NaivePatch
 from strategies.registry import all_samplers, make_sampler
+from strategies.sampler import gpu_counts
 from strategies.sampling import SamplingScenario, SamplingWorkload
 
 SAMPLERS = list(all_samplers())
@@ -186,7 +187,7 @@ def test_a_result_says_on_how_many_gpus_it_runs_and_what_an_image_costs(sweep):
 
 
 def test_fewer_gpus_can_win_by_cost():
-    best = simulated(swept(pixart(8), "cost", [name for name in SAMPLERS if name != NaivePatch.name]))[0]
+    best = simulated(swept(pixart(8), "cost"))[0]
     assert best.num_gpus < 8
     assert best.name != simulated(swept(pixart(8)))[0].name
 
@@ -265,20 +266,58 @@ def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
 # What a person and a file get
 
 
-def test_the_best_is_the_best_whose_patches_see_one_another(sweep):
-    assert simulated(sweep)[0].name == NaivePatch.name
-    best = sweep.best()
-    others = [point for point in simulated(sweep) if point.name != NaivePatch.name]
-    assert best is others[0]
-    assert swept(pixart(2), names=[NaivePatch.name]).best().name == NaivePatch.name
+@pytest.mark.parametrize("objective", SAMPLING_OBJECTIVES)
+def test_what_leaves_seams_ranks_below_all_that_does_not_and_is_never_the_best(objective):
+    sweep = swept(pixart(8), objective)
+    ranked = simulated(sweep)
+    seams = [point for point in ranked if point.name == "naive-patch"]
+    assert seams
+    assert ranked[-len(seams) :] == seams
+    if objective in ("latency", "throughput"):
+        assert seams[0].score(objective) < ranked[0].score(objective), "or the test shows nothing"
+    assert sweep.best() is ranked[0]
+    items = rows(sweep)
+    assert {item["strategy"] for item in items if not item["recommended"]} == {"naive-patch"}
+    assert "naive-patch" not in {item["strategy"] for item in pareto_front(items)}
+    assert "naive-patch" not in {point.name for point in front(ranked)}
+
+
+def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
+    sweep = swept(pixart(2), names=["naive-patch"])
+    assert simulated(sweep)
+    assert sweep.best() is None
+    print_sweep(sweep)
+    assert (
+        "best: none; every point that fits leaves seams, which is not recommended" in capsys.readouterr().out
+    )
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best() is None
+
+
+def test_a_sampler_of_any_name_that_says_it_leaves_seams_is_not_recommended(monkeypatch):
+    before = swept(pixart(4)).best().name
+    assert before != "usp"
+    monkeypatch.setattr(all_samplers()[before], "seamless", False, raising=False)
+    sweep = swept(pixart(4))
+    assert sweep.best().name not in (before, "naive-patch")
+    assert {item["seamless"] for item in rows(sweep) if item["strategy"] == before} == {False}
+
+
+def test_the_result_of_a_run_says_whether_it_is_seamless():
+    for name, seamless in (("naive-patch", False), ("distrifusion", True)):
+        assert run_sampling(make_sampler(name, {}), pixart(2)).to_json()["seamless"] is seamless
+
+
+def test_a_sampler_that_runs_on_some_numbers_of_gpus_alone_says_which():
+    assert gpu_counts(all_samplers()["single"], 8) == [1]
+    assert gpu_counts(all_samplers()["usp"], 12) == [12, 8, 4, 2]
+    assert gpu_counts(all_samplers()["usp"], 1) == []
 
 
 def test_every_status_has_its_keys(sweep):
     items = rows(sweep)
     by_status = {item["status"]: item for item in items}
     asked = {"task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution"}
-    asked |= {"steps", "guidance", "status"}
+    asked |= {"steps", "guidance", "status", "seamless", "recommended"}
     assert set(by_status["bounded"]) == asked | {"bound_s"}
     assert asked | {"latency_s", "step_s", "gpu_s_per_sample"} < set(by_status["simulated"])
     assert {item["task"] for item in items} == {"sample"}
@@ -314,7 +353,8 @@ def test_a_sweep_prints_the_best_of_each_strategy_then_the_best_twenty(sweep, ca
     (single,) = (row for row in cells[:-TOP] if row[1] == "single")
     assert single[2] == "1"
     assert "1.00" in single
-    assert f"best without seams (naive-patch leaves them): {sweep.best().name}" in text
+    assert f"best: {sweep.best().name}" in text
+    assert "naive-patch: seams show, so not recommended, and ranked last" in text
     assert "of each run the devices compute" in text
     again = next(line for line in text.splitlines() if line.startswith("again: "))
     assert f"--strategy {sweep.best().name}" in again

@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 from profiles.errors import InputError
 from sim.plots.charts import GRID, IDLE_FACE, IDLE_HATCH, Row, chart, contrast, set_title, strategy_look
 from sim.space import samples_per_s
+from strategies.registry import baselines
 
 TRAINED: Final = ("model", "cluster", "num_gpus", "batch_size")
 SAMPLED: Final = ("model", "cluster", "batch_size", "resolution", "steps", "guidance")
@@ -35,38 +36,47 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class WinnersInfo:
-    """Winners by two axes: ``winners[i][j]`` at ``down[i]`` and ``across[j]``; None where nothing is feasible."""
+    """Winners by two axes: ``winners[i][j]`` at ``down[i]`` and ``across[j]``; None where nothing is feasible.
+
+    ``baselines`` are the strategies that their lead is over.
+    """
 
     down: list[Any]
     across: list[Any]
     winners: list[list[Winner | None]]
+    baselines: tuple[str, ...] = ()
 
 
-def plot_winners_info(rows: Iterable[Row], across: str, down: str, baseline: str = "ddp") -> WinnersInfo:
+def plot_winners_info(
+    rows: Iterable[Row], across: str, down: str, baseline: str | None = None
+) -> WinnersInfo:
     """Return what ``plot_winners`` draws.
 
     Args:
-        rows: results under their public keys; those that were not simulated leave their cell empty.
+        rows: results under their public keys; those not simulated, or not recommended, leave their cell empty.
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
-        baseline: the strategy that the lead is over.
+        baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
 
     Raises:
         InputError: there are no rows, or two scenarios share a cell.
     """
     cells: dict[tuple[Any, Any], dict[str, float]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
+    tasks: dict[str, None] = {}
     for row in rows:
+        tasks[row.get("task", "train")] = None
         cell = row[down], row[across]
         _check_alone(scenarios, cell, row, (down, across))
         speeds = cells.setdefault(cell, {})
-        if row.get("status", "simulated") == "simulated":
+        if row.get("status", "simulated") == "simulated" and row.get("recommended", True):
             speeds[row["strategy"]] = max(speeds.get(row["strategy"], 0.0), samples_per_s(row))
     if not cells:
         raise InputError("there is no row: nothing to plot")
     vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
-    winners = [[_winner(cells.get((y, x), {}), baseline) for x in horizontal] for y in vertical]
-    return WinnersInfo(vertical, horizontal, winners)
+    over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
+    winners = [[_winner(cells.get((y, x), {}), over) for x in horizontal] for y in vertical]
+    return WinnersInfo(vertical, horizontal, winners, over)
 
 
 def _check_alone(
@@ -85,20 +95,20 @@ def _values(values: Iterable[Any]) -> list[Any]:
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 
 
-def _winner(speeds: dict[str, float], baseline: str) -> Winner | None:
+def _winner(speeds: dict[str, float], over: Sequence[str]) -> Winner | None:
     if not speeds:
         return None
     name = max(speeds, key=lambda name: speeds[name])
-    lead = speeds[name] / speeds[baseline] - 1 if baseline in speeds else None
-    return Winner(name, speeds[name], lead)
+    against = max((speeds[other] for other in over if other in speeds), default=None)
+    return Winner(name, speeds[name], None if against is None else speeds[name] / against - 1)
 
 
 def plot_winners(
-    rows: Iterable[Row], across: str, down: str, title: str = "", baseline: str = "ddp"
+    rows: Iterable[Row], across: str, down: str, title: str = "", baseline: str | None = None
 ) -> Figure:
     """Return the fastest strategy of each scenario as a map, with its throughput and its lead over a baseline."""
     info = plot_winners_info(rows, across, down, baseline)
-    words = [[_words(winner, baseline) for winner in line] for line in info.winners]
+    words = [[_words(winner, info.baselines) for winner in line] for line in info.winners]
     longest = max(len(line) for cells in words for cell in cells for line in cell.splitlines())
     figure, axes = chart(1.6 + (0.35 + 0.085 * longest) * len(info.across), 1.3 + 0.72 * len(info.down))
     for y, line in enumerate(info.winners):
@@ -123,14 +133,15 @@ def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) ->
     axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5)
 
 
-def _words(winner: Winner | None, baseline: str) -> str:
+def _words(winner: Winner | None, over: Sequence[str]) -> str:
     if winner is None:
         return "nothing fits"
     speed = f"{winner.strategy}\n{winner.samples_per_s:,.4g}/s"
-    if winner.strategy == baseline:
+    if winner.strategy in over or not over:
         return speed
+    names = " or ".join(over)
     return f"{speed}\n" + (
-        f"no {baseline}" if winner.lead is None else f"{100 * winner.lead:+.1f} % over {baseline}"
+        f"no {names}" if winner.lead is None else f"{100 * winner.lead:+.1f} % over {names}"
     )
 
 
