@@ -1,0 +1,111 @@
+"""Docstrings name the quantity first."""
+import ast, re, subprocess, sys
+from pathlib import Path
+CLAUSE = {
+"Return what one collective costs.": "The costs of one collective.",
+"Return how many messages follow one another along a ring; one where each member sends to its neighbour.": "Messages that follow one another along a ring; one where each member sends to its neighbour.",
+"Return what each node sends to others: a ring's bytes once, all that is for other nodes of ``all_to_all``.": "Bytes each node sends to others: a ring's once, of ``all_to_all`` all that other nodes are to get.",
+"Return what a path names: ``file``, ``folder`` or ``nothing``.": "The kind of thing a path names: ``file``, ``folder`` or ``nothing``.",
+"Return which layers of a component read the output of another, as (layer, bytes per sample).": "Layers of a component that read the output of another, as (layer, bytes per sample).",
+"Return what each device does where all tokens are divided evenly, and the heads in attention.": "Work of each device where all tokens are divided evenly, and the heads in attention.",
+"Return what each device does under tensor parallelism: matrices and heads are divided.": "Work of each device under tensor parallelism: matrices and heads are divided.",
+"Return what computing a share of the rows takes: against all keys, and with all tokens of the text.": "Work of computing a share of the rows, against all keys and with all tokens of the text.",
+"Return what computing a share of the rows takes if they see only themselves and the text.": "Work of computing a share of the rows that see only themselves and the text.",
+"Return what a point cannot undercut, or why it does not exist.": "Bounds of a point, or the reason why it does not exist.",
+"Return what comes out of a point; only seconds where these are at least the limit.": "The outcome of a point: its result, or only seconds where these are at least the limit.",
+"Return what is wrong with an argument that no parser took.": "The message about an argument that no parser took.",
+"Return what tells the files of an iteration from those of the others: its job's backbone, the extra forward.": "The suffix that tells the files of one iteration from another's: its job's backbone, the extra forward.",
+"Return what tells the file of a sweep from those of others.": "The name of a sweep's file, which tells it from those of others.",
+"Return what runs side by side.": "The jobs that run side by side.",
+"Return what jobs on equally many GPUs do together while they train each backbone on one batch.": "Measures of jobs on equally many GPUs together, while they train each backbone on one batch.",
+"Return what a trace says.": "The measures of a trace.",
+"Return what adds flags to a group; where it is not shown they are taken, so that they can be refused.": "A function that adds flags to a group; hidden ones are parsed too, so that they can be refused.",
+"Return what ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.": "The values that ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.",
+"Return whether a value of a row is a finite number.": "True if a value of a row is a finite number.",
+"Return what ``plot_memory`` draws.": "The values that ``plot_memory`` draws.",
+"Return what is written into a bar: patch and step, or less where it has no room for so many letters.": "The label of a bar: patch and step, or less where there is no room for so many letters.",
+"Return what ``plot_winners`` draws.": "The values that ``plot_winners`` draws.",
+"Return what ``plot_scaling`` draws: of several results at one place, the fastest.": "The values that ``plot_scaling`` draws: of several results at one place, the fastest.",
+"Return what ``plot_sweep`` draws.": "The values that ``plot_sweep`` draws.",
+"Return what a point is drawn by.": "The coordinates at which a point is drawn.",
+"Return what ``plot_timeline`` draws.": "The values that ``plot_timeline`` draws.",
+"Return what a sweep over a scenario is about: ``train`` or ``sample``.": "The task of a sweep over a scenario: ``train`` or ``sample``.",
+"Return how long one iteration, or one run of the sampler, takes.": "Seconds of one iteration, or of one run of the sampler.",
+"Return what a second counts: once, or once for each GPU where these cost.": "Weight of a second: the GPU count for objective ``cost``, else 1.",
+"Return what the score of a point cannot undercut.": "Lower bound of the score of a point.",
+"Return what the ranking minimises: seconds, GPU-seconds or bytes; infinite where it is not known.": "Score that the ranking minimises: seconds, GPU-seconds or bytes; infinite where it is not known.",
+"Return what the traces of all phases say.": "The measures of the traces of all phases.",
+"Return what is trained on what.": "The training scenario that the flags ask about.",
+"Return what draws images on what; one GPU where all GPUs would do nothing but one's work.": "The sampling scenario that the flags ask about; on one GPU where more would only repeat its work.",
+"Return what a sweep over a scenario can minimise; the first is the default.": "Objectives of a sweep over a scenario; the first is the default.",
+"Return how many points cannot exist or do not fit, by reason, the most frequent first.": "Counts of the points that cannot exist or do not fit, by reason, the most frequent first.",
+"Return where tables are printed; 140 characters wide where nobody looks.": "The console that tables are printed on; 140 characters wide where it is no terminal.",
+"Return what draws images with a model: several GPUs where it says what they exchange; None: nothing does.": "The ways a model can sample: on several GPUs where its exchanges are known; None where it cannot.",
+"Return where layer times are from, and by how much what was published for one GPU scales them.": "The provenance of layer times, and the factor by which a published one-GPU latency scales them.",
+"Yield what comes out of some points, in their order.": "The outcomes of some points, in their order.",
+"Return how many slots after the first micro-batch of its direction one comes.": "Slots by which a micro-batch comes after the first one of its direction.",
+"Return when each position has done its extra forwards, which come first as two wave fronts, in seconds.": "Seconds until each position has done its extra forwards, which come first as two wave fronts.",
+"Return when each position, and each stage, is done in this order, in seconds.": "Seconds until each position, and each stage, is done in this order.",
+"Return how many cut pairs, the whole chain apart, lie one within the other at most.": "The largest number of cut pairs that lie one within the other, the whole chain not counted.",
+"Return when each position has done its last pass, and each stage its last backward, at the earliest.": "Earliest seconds at which each position has done its last pass, and each stage its last backward.",
+"Yield what one GPU does with a backbone: extra forwards of all micro-batches, then one after the other.": "The actions of one GPU for a backbone: extra forwards of all micro-batches, then one after the other.",
+"Return what is trained side by side.": "The jobs that train side by side.",
+"Return what a frozen layer pays per byte of its inputs: nothing inside a node, where they come in passing.": "Seconds a frozen layer pays per byte of its inputs: none inside a node, where the transfer is hidden.",
+"Return what one micro-batch keeps for its backward: its activations, or what it recomputes them from.": "Bytes one micro-batch keeps for its backward: its activations, or the input they are recomputed from.",
+"Return what stays on each device between the phases.": "Bytes that stay on each device between the phases.",
+"Return where the positions lie.": "The placement of the positions.",
+"Return how many forwards of its chunks a position runs before it alternates.": "Forwards of its chunks that a position runs before it alternates.",
+"Return what the layers from ``first`` up to, without, ``end`` exchange.": "The exchanges of the layers from ``first`` up to, but without, ``end``.",
+"Return where the backbone is cut.": "The cut of the backbone.",
+"Return what the partition is optimised on: layers, messages over each cut, gradient reduction.": "The costs that the partition minimises: layers, messages over each cut, gradient reduction.",
+"Return how a collective runs.": "The course of a collective: its ports, seconds and bytes.",
+"Return what `pair_partition` of both fronts would, ties included.": "The same pair of partitions as `pair_partition` of both fronts, ties included.",
+"Return what stays on each device: also the latents of the window.": "Bytes that stay on each device, the latents of the window included.",
+"Return what one device does of a layer.": "The share of a layer that one device computes.",
+"Return what the step before has gathered.": "The tensors that the step before has gathered.",
+"Return what stays on each device in steps of some kind.": "Bytes that stay on each device in steps of some kind.",
+"Return what stays on each device: with displaced steps also keys and values of all layers.": "Bytes that stay on each device; with displaced steps also keys and values of all layers.",
+"Return how few stages no longer than that hold all layers; infinite where one layer is longer.": "The fewest stages no longer than that which hold all layers; infinite where one layer is longer.",
+"Return what a stage computes of one patch, or of the whole image.": "The work of a stage on one patch, or on the whole image.",
+"Return what stays on the fullest device.": "Bytes that stay on the fullest device.",
+"Return what stays on each device; with displaced steps also the keys and values of its layers.": "Bytes that stay on each device; with displaced steps also the keys and values of its layers.",
+"Return what the iteration before left of a frozen output where a stage reads it.": "The frozen output that the iteration before left where a stage reads it.",
+"Yield what the stages of one chain send one another; of skips that stay local nothing.": "The messages between the stages of one chain; skips that stay local send none.",
+"Return how long the port is held that is held longest.": "Seconds for which the busiest port is held.",
+"Return what both messages over each cut take between the slowest neighbours, which devices wait for.": "Seconds of both messages over each cut between the slowest neighbours, for which devices wait.",
+"Return what a user should know of this point: skips that are sent after all.": "Remarks on this point: skips that are sent after all.",
+"Return where in its row a stage's gradients are complete.": "The index in its row at which a stage's gradients are complete.",
+"Yield what keeps keys and values, and what frees them.": "Both variants: one keeps keys and values, one frees them.",
+"Return whether an order keeps within the caps.": "True if an order keeps within the caps.",
+"Return whether the next forward of a lane may start.": "True if the next forward of a lane may start.",
+"Return what ``make`` makes, made once for each key.": "The value of ``make()``, computed once for each key.",
+"Return what ``make`` makes, made once for each key and workload; the extra forward makes no difference.": "The value of ``make()``, computed once for each key; twins with and without the extra forward share it.",
+"Return what list scheduling is to order: the stages' real times, and messages on ports nobody shares.": "The problem that list scheduling solves: the stages' real times, and messages on ports nobody shares.",
+"Return when the first forward can start at the earliest.": "Earliest seconds at which the first forward can start.",
+"Return when a device has done all lanes after which at least so many seconds come.": "Seconds until a device has done all lanes that at least ``tail_s`` must follow.",
+"Return what a stage hands over to the next, and gets the gradient of, for one micro-batch.": "Bytes a stage hands over to the next, and gets the gradient of, for one micro-batch.",
+"Return what a user should know, one line each.": "Remarks for the user, one line each.",
+"Return when all gradients are summed and all optimizer steps taken at the earliest.": "Earliest seconds at which all gradients are summed and all optimizer steps taken.",
+"Return when a device has taken all its optimizer steps at the earliest, in whatever order it sums.": "Earliest seconds at which a device has taken all its optimizer steps, in whatever order it sums.",
+"Return when a node's port has carried all sums at the earliest, and an optimizer step has followed.": "Earliest seconds at which a node's port has carried all sums and an optimizer step has followed.",
+"Return whether a bound proves an order to be the shortest.": "True if a bound proves an order to be the shortest.",
+"Return how many whole slots a time has, forgiving what sums of floats are wrong by.": "Whole slots in a time, allowing for rounding in sums of floats.",
+"Return where backbones are cut: two as the best pair, more each for itself.": "The cuts of the backbones: two as the best pair, more each for itself.",
+"Return which stages make up each larger one: those of the same place in the same direction.": "The stages that make up each larger one: those of the same place in the same direction.",
+}
+left = []
+for path in subprocess.run(["git", "ls-files", "-co", "--exclude-standard", *sys.argv[1:]], capture_output=True, text=True).stdout.split():
+    if not Path(path).exists(): continue
+    text = Path(path).read_text(); lines = text.split("\n")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (said := ast.get_docstring(node)):
+            first = said.splitlines()[0]
+            at = node.body[0].lineno - 1
+            new = None
+            if first in CLAUSE: new = CLAUSE[first]
+            elif m := re.match(r"(Returns?|Yields?) (\w+)(.*)", first):
+                if m[2] in ("what","how","when","where","whether","which"): left.append(f"{path}:{at+1}: {first}"); continue
+                new = m[2][0].upper() + m[2][1:] + m[3]
+            if new and first in lines[at]: lines[at] = lines[at].replace(first, new)
+    if "\n".join(lines) != text: Path(path).write_text("\n".join(lines))
+print("\n".join(left))
