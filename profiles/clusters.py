@@ -94,7 +94,7 @@ class Collectives:
         _check_curve("nodes", self.nodes)
 
     def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
-        """Return the share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
+        """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
         curve = dict(self.efficiency)[operation]
         return interpolate(curve, group_size) * interpolate(self.nodes, num_nodes)
 
@@ -192,18 +192,18 @@ def _check_curve(key: str, curve: Curve) -> None:
 
 
 def interpolate(curve: Curve, at: float) -> float:
-    """Return the value of a piecewise linear curve, constant beyond its ends."""
+    """The value of a piecewise linear curve, constant beyond its ends."""
     arguments, values = zip(*curve, strict=True)
     return float(np.interp(at, arguments, values))
 
 
 def cluster_names() -> list[str]:
-    """Return the names of the shipped clusters."""
+    """The names of the shipped clusters."""
     return sorted(path.stem for path in CLUSTERS.glob("*.toml"))
 
 
 def load_cluster(name: str) -> Cluster:
-    """Return a shipped cluster by name, or any by the path of its file.
+    """A shipped cluster by name, or any by the path of its file.
 
     Raises:
         InputError: there is none, or its file breaks a rule.

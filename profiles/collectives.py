@@ -32,7 +32,7 @@ class CollectiveTime:
 
 
 def bus_volume(operation: str, group_size: int) -> float:
-    """Return the bytes each member sends over the bytes of the whole operation, ring algorithm.
+    """The bytes each member sends over the bytes of the whole operation, ring algorithm.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
@@ -43,14 +43,14 @@ def bus_volume(operation: str, group_size: int) -> float:
 
 
 def sent_bytes(operation: str, size_bytes: float, group_size: int) -> float:
-    """Return the bytes each member of a group sends."""
+    """The bytes each member of a group sends."""
     return bus_volume(operation, group_size) * size_bytes
 
 
 def collective_time(
     cluster: Cluster, operation: str, size_bytes: float, group: Group, calls: int = 1
 ) -> CollectiveTime:
-    """Return what one collective costs.
+    """The costs of one collective.
 
     Args:
         cluster: its links and efficiencies.
@@ -89,7 +89,7 @@ def crossing_bytes(operation: str, size_bytes: float, group_size: int, members: 
 
 
 def _hops(operation: str, members: int) -> int:
-    """Return how many messages follow one another along a ring; one where each member sends to its neighbour."""
+    """Messages that follow one another along a ring; one where each member sends to its neighbour."""
     if operation == "send_recv":
         return min(1, members - 1)
     return (2 if operation == "all_reduce" else 1) * (members - 1)

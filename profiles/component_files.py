@@ -45,7 +45,7 @@ def read_component(
     exchanges: list[Row],
     times: dict[str, list[Row]],
 ) -> Component:
-    """Return a component from its table of ``model.toml`` and its rows of the other files.
+    """A component from its table of ``model.toml`` and its rows of the other files.
 
     Args:
         head: its table.

@@ -189,11 +189,11 @@ class Component:
         return sum(layer.parameters for layer in self.layers)
 
     def live_skips(self, cut: int) -> Iterator[Skip]:
-        """Yield the skips that are live over the cut after layer ``cut``."""
+        """The skips that are live over the cut after layer ``cut``."""
         return (skip for skip in self.skips if skip.source <= cut < skip.target)
 
     def cut_bytes(self, cut: int) -> float:
-        """Return the bytes per sample over the cut after a layer, forwards without what is carried.
+        """The bytes per sample over the cut after a layer, forwards without what is carried.
 
         The hidden state and every live skip are sent; right after a skip's source both are, although they are
         one tensor (as the published baselines do).
@@ -208,7 +208,7 @@ class Component:
         )
 
     def trained_parameters(self, first: int, end: int) -> int:
-        """Return the parameters with gradients of the layers from ``first`` up to, without, ``end``."""
+        """The parameters with gradients of the layers from ``first`` up to, without, ``end``."""
         return self._trained_before[end] - self._trained_before[first]
 
     @cached_property

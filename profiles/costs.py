@@ -147,7 +147,7 @@ class ModelCosts:
         return "measured" if measured else "estimated"
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
-        """Return the seconds of one optimizer step, bound by memory traffic; 0 on a device without rates."""
+        """The seconds of one optimizer step, bound by memory traffic; 0 on a device without rates."""
         if self._device.rates is None:
             return 0.0
         return parameters * recipe.step_bytes / self._device.rates.memory_bytes_per_s
@@ -171,7 +171,7 @@ def estimate_forward_s(layer: Layer, rates: Rates, batch: float) -> float:
 
 
 def estimate_backward_s(layer: Layer, rates: Rates, batch: float) -> float:
-    """Return the estimated backward seconds of a layer at a batch."""
+    """The estimated backward seconds of a layer at a batch."""
     work, attention = BACKWARD_WORK[layer.backward]
     attention_s = batch * layer.attention_flop / rates.attention_flop_per_s
     return work * (estimate_forward_s(layer, rates, batch) - attention_s) + attention * attention_s

@@ -67,12 +67,12 @@ class Device:
 
 
 def device_names() -> list[str]:
-    """Return the names of the shipped devices."""
+    """The names of the shipped devices."""
     return sorted(path.stem for path in DEVICES.glob("*.toml"))
 
 
 def load_device(name: str) -> Device:
-    """Return a shipped device.
+    """A shipped device.
 
     Raises:
         InputError: there is none of this name, or its file breaks a rule.

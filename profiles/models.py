@@ -115,12 +115,12 @@ class Model:
         return _order(self.components)
 
     def inputs_of(self, component: int) -> tuple[int, ...]:
-        """Return the indices of the components whose output a component needs."""
+        """The indices of the components whose output a component needs."""
         names = self.components[component].inputs
         return tuple(i for i, other in enumerate(self.components) if other.name in names)
 
     def reads_of(self, component: int, source: int) -> tuple[tuple[int, float], ...]:
-        """Return which layers of a component read the output of another, as (layer, bytes per sample).
+        """Layers of a component that read the output of another, as (layer, bytes per sample).
 
         Where the model file names none, the first layer reads the whole output.
         """
@@ -135,7 +135,7 @@ class Model:
         return tuple(sorted({name for names in measured if device not in names for name in names}))
 
     def only(self, backbone: int) -> "Model":
-        """Return the model of one backbone: with the frozen components it needs, without the other backbones."""
+        """The model of one backbone: with the frozen components it needs, without the other backbones."""
         needed = {backbone}
         for index in reversed(self.order):
             if index in needed:
@@ -144,7 +144,7 @@ class Model:
         return replace(self, components=components, anchor_backbones=self.anchored)
 
     def for_task(self, task: str) -> "Model":
-        """Return the model with only the components that a task needs; itself where it needs all of them."""
+        """The model with only the components that a task needs; itself where it needs all of them."""
         assert task in TASKS, task
         kept = [component for component in self.components if task in component.tasks]
         return self if len(kept) == len(self.components) else replace(self, components=_closed(kept))
@@ -158,7 +158,7 @@ def _order(components: Sequence[Component]) -> tuple[int, ...]:
 
 
 def _closed(kept: Iterable[Component]) -> tuple[Component, ...]:
-    """Return some components of a model, which forget their inputs among the others."""
+    """Some components of a model, which forget their inputs among the others."""
     names = {component.name for component in kept}
     return tuple(
         replace(
@@ -171,12 +171,12 @@ def _closed(kept: Iterable[Component]) -> tuple[Component, ...]:
 
 
 def model_names() -> list[str]:
-    """Return the names of the shipped models."""
+    """The names of the shipped models."""
     return sorted(path.parent.name for path in MODELS.glob("*/model.toml"))
 
 
 def load_model(name: str) -> Model:
-    """Return a shipped model by name, or any by the path of its folder.
+    """A shipped model by name, or any by the path of its folder.
 
     Raises:
         InputError: there is none, or a file of its folder breaks a rule.

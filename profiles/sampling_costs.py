@@ -39,7 +39,7 @@ class Share(NamedTuple):
     memory: float = 1.0
 
     def times(self, other: "Share") -> "Share":
-        """Return the share of a share."""
+        """The share of a share."""
         return Share(*(a * b for a, b in zip(self, other, strict=True)))
 
 
@@ -47,12 +47,12 @@ WHOLE: Final = Share()
 
 
 def sequence_share(degree: int) -> Share:
-    """Return what each device does where all tokens are divided evenly, and the heads in attention."""
+    """Work of each device where all tokens are divided evenly, and the heads in attention."""
     return Share(1 / degree, 1 / degree, 1 / degree)
 
 
 def tensor_share(degree: int) -> Share:
-    """Return what each device does under tensor parallelism: matrices and heads are divided.
+    """Work of each device under tensor parallelism: matrices and heads are divided.
 
     Norms and sums run on whole tokens on every device; of the memory traffic they are taken as the share of the
     hidden states that they hold.
@@ -74,12 +74,12 @@ class Extent:
         """Bytes in half precision over those of the model's files."""
 
     def patch_share(self, rows: float) -> Share:
-        """Return what computing a share of the rows takes: against all keys, and with all tokens of the text."""
+        """Work of computing a share of the rows, against all keys and with all tokens of the text."""
         tokens = self.image * rows + 1 - self.image
         return Share(tokens, tokens, tokens)
 
     def alone_share(self, rows: float) -> Share:
-        """Return what computing a share of the rows takes if they see only themselves and the text."""
+        """Work of computing a share of the rows that see only themselves and the text."""
         tokens = self.image * rows + 1 - self.image
         return Share(tokens, tokens**2, tokens)
 
@@ -104,7 +104,7 @@ class SamplingCosts:
         self._times: Final = tuple(_Times(*of) for of in zip(costs, self.extents, strict=True))
 
     def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Return the forward seconds of each layer of a component, shape (layers,).
+        """The forward seconds of each layer of a component, shape (layers,).
 
         Args:
             component: its index.
@@ -114,7 +114,7 @@ class SamplingCosts:
         return self._times[component].forward_s(batch, share)
 
     def attention_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Return the seconds of each layer's self-attention alone, shape (layers,)."""
+        """The seconds of each layer's self-attention alone, shape (layers,)."""
         return self._times[component].attention_s(batch, share)
 
 

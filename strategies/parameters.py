@@ -35,7 +35,7 @@ class Parameter(Field[Any]):
 def parameter(
     default: Any, help: str, *, minimum: int = 1, choices: Sequence[str] = (), same_as: str | None = None
 ) -> Any:
-    """Return a dataclass field that describes and checks itself.
+    """A dataclass field that describes and checks itself.
 
     Args:
         default: its value where none is given; its type is the field's, None an integer's.
@@ -49,60 +49,60 @@ def parameter(
 
 
 def integers(help: str) -> Any:
-    """Return the field for a list of integers."""
+    """The field for a list of integers."""
     return _declared(None, help=help, kind=tuple, minimum=0, choices=(), same_as=None)
 
 
 def _declared(default: Any, **metadata: Any) -> Any:
-    """Return a field with its rules; its other settings are those of ``dataclasses.field``."""
+    """A field with its rules; its other settings are those of ``dataclasses.field``."""
     plain = field(default=default, metadata=metadata)
     return Parameter(**{name: getattr(plain, name) for name in signature(Field).parameters})
 
 
 def pipeline_degree(default: int = 2) -> Any:
-    """Return the field for the positions of one pipeline."""
+    """The field for the positions of one pipeline."""
     return parameter(default, "positions (devices in line) of one pipeline")
 
 
 def micro_batches(default: int = 4) -> Any:
-    """Return the field for the number of micro-batches."""
+    """The field for the number of micro-batches."""
     return parameter(default, "pieces into which the batch of one pipeline group is cut")
 
 
 def group_size() -> Any:
-    """Return the field for the GPUs of one pipeline group."""
+    """The field for the GPUs of one pipeline group."""
     return parameter(
         None, "GPUs of one pipeline group (default: the pipeline degree)", same_as="pipeline_degree"
     )
 
 
 def partition(default: str) -> Any:
-    """Return the field for how the backbone is cut."""
+    """The field for how the backbone is cut."""
     return parameter(default, "how the backbone is cut: equal blocks, or optimal", choices=PARTITIONS)
 
 
 def p2p() -> Any:
-    """Return the field for how messages and compute overlap."""
+    """The field for how messages and compute overlap."""
     return parameter("overlapped", "whether devices wait for their messages", choices=MESSAGES)
 
 
 def skip_route() -> Any:
-    """Return the field for how skips travel."""
+    """The field for how skips travel."""
     return parameter("relay", "how skips travel: with the hidden state, or not at all", choices=SKIP_ROUTES)
 
 
 def warmup_steps() -> Any:
-    """Return the field for the synchronous steps that a run of a sampler begins with."""
+    """The field for the synchronous steps that a run of a sampler begins with."""
     return parameter(2, "synchronous steps before stale activations are used", minimum=0)
 
 
 def patches() -> Any:
-    """Return the field for the patches of a pipeline of patches."""
+    """The field for the patches of a pipeline of patches."""
     return parameter(None, "patches that the image is cut into (default: the pipeline degree)")
 
 
 def keys_values(default: str = "kept") -> Any:
-    """Return the field for what sequence parallelism does with the keys and values of a layer."""
+    """The field for what sequence parallelism does with the keys and values of a layer."""
     return parameter(
         default,
         "keys and values of all layers: kept whole on every device, as in PipeFusion's first release and its"
@@ -112,12 +112,12 @@ def keys_values(default: str = "kept") -> Any:
 
 
 def degree(what: str, default: int | None = 1) -> Any:
-    """Return the field for one degree of parallelism of a sampler."""
+    """The field for one degree of parallelism of a sampler."""
     return parameter(default, f"GPUs {what}")
 
 
 def check_parameters(strategy: S) -> S:
-    """Return a strategy with its dependent defaults filled in.
+    """A strategy with its dependent defaults filled in.
 
     Raises:
         InputError: a field breaks its rule.

@@ -13,11 +13,11 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-import strategies
+import strategies.sampling
+import strategies.training
 from profiles.errors import InputError
 from strategies.parameters import check_choice, check_parameters
-from strategies.sampler import Sampler
-from strategies.strategy import Strategy
+from strategies.strategy import Sampler, Strategy
 
 C = TypeVar("C")
 
@@ -27,15 +27,16 @@ TASKS: Final = ("train", "sample")
 
 @cache
 def _found() -> Mapping[str, type[Any]]:
-    """Return every strategy class by its name, sorted.
+    """Every strategy class by its name, sorted.
 
     Raises:
         InputError: two have one name, one does not say what it is, or an entry point is broken.
     """
     found: dict[str, type[Any]] = {}
-    for info in iter_modules(strategies.__path__):
-        for cls in _classes(import_module(f"strategies.{info.name}")):
-            _add(found, cls)
+    for room in (strategies.training, strategies.sampling):
+        for info in iter_modules(room.__path__, f"{room.__name__}."):
+            for cls in _classes(import_module(info.name)):
+                _add(found, cls)
     for entry in entry_points(group=GROUP):
         for cls in _brought(entry):
             _add(found, cls)
@@ -43,7 +44,7 @@ def _found() -> Mapping[str, type[Any]]:
 
 
 def _classes(module: ModuleType) -> list[type[Any]]:
-    """Return the strategies that a module, or what lies below it, defines."""
+    """The strategies that a module, or what lies below it, defines."""
     inside = (module.__name__, module.__name__ + ".")
     members = (cls for _, cls in inspect.getmembers(module, _is_strategy))
     return [cls for cls in members if cls.__module__ == inside[0] or cls.__module__.startswith(inside[1])]
@@ -54,7 +55,7 @@ def _is_strategy(item: object) -> bool:
 
 
 def _brought(entry: EntryPoint) -> list[type[Any]]:
-    """Return the strategies that an installed package brings: a class, or those of a module.
+    """The strategies that an installed package brings: a class, or those of a module.
 
     Raises:
         InputError: they cannot be loaded, or there is none.
@@ -90,18 +91,18 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
 
 @cache
 def all_strategies() -> Mapping[str, type[Strategy]]:
-    """Return every training strategy by its name, sorted."""
+    """Every training strategy by its name, sorted."""
     return {name: cls for name, cls in _found().items() if cls.task == "train"}
 
 
 @cache
 def all_samplers() -> Mapping[str, type[Sampler]]:
-    """Return every sampler by its name, sorted."""
+    """Every sampler by its name, sorted."""
     return {name: cls for name, cls in _found().items() if cls.task == "sample"}
 
 
 def task_of(name: str) -> str:
-    """Return the task of a strategy: ``train`` or ``sample``.
+    """The task of a strategy: ``train`` or ``sample``.
 
     Raises:
         InputError: there is none of this name.
@@ -113,14 +114,14 @@ def task_of(name: str) -> str:
 
 
 def baselines(task: str) -> tuple[str, ...]:
-    """Return the strategies of a task that others are compared with: those that say ``baseline``."""
+    """The strategies of a task that others are compared with: those that say ``baseline``."""
     return tuple(
         name for name, cls in _found().items() if cls.task == task and getattr(cls, "baseline", False)
     )
 
 
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the training strategy of a name.
+    """The training strategy of a name.
 
     Raises:
         InputError: there is none.
@@ -131,7 +132,7 @@ def strategy_class(name: str) -> type[Strategy]:
 
 
 def sampler_class(name: str) -> type[Sampler]:
-    """Return the sampler of a name.
+    """The sampler of a name.
 
     Raises:
         InputError: there is none.
@@ -142,7 +143,7 @@ def sampler_class(name: str) -> type[Sampler]:
 
 
 def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:
-    """Return a training strategy with these parameters; those not given take their defaults.
+    """A training strategy with these parameters; those not given take their defaults.
 
     Raises:
         InputError: the strategy or a parameter is unknown, or a value breaks a rule.
@@ -151,7 +152,7 @@ def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:
 
 
 def make_sampler(name: str, parameters: Mapping[str, Any]) -> Sampler:
-    """Return a sampler with these parameters; those not given take their defaults.
+    """A sampler with these parameters; those not given take their defaults.
 
     Raises:
         InputError: the sampler or a parameter is unknown, or a value breaks a rule.

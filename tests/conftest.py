@@ -9,11 +9,10 @@ import pytest
 from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
 from profiles.devices import Device, Rates
 from profiles.models import Component, Layer, MeasuredTime, Model, Skip
-from strategies.actions import parse_action
-from strategies.placement import Placement
-from strategies.plan import Collective, Op, Plan, Tensor
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.plans.actions import parse_action
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Collective, Op, Plan, Tensor
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 
 
 def pytest_runtest_setup(item):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
-from strategies.actions import (
+from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,
     PatchAction,

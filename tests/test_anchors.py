@@ -14,9 +14,9 @@ from profiles.errors import InputError
 from profiles.models import load_model, model_names
 from profiles.sampling_costs import SamplingCosts
 from profiles.synthetic import equal_blocks_transformer
-from sim.sampling import run_sampling
+from sim.runs import run_sampling
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 RATED = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e12, 0.0))
 

@@ -14,8 +14,8 @@ import pytest
 
 from profiles.clusters import cluster_names, load_cluster
 from profiles.models import load_model, model_names
-from sim.cli import main
-from sim.experiment import run_training
+from sim.cli.main import main
+from sim.runs import run_training
 from strategies.registry import all_samplers, all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -85,7 +85,7 @@ def ask(sim):
 def shell(*arguments, **options):
     """Start the command as a shell does."""
     return subprocess.Popen(
-        [sys.executable, "-m", "sim.cli", *map(str, arguments)],
+        [sys.executable, "-m", "sim", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
     )  # fmt: skip
 

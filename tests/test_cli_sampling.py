@@ -9,12 +9,19 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.cli import _parser, main
-from sim.sampling import run_sampling
-from sim.scenarios import task
-from strategies.actions import CollectiveAction, FrozenAction, PatchAction, Piece, format_order, parse_order
+from sim.cli.main import _parser, main
+from sim.cli.requests import task
+from sim.runs import run_sampling
+from strategies.plans.actions import (
+    CollectiveAction,
+    FrozenAction,
+    PatchAction,
+    Piece,
+    format_order,
+    parse_order,
+)
 from strategies.registry import all_samplers, make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 SAMPLERS = list(all_samplers())
 

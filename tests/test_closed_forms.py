@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from sim import engine, memory
-from strategies import network
+from sim.replay import engine, memory
+from strategies.plans import network
 from validate.__main__ import main
 from validate.closed_forms import pipelines, report, samplers
 from validate.closed_forms.forms import Form

@@ -11,7 +11,7 @@ from transformers import T5Config, T5EncoderModel
 
 from profiles.errors import InputError
 from profiles.models import MODELS, load_model, read_model
-from sim.cli import main as sim_main
+from sim.cli.main import main as sim_main
 from validate.__main__ import main
 from validate.attention import OpaqueAttention
 from validate.config_files import Asked, read_config

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from profiles.errors import DeadlockError, InfeasibleError
-from sim.engine import simulate
-from sim.experiment import bound, least_memory_bytes, replay, variants
-from sim.memory import memory_events, peak_memory_bytes, resident_bytes
-from strategies.actions import FrozenAction, StageAction, format_order, parse_order
-from strategies.network import Network
+from sim.replay.engine import simulate
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
+from sim.runs import bound, least_memory_bytes, replay, variants
+from strategies.plans.actions import FrozenAction, StageAction, format_order, parse_order
+from strategies.plans.network import Network
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario
 from strategies.strategy import Holding
@@ -695,7 +695,7 @@ def test_no_iteration_undercuts_the_bound_of_its_strategy(points):
 def test_no_iteration_undercuts_the_bound_of_an_order_too_long_to_follow(
     make, monkeypatch, strategy_name, scenario_name
 ):
-    monkeypatch.setattr("strategies.critical.MAX_PASSES", 0)
+    monkeypatch.setattr("strategies.bounds.critical_path.MAX_PASSES", 0)
     scenario = build_scenario(make, scenario_name)
     for strategy in Replays.offered(strategy_name, scenario):
         try:

@@ -3,8 +3,8 @@
 import pytest
 
 from profiles.errors import InfeasibleError, InputError
-from sim.experiment import bound, jobs, least_memory_bytes, replay, run_training, run_training_within
-from strategies.actions import format_order
+from sim.runs import bound, jobs, least_memory_bytes, replay, run_training, run_training_within
+from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 
 FIRST_S, SECOND_S = [0.5, 0.5], [1.0, 1.5, 0.5]

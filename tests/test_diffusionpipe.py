@@ -5,13 +5,13 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
-from sim.engine import simulate
-from sim.experiment import replay
-from strategies.actions import FrozenAction
-from strategies.diffusionpipe import _split
-from strategies.network import network_of
+from sim.replay.engine import simulate
+from sim.runs import replay
+from strategies.plans.actions import FrozenAction
+from strategies.plans.network import network_of
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
+from strategies.training.diffusionpipe import _split
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from profiles.components import Exchange
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes
-from sim.sampling import run_sampling
-from strategies.distrifusion import DistriFusion
-from strategies.patch_parallel import DISPLACED, SYNCHRONOUS, Patches
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.runs import run_sampling
+from strategies.patching.patch_parallel import DISPLACED, SYNCHRONOUS, Patches
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 LAYERS, LAYER_S = 6, 0.4
 ROWS, HIDDEN = 16, 64

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError
-from sim.engine import CHUNK_S, MAX_CHUNKS, simulate
-from sim.memory import memory_events
-from strategies.actions import BACKWARD, FORWARD
-from strategies.linear import gpipe_order, one_forward_one_backward_order
-from strategies.network import Network
-from strategies.placement import Placement
-from strategies.plan import Op, Plan, Tensor
-from strategies.worklist import evaluate
+from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
+from sim.replay.memory import memory_events
+from strategies.orders.named import gpipe_order, one_forward_one_backward_order
+from strategies.plans.actions import BACKWARD, FORWARD
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Op, Plan, Tensor
+from strategies.plans.worklist import evaluate
 
 ORDERS = {"gpipe": gpipe_order, "1f1b": one_forward_one_backward_order}
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (2, 8), (4, 1), (4, 2), (4, 4), (4, 16), (8, 3)]

@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.experiment import bound, replay, run_training, run_training_within, variants
+from sim.runs import bound, replay, run_training, run_training_within, variants
 from strategies.registry import make_strategy
 
 

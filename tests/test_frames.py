@@ -10,8 +10,9 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
-from sim.frames import check_out, check_writable, row, rows, write_rows
-from sim.sweep import Sweep, find_points, run_sweep
+from sim.explore.frames import check_out, check_writable, row, rows, write_rows
+from sim.explore.points import find_points
+from sim.explore.sweep import Sweep, run_sweep
 from strategies.scenario import Scenario, TrainingWorkload
 
 RESULT_KEYS = [

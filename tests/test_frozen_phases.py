@@ -8,11 +8,11 @@ from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.sampling import replay_phases, run_sampling
-from strategies.actions import FrozenAction
-from strategies.frozen_phases import with_frozen
+from sim.runs import replay_phases, run_sampling
+from strategies.patching.frozen import with_frozen
+from strategies.plans.actions import FrozenAction
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 TEXT_S, DECODER_S = (0.1, 0.2), (0.3, 0.4, 0.5)
 LAYERS, LAYER_S = 4, 1.0

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from profiles.errors import DiffusimError, InputError
-from sim.engine import simulate
-from strategies.actions import FrozenAction
-from strategies.network import Network
-from strategies.wiring import previous_collectives, wire
+from sim.replay.engine import simulate
+from strategies.plans.actions import FrozenAction
+from strategies.plans.network import Network
+from strategies.plans.wiring import previous_collectives, wire
 from validate.__main__ import main
 from validate.green.iteration import Runner
 from validate.green.lanes import ThreadLanes

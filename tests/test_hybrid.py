@@ -8,11 +8,11 @@ import pytest
 
 from profiles.errors import InfeasibleError
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.sampling import run_sampling
-from strategies.hybrid import Hybrid
-from strategies.pipefusion import PipeFusion
+from sim.replay.engine import simulate
+from sim.runs import run_sampling
 from strategies.registry import make_sampler
+from strategies.sampling.hybrid import Hybrid
+from strategies.sampling.pipefusion import PipeFusion
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
 HIDDEN_BYTES = 2.0 * ROWS**2 * HIDDEN

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes, resident_bytes
-from sim.metrics import idle_s
-from strategies.actions import format_order
-from strategies.interleaved import interleaved_order
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes, resident_bytes
+from sim.replay.metrics import idle_s
+from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
+from strategies.training.interleaved import interleaved_order
 
 rounds = st.integers(1, 5)
 degrees = st.integers(1, 6)

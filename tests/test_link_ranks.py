@@ -14,7 +14,7 @@ from torch.distributed import TCPStore
 from profiles.clusters import read_cluster
 from profiles.collectives import Group
 from profiles.errors import DiffusimError, InputError
-from sim.cli import main as sim
+from sim.cli.main import main as sim
 from validate.__main__ import main
 from validate.linking.fitting import predict
 from validate.linking.measuring import choose_backend, sizes_up_to

@@ -9,7 +9,7 @@ import pytest
 from profiles.clusters import Collectives, Link, load_cluster, read_cluster
 from profiles.collectives import Group, bus_volume
 from profiles.errors import InputError
-from sim.cli import main as sim
+from sim.cli.main import main as sim
 from validate.__main__ import main
 from validate.linking.cluster_file import cluster_text, write_cluster
 from validate.linking.fitting import fit_links, predict

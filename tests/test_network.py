@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.clusters import OPERATIONS, Collectives, load_cluster
-from sim.engine import CHUNK_S, MAX_CHUNKS, simulate
-from strategies.actions import parse_action
-from strategies.network import Network
-from strategies.placement import Placement
-from strategies.plan import Collective, Op, Plan, Tensor
-from strategies.worklist import evaluate
+from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
+from strategies.plans.actions import parse_action
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Collective, Op, Plan, Tensor
+from strategies.plans.worklist import evaluate
 
 SIZE = 1e9
 RING = ((2.0, 0.84), (4.0, 0.75), (8.0, 0.6))

@@ -6,7 +6,7 @@ import pytest
 
 from profiles.clusters import CLUSTERS, load_cluster
 from profiles.devices import DEVICES
-from sim.cli import main
+from sim.cli.main import main
 
 MODEL = """\
 name = "mine"

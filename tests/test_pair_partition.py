@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.pair_partition import (
-    PairCosts,
-    PairSearch,
-    pair_bound_s,
-    pair_partition,
-    pair_rounds,
-)
-from strategies.partition import ChainCosts, Partition, optimal_partition, partition_front
+from strategies.partitions.chain import ChainCosts, Partition, optimal_partition, partition_front
+from strategies.partitions.pair import PairCosts, PairSearch, pair_bound_s, pair_partition, pair_rounds
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])

@@ -7,14 +7,14 @@ import pytest
 
 from profiles.errors import InputError
 from strategies import parameters
-from strategies.network import Network
 from strategies.parameters import check_parameters
-from strategies.patch_parallel import Patches
-from strategies.pipeline import Recipe
-from strategies.plan import Collective
+from strategies.patching.patch_parallel import Patches
+from strategies.pipelining.builder import Recipe
+from strategies.pipelining.layout import cut_chain
+from strategies.pipelining.stages import Shape, handover_bytes, make_stages
+from strategies.plans.network import Network
+from strategies.plans.plan import Collective
 from strategies.registry import all_samplers, all_strategies
-from strategies.staged import cut_chain
-from strategies.stages import Shape, handover_bytes, make_stages
 
 CLASSES = {**all_strategies(), **all_samplers()}
 DECLARED = [(name, item.name) for name, cls in CLASSES.items() for item in fields(cls)]

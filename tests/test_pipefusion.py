@@ -14,12 +14,12 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.metrics import busy_s, idle_s
-from sim.sampling import run_sampling
-from strategies.patch_pipeline import paced_layers, stage_layers
-from strategies.pipefusion import PipeFusion
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from sim.replay.engine import simulate
+from sim.replay.metrics import busy_s, idle_s
+from sim.runs import run_sampling
+from strategies.patching.patch_pipeline import paced_layers, stage_layers
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 LAYERS = 8
 LAYER_S = 0.25

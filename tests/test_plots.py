@@ -7,10 +7,10 @@ import pytest
 
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.experiment import replay
-from sim.memory import peak_memory_bytes
-from sim.plots import (
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.replay.timelines import Bar
+from sim.report.plots import (
     BubbleRatioInfo,
     ScalingInfo,
     SweepInfo,
@@ -31,11 +31,10 @@ from sim.plots import (
     plot_winners_info,
     save_figure,
 )
-from sim.plots.charts import strategy_look
-from sim.plots.patches import PatchColours
-from sim.sampling import replay_phases
-from sim.timelines import Bar
-from strategies.actions import parse_action
+from sim.report.plots.charts import strategy_look
+from sim.report.plots.patches import PatchColours
+from sim.runs import replay, replay_phases
+from strategies.plans.actions import parse_action
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
 
 GIB = 2.0**30

@@ -9,18 +9,18 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
-from sim.sampling import run_sampling
-from strategies.distrifusion import DistriFusion
-from strategies.hybrid import Hybrid
-from strategies.naive_patch import NaivePatch
-from strategies.pipefusion import PipeFusion
-from strategies.ring import Ring
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.single import Single
-from strategies.sync_patch import SyncPatch
-from strategies.tensor import TensorParallel
-from strategies.ulysses import Ulysses
-from strategies.usp import USP
+from sim.runs import run_sampling
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.hybrid import Hybrid
+from strategies.sampling.naive_patch import NaivePatch
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.sampling.ring import Ring
+from strategies.sampling.single import Single
+from strategies.sampling.sync_patch import SyncPatch
+from strategies.sampling.tensor import TensorParallel
+from strategies.sampling.ulysses import Ulysses
+from strategies.sampling.usp import USP
+from strategies.scenario import SamplingScenario, SamplingWorkload
 from validate.__main__ import main
 from validate.published.sampling_methods import guidance, samplers
 from validate.published.sampling_misses import explanations, missed, why

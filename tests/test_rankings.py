@@ -8,11 +8,11 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.experiment import run_training
-from sim.rankings import command, print_rows_json, print_sweep
-from sim.sweep import Point, Sweep, find_points, run_sweep
-from sim.tables import print_result
-from sim.training_rankings import BEST
+from sim.explore.points import Point, find_points
+from sim.explore.sweep import Sweep, run_sweep
+from sim.report.rankings import BEST, command, print_rows_json, print_sweep
+from sim.report.tables import print_result
+from sim.runs import run_training
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 

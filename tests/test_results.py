@@ -8,13 +8,11 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.experiment import replay, run_training
-from sim.points import Point
-from sim.sampling import run_sampling
-from strategies.gpipe import GPipe
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
-from strategies.ulysses import Ulysses
+from sim.explore.points import Point
+from sim.runs import replay, run_sampling, run_training
+from strategies.sampling.ulysses import Ulysses
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.training.gpipe import GPipe
 
 TRAINING = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
 SAMPLING = SamplingScenario(load_model("pixart"), load_cluster("p4de"), SamplingWorkload(8, 1024, 1024))

@@ -16,14 +16,15 @@ import pytest
 from profiles.components import Exchange
 from profiles.errors import InfeasibleError
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.memory import memory_events, peak_memory_bytes, resident_bytes
-from sim.sampling import Drawing, replay_phases, run_sampling
-from strategies.actions import CollectiveAction, Piece, format_order, parse_order
-from strategies.network import Network
+from sim.replay.engine import simulate
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
+from sim.results import Drawing
+from sim.runs import replay_phases, run_sampling
 from strategies.parameters import check_parameters
+from strategies.plans.actions import CollectiveAction, Piece, format_order, parse_order
+from strategies.plans.network import Network
+from strategies.plans.worklist import evaluate
 from strategies.registry import all_samplers, make_sampler
-from strategies.worklist import evaluate
 
 SAMPLERS = list(all_samplers())
 MOST_POINTS = 6

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from profiles.errors import DeadlockError
-from sim.engine import simulate
+from sim.replay.engine import simulate
 from validate.__main__ import main
 from validate.sampling_runs import launch
 from validate.sampling_runs.comparison import SAME, Comparison, relative

@@ -11,16 +11,15 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.frames import rows, write_rows
-from sim.points import Asked
-from sim.rankings import print_rows_json, print_sweep
-from sim.sampling import run_sampling, run_sampling_within
-from sim.space import best_of_each, pareto_front
-from sim.standings import front
-from sim.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Point, Sweep, find_points, objectives, run_sweep
+from sim.explore.frames import rows, write_rows
+from sim.explore.points import Asked, Point, find_points
+from sim.explore.space import best_of_each, pareto_front
+from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Sweep, objectives, run_sweep
+from sim.report.rankings import front, print_rows_json, print_sweep
+from sim.runs import run_sampling, run_sampling_within
 from strategies.registry import all_samplers, make_sampler
-from strategies.sampler import gpu_counts
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.strategy import gpu_counts
 
 SAMPLERS = list(all_samplers())
 PIPELINES = ("single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid")

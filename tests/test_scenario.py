@@ -11,15 +11,13 @@ from profiles.clusters import Cluster, Link, load_cluster
 from profiles.devices import Device, Rates, load_device
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import Model, load_model
-from sim.experiment import bound, run_training
-from sim.sampling import run_sampling
-from strategies.ddp import DDP
-from strategies.diffusionpipe import DiffusionPipe
-from strategies.pipefusion import PipeFusion
+from sim.runs import bound, run_sampling, run_training
 from strategies.registry import all_strategies
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
-from strategies.ulysses import Ulysses
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.sampling.ulysses import Ulysses
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.training.ddp import DDP
+from strategies.training.diffusionpipe import DiffusionPipe
 
 LINK = Link("nic", 5e9, 5e-6, 5e-6)
 

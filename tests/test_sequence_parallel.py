@@ -13,12 +13,12 @@ from profiles.components import Exchange
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.sampling import run_sampling
-from strategies.distrifusion import DistriFusion
-from strategies.pipefusion import PipeFusion
+from sim.replay.engine import simulate
+from sim.runs import run_sampling
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 LAYERS = 6
 ROWS, HIDDEN, HEADS = 16, 64, 8

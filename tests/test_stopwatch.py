@@ -4,11 +4,11 @@ from inspect import signature
 
 import pytest
 
-from strategies.actions import PatchAction
-from strategies.network import Network
-from strategies.placement import Placement
-from strategies.sampling_builder import SamplingBuilder
-from strategies.stopwatch import Stopwatch
+from strategies.bounds.stopwatch import Stopwatch
+from strategies.patching.builder import SamplingBuilder
+from strategies.plans.actions import PatchAction
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
 
 WORK = PatchAction(0, 0, 0)
 

@@ -8,9 +8,10 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model, model_names
-from sim.experiment import bound, run_training
-from sim.rankings import print_sweep
-from sim.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Point, Sweep, find_points, run_sweep
+from sim.explore.points import Point, find_points
+from sim.explore.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Sweep, run_sweep
+from sim.report.rankings import print_sweep
+from sim.runs import bound, run_training
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 

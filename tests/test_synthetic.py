@@ -7,7 +7,7 @@ from profiles.costs import ModelCosts
 from profiles.devices import load_device
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
-from sim.experiment import run_training
+from sim.runs import run_training
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 

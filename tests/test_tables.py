@@ -6,9 +6,7 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.experiment import run_training
-from sim.sampling import run_sampling
-from sim.tables import (
+from sim.report.tables import (
     command_of,
     print_clusters,
     print_drawing,
@@ -17,9 +15,9 @@ from sim.tables import (
     print_strategies,
     progress,
 )
+from sim.runs import run_sampling, run_training
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.cli import main
-from sim.experiment import run_training
-from sim.tuning import tune
-from strategies.pulse import Pulse
-from strategies.pulse_equations import all_reduce_s, peak_memory_bytes, schedule_s
+from sim.cli.main import main
+from sim.explore.pulse_equations import all_reduce_s, peak_memory_bytes, schedule_s
+from sim.explore.tuning import tune
+from sim.runs import run_training
+from strategies.training.pulse import Pulse
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategies.diffusionpipe import DiffusionPipe
-from strategies.pair_partition import PairCosts, PairSearch, pair_partition, pair_rounds
-from strategies.partition import ChainCosts, partition_front
-from strategies.two_way import two_way_layout
+from strategies.partitions.chain import ChainCosts, partition_front
+from strategies.partitions.pair import PairCosts, PairSearch, pair_partition, pair_rounds
+from strategies.pipelining.two_way import two_way_layout
+from strategies.training.diffusionpipe import DiffusionPipe
 
 GPUS = 64
 

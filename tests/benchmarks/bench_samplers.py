@@ -7,11 +7,11 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.engine import no_collection, simulate
-from sim.sampling import run_sampling
-from strategies.network import Network
+from sim.replay.engine import no_collection, simulate
+from sim.runs import run_sampling
+from strategies.plans.network import Network
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 POINTS = {
     "pipefusion, 8 stages x 16 patches": ("pixart", 2048, 20, "pipefusion", {"patches": 16}),

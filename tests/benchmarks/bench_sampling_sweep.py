@@ -8,9 +8,10 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.sweep import TOP, Sweep, find_points, run_sweep
+from sim.explore.points import find_points
+from sim.explore.sweep import TOP, Sweep, run_sweep
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 
 def space(model_name, num_gpus, resolution, steps=20):

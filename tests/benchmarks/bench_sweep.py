@@ -12,7 +12,8 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.sweep import TOP, Sweep, find_points, run_sweep
+from sim.explore.points import find_points
+from sim.explore.sweep import TOP, Sweep, run_sweep
 from strategies.scenario import Scenario, TrainingWorkload
 
 NUM_GPUS, SAMPLES_PER_GPU = 2048, 840

@@ -6,10 +6,10 @@ from typing import Final
 
 from profiles.clusters import load_cluster
 from profiles.models import Model
-from sim.experiment import replay
+from sim.runs import replay
+from strategies.plans.traces import Trace
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.traces import Trace
 from validate.published.rows import Section
 
 EXACT: Final = 1e-9

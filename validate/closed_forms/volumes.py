@@ -10,10 +10,10 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from profiles.units import MIB
-from sim.experiment import replay
+from sim.runs import replay
+from strategies.plans.traces import Trace
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.traces import Trace
 from validate.closed_forms.forms import Form, trained
 
 ROWS: Final = 16

@@ -17,12 +17,11 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
-from sim.experiment import replay
-from sim.sampling import replay_phases, step_s
-from strategies.ddp import DDP
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
-from strategies.single import Single
+from sim.results import step_s
+from sim.runs import replay, replay_phases
+from strategies.sampling.single import Single
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.training.ddp import DDP
 from validate.count import ModelCount
 from validate.profiling.building import draws
 from validate.profiling.clocks import Clock

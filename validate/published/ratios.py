@@ -10,12 +10,10 @@ from typing import Final
 from profiles.clusters import load_cluster
 from profiles.models import Model
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
-from sim.experiment import replay, run_training
-from sim.metrics import idle_s
-from sim.sampling import run_sampling
+from sim.replay.metrics import idle_s
+from sim.runs import replay, run_sampling, run_training
 from strategies.registry import make_sampler, make_strategy
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 from validate.published.rows import Prediction, Published, Section, percent, published, the_published
 from validate.published.scenes import scenario, with_all_gradients
 

@@ -9,8 +9,9 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.components import Component, Layer
 from profiles.costs import ComponentCosts, FloatArray
 from profiles.models import MeasuredTime, Model, load_model
-from sim.experiment import TrainingResult
-from sim.sweep import Sweep, find_points, run_sweep
+from sim.explore.points import find_points
+from sim.explore.sweep import Sweep, run_sweep
+from sim.results import TrainingResult
 from strategies.scenario import Scenario, TrainingWorkload
 
 TWO_BATCHES: Final = (1, 2)

@@ -9,9 +9,16 @@ from profiles.clusters import load_cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InputError
 from profiles.models import MeasuredTime, Model
-from sim.experiment import jobs, replay
-from strategies.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, FORWARD, StageAction
-from strategies.plan import Plan
+from sim.runs import jobs, replay
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    EXTRA_FORWARD,
+    FORWARD,
+    StageAction,
+)
+from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from validate.running.links import DEVICE, emulated_cluster

@@ -11,10 +11,10 @@ from typing import Any, Final
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.synthetic import HALF, equal_blocks_transformer
-from strategies.plan import Plan
+from strategies.plans.plan import Plan
 from strategies.registry import make_sampler
-from strategies.sampler import Sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.strategy import Sampler
 
 LAYERS: Final = 8
 ROWS: Final = 16
