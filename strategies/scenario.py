@@ -365,6 +365,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
         return 2 if self.workload.guidance == "parallel" else 1
 
     @property
+    def gpus_per_prediction(self) -> int:
+        """GPUs that compute one noise prediction together where all other degrees are one of them: at least 1."""
+        return max(1, self.workload.num_gpus // self.guidance_groups)
+
+    @property
     def rows(self) -> int:
         """Rows of the backbone's image tokens; of a video, those of one frame."""
         workload, backbone = self.workload, self.backbone

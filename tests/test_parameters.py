@@ -8,7 +8,6 @@ import pytest
 from profiles.errors import InputError
 from strategies import parameters
 from strategies.parameters import check_parameters
-from strategies.patching.patch_parallel import Patches
 from strategies.pipelining.builder import Recipe
 from strategies.pipelining.layout import cut_chain
 from strategies.pipelining.stages import Shape, handover_bytes, make_stages
@@ -125,11 +124,3 @@ def test_no_collective_is_timed_whose_operation_does_not_exist(make):
         InputError, match="operation of a collective is 'all_scatter', must be one of all_reduce"
     ):
         Network(plan.placement).collective(collective)
-
-
-def test_no_step_is_drawn_whose_kind_does_not_exist(make):
-    scenario = make.sampling(make.model(make.component("unet", [1.0, 1.0])), make.cluster(), 1)
-    with pytest.raises(
-        InputError, match="kind of step is 'stale', must be one of alone, synchronous, displaced"
-    ):
-        Patches.of(scenario).plan(["stale"])

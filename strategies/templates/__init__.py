@@ -1,0 +1,1 @@
+"""Templates: what strategies of one family have in common, one level deep."""
