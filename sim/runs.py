@@ -32,8 +32,6 @@ from strategies.strategy import (
     Refining,
     Sampler,
     Strategy,
-    guidance_groups,
-    is_seamless,
 )
 
 
@@ -311,7 +309,7 @@ def replay_phases(sampler: Sampler, scenario: SamplingScenario) -> ReplayedPhase
 def _replay_phases(sampler: Sampler, scenario: SamplingScenario) -> Iterator[tuple[Phase, Trace]]:
     """The phases of a run, each as soon as it is replayed."""
     networks: dict[int, Network] = {}
-    for phase in with_frozen(scenario, sampler.phases(scenario), guidance_groups(sampler, scenario)):
+    for phase in with_frozen(scenario, sampler.phases(scenario), sampler.guidance_groups(scenario)):
         placement = phase.plan.placement
         network = networks.setdefault(placement.num_positions, Network(placement))
         yield phase, simulate(phase.plan, network)
@@ -339,7 +337,7 @@ def summarize_sampling(
         memory_bytes=there,
         provenance=scenario.costs.provenance,
         stages=tuple(_sampling_stages(replayed)),
-        seamless=is_seamless(sampler),
+        seamless=sampler.seamless,
     )
 
 

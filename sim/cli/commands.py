@@ -304,7 +304,7 @@ def _print_patches(options: argparse.Namespace) -> int:
     """Print a sampler's order: all steps of a run with their exchanges, and the frozen components it includes."""
     from strategies.patching.frozen import with_frozen
     from strategies.plans.actions import format_order
-    from strategies.strategy import Phase, guidance_groups
+    from strategies.strategy import Phase
 
     sampler = make_sampler(options.strategy, parameters(options))
     if options.format == "torch":
@@ -316,7 +316,7 @@ def _print_patches(options: argparse.Namespace) -> int:
     scenario = sampling_scenario(options)
     sampler.bound(scenario)  # refuses what cannot exist before its order is written out
     run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
-    phases = with_frozen(scenario, (run,), guidance_groups(sampler, scenario))
+    phases = with_frozen(scenario, (run,), sampler.guidance_groups(scenario))
     starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
     parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
     sys.stdout.write(format_order(chain.from_iterable(row) for row in zip(*parts, strict=True)))

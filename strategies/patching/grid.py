@@ -143,8 +143,8 @@ def make_grid(
         "tensor_degree": tensor,
     }
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
-    if gpus % product or (data is not None and product * data != gpus):
-        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value > 1)
+    if not product or gpus % product or (data is not None and product * data != gpus):
+        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value != 1)
         rule = "do not divide" if data is None else "are not"
         raise InfeasibleError(
             f"{factors} = {product} {rule} gpus({gpus})"

@@ -57,6 +57,9 @@ class ParaDiGMS:
     name: ClassVar[str] = "paradigms"
     task: ClassVar[str] = "sample"
     summary: ClassVar[str] = "several steps at once, by Picard iteration; how many iterations is an estimate"
+    seamless: ClassVar[bool] = True
+    baseline: ClassVar[bool] = False
+    gpu_counts: ClassVar[tuple[int, ...] | None] = None
 
     window: int | None = fields.parameter(
         None, "steps that are evaluated at once (default: as in published runs, at least one a GPU)"
@@ -167,6 +170,10 @@ class ParaDiGMS:
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut."""
         return self.iterations(scenario) * self._iteration_s(scenario)
+
+    def guidance_groups(self, scenario: SamplingScenario) -> int:
+        """The one group: each device computes both predictions of its steps."""
+        return 1
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that no device can do without: what stays on each."""

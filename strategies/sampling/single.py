@@ -16,7 +16,7 @@ class Single(GridSampler):
     name: ClassVar[str] = "single"
     summary: ClassVar[str] = "one GPU"
     baseline: ClassVar[bool] = True
-    gpu_counts: ClassVar[tuple[int, ...]] = (1,)
+    gpu_counts: ClassVar[tuple[int, ...] | None] = (1,)
 
     def layout(self, scenario: SamplingScenario) -> Pipeline:
         """All layers and rows on the one device."""

@@ -20,6 +20,9 @@ class GridSampler(ABC):
     """A sampler all of whose plans, phases, bounds and bytes follow from its layout."""
 
     task: ClassVar[str] = "sample"
+    seamless: ClassVar[bool] = True
+    baseline: ClassVar[bool] = False
+    gpu_counts: ClassVar[tuple[int, ...] | None] = None
 
     @abstractmethod
     def layout(self, scenario: SamplingScenario) -> GridLayout:
@@ -49,6 +52,10 @@ class GridSampler(ABC):
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that the fullest device cannot do without."""
         return self._made(scenario).least_memory_bytes()
+
+    def guidance_groups(self, scenario: SamplingScenario) -> int:
+        """Groups of devices that each compute one of an image's predictions."""
+        return self._made(scenario).grid.guidance
 
     def _made(self, scenario: SamplingScenario) -> GridLayout:
         """The layout on a scenario, made once."""
