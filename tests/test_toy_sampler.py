@@ -48,7 +48,9 @@ def test_it_is_found_and_offered(run):
 
 
 def test_it_is_swept_beside_the_others_and_is_the_hybrid_that_it_says(run, tmp_path):
-    swept = run("sim", "sweep", *SCENARIO, "--strategy", "pairs", "--json", "--out", str(tmp_path / "rows.csv"))
+    swept = run(
+        "sim", "sweep", *SCENARIO, "--strategy", "pairs", "--json", "--out", str(tmp_path / "rows.csv")
+    )
     assert swept.returncode == 0, swept.stderr
     found = {row["num_gpus"]: row for row in json.loads(swept.stdout) if row["status"] == "simulated"}
     assert found[8]["seamless"]
@@ -60,4 +62,4 @@ def test_it_is_swept_beside_the_others_and_is_the_hybrid_that_it_says(run, tmp_p
 def test_it_passes_the_conformance_suite_of_samplers(run):
     tested = run("pytest", "tests/test_sampling_conformance.py", "-k", "pairs", "-p", "no:cacheprovider")
     assert tested.returncode == 0, tested.stdout
-    assert "[100%]" in tested.stdout
+    assert " passed" in tested.stdout

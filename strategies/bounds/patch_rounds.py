@@ -85,16 +85,16 @@ def _pass(pipeline: Pipeline, stage: int, patch: int | None) -> Pass:
     watch = Stopwatch(pipeline.network, team.devices[0])
     run_layers(watch, pipeline.scenario, team, pipeline.run(stage, patch), PatchAction(stage, patch or 0, 0))
     if stage < last:
-        travel_s = _travel_s(pipeline, (stage, stage + 1), pipeline.hidden_bytes(stage, patch))
-        return Pass(watch.free_s, watch.free_s + travel_s)
+        wire_s, delay_s = _travel(pipeline, (stage, stage + 1), pipeline.hidden_bytes(stage, patch))
+        return Pass(watch.free_s, watch.free_s + wire_s + delay_s)
     for group, size in pipeline.gathers(patch):
         watch.collective("all_gather", group, size)
-    travel_s = _travel_s(pipeline, (last, 0), pipeline.latents_bytes(patch)) if last else 0.0
-    return Pass(watch.free_s, watch.free_s + travel_s)
+    back = _travel(pipeline, (last, 0), pipeline.latents_bytes(patch)) if last else ()
+    return Pass(watch.free_s, watch.free_s + sum(back))
 
 
-def _travel_s(pipeline: Pipeline, stages: tuple[int, int], size_bytes: float) -> float:
-    """The seconds of a message between the first devices of two stages."""
+def _travel(pipeline: Pipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:
+    """The seconds of a message on the wire, and its delay, between the first devices of two stages."""
     source, target = (pipeline.grid.team(0, stage).devices[0] for stage in stages)
     route = pipeline.network.route(source, target)
-    return size_bytes * route.wire_s_per_byte + route.delay_s
+    return size_bytes * route.wire_s_per_byte, route.delay_s
