@@ -15,6 +15,8 @@ from strategies.plan import Collective, Op, Plan, Tensor
 from strategies.sampling import SamplingScenario, SamplingWorkload
 from strategies.scenario import Scenario, TrainingWorkload
 
+pytest.register_assert_rewrite("conformance")  # the checks there assert, too
+
 
 def pytest_runtest_setup(item):
     """Leave comparisons of seconds to a run without others beside it, where alone they say something."""
