@@ -70,7 +70,8 @@ def test_a_strategy_without_points_says_why(make, name, scene):
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_every_strategy_offers_points_somewhere(make, name):
-    assert any(Replays(name, partial(build, make, scene)).points for scene in SCENES)
+    scenes = [scene for scene in SCENES if (name, scene) not in NAMED]
+    assert any(Replays(name, partial(build, make, scene)).points for scene in scenes)
 
 
 @pytest.mark.parametrize("name", TRAINING)
