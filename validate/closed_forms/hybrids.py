@@ -2,7 +2,7 @@
 
 G guidance groups, U and R devices around which tokens and keys go, P stages, T devices with parts of a matrix, D groups
 with images of their own; M patches, S steps, W of them synchronous, L layers; A bytes of the hidden state, n of the
-noise prediction and l of the latents, of all samples of one pass.
+noise prediction and l of the latents, of all samples of one pass; K skips that end in a later stage.
 """
 
 from collections.abc import Iterator
@@ -30,12 +30,15 @@ SOURCE: Final = "xDiT (2024), Table 1, with the factors of ring collectives, and
 COLLECTIVES: Final = (
     "G D (L A (4 (U-1)/U + 4 (T-1)) S + 2 L A (R-1) (W + M (S-W)) + n (T (RU-1) + RUT (G-1)) S)"
 )
-MESSAGES: Final = "G D T ((P-1) A S + l (S-1)) where P > 1"
+MESSAGES: Final = "G D T ((P-1+K) A S + l (S-1)) where P > 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """How many ways each axis divides the work; ``batch_size`` images in each of ``data`` groups."""
+    """How many ways each axis divides the work; ``batch_size`` images in each of ``data`` groups.
+
+    With ``skips`` each layer of the first half hands its output to its mirror image, and an even pipeline keeps none.
+    """
 
     guidance: int
     ulysses: int
@@ -44,10 +47,11 @@ class Degrees:
     tensor: int
     data: int = 1
     batch_size: int = 1
+    skips: bool = False
 
     def __str__(self) -> str:
         degrees = f"G = {self.guidance}, U = {self.ulysses}, R = {self.ring}, P = {self.pipeline}, T = {self.tensor}"
-        return f"{degrees}, D = {self.data}, {self.batch_size} images each"
+        return f"{degrees}, D = {self.data}, {self.batch_size} images each, K = {self.crossing}"
 
     @property
     def num_gpus(self) -> int:
@@ -63,6 +67,11 @@ class Degrees:
     def patches(self) -> int:
         """Patches of an image: two for each stage, the whole image without a pipeline."""
         return 2 * self.pipeline if self.pipeline > 1 else 1
+
+    @property
+    def crossing(self) -> int:
+        """Skips that end in a later stage: all of them, where the middle of the model begins a stage."""
+        return LAYERS // 2 if self.skips else 0
 
     @property
     def samples(self) -> int:
@@ -84,25 +93,27 @@ class Degrees:
         """Bytes that all devices send in messages: hidden states from stage to stage, and latents back."""
         if self.pipeline == 1:
             return 0.0
-        hidden = (self.pipeline - 1) * HIDDEN_BYTES * self.samples * STEPS
+        hidden = (self.pipeline - 1 + self.crossing) * HIDDEN_BYTES * self.samples * STEPS
         latents = LATENT_BYTES * self.batch_size * (STEPS - 1)
         return self.guidance * self.data * self.tensor * (hidden + latents)
 
 
 def _products() -> Iterator[Degrees]:
     """Yield all products of degrees 1 and 2 that divide twice at least, and some larger."""
-    for degrees in product((1, 2), repeat=5):
-        if sum(degree > 1 for degree in degrees) > 1:
-            yield Degrees(*degrees)
+    for guidance, ulysses, ring, pipeline, tensor in product((1, 2), repeat=5):
+        if guidance * ulysses * ring * pipeline * tensor > 2:
+            yield Degrees(guidance, ulysses, ring, pipeline, tensor)
     yield Degrees(1, 4, 2, 2, 1)
     yield Degrees(2, 2, 4, 1, 1)
     yield Degrees(1, 2, 1, 4, 4)
     yield Degrees(2, 2, 2, 2, 2, data=2, batch_size=3)
     yield Degrees(1, 4, 1, 1, 2, data=3, batch_size=2)
+    yield Degrees(1, 2, 1, 2, 2, skips=True)
+    yield Degrees(2, 2, 2, 4, 1, skips=True)
 
 
 def _replayed(degrees: Degrees) -> Trace:
-    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN)
+    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, skips=degrees.skips)
     workload = SamplingWorkload(
         degrees.num_gpus,
         model.height,
