@@ -80,6 +80,7 @@ def test_a_sampler_without_points_says_why(make, name, scene):
     replays = Replays(name, partial(build, make, scene))
     assert not replays.points
     assert WITHOUT_POINTS[name][scene] in (replays.refused or {"nothing to offer"})
+    assert [check_parameters(sampler) for sampler in replays.candidates] == replays.candidates
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
