@@ -22,6 +22,8 @@ from validate.profiling.calibration_report import (
 from validate.profiling.left_out import Errors, twins
 from validate.profiling.steps import TrainingStep, by_rates
 
+pytestmark = pytest.mark.slow
+
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 HEADER = 'source = "a test"\nmodel = "{0}"\nheight = {1}\nwidth = {1}\ndtype = "{2}"\nmemory_GiB = 80\n'
 

@@ -472,6 +472,7 @@ def interrupted_after(seconds):
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
     for seconds in (3, 6, 12):  # a slow machine needs longer to finish its first rows

@@ -19,6 +19,8 @@ from validate.configured import count_configured
 from validate.folder import exchanges_text, layers_text, model_text
 from validate.specs import CONFIGS, tensor
 
+pytestmark = pytest.mark.slow
+
 UNET = {
     "_class_name": "UNet2DConditionModel",
     "sample_size": 32,

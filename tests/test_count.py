@@ -23,6 +23,8 @@ from validate.folder import exchanges_text, layers_text, model_text
 from validate.layering import LayerSpec
 from validate.specs import CONFIGS, ComponentSpec, tensor
 
+pytestmark = pytest.mark.slow
+
 HALF = 2  # bytes
 
 

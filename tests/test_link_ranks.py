@@ -22,6 +22,8 @@ from validate.linking.ranks import CHECKOUT, Place, spawn
 from validate.linking.samples import PING_PONG, Sample
 from validate.linking.watch import LOST_S
 
+pytestmark = pytest.mark.slow
+
 DEVICE = "a100-80gb-sxm"
 
 

@@ -22,6 +22,8 @@ from validate.linking.report import judged_line, pair_table
 from validate.linking.samples import PING_PONG, Measurement, Sample, sample_text
 from validate.writing import whole_file
 
+pytestmark = pytest.mark.slow
+
 DEVICE = "a100-80gb-sxm"
 SIZES = sizes_up_to(2**26)
 RING = ((2.0, 0.9), (4.0, 0.8), (8.0, 0.7))

@@ -26,6 +26,8 @@ from validate.profiling.time_files import time_texts
 from validate.profiling.tiny import TINY
 from validate.specs import ComponentSpec, tensor
 
+pytestmark = pytest.mark.slow
+
 FORWARD_MS = (2, 7, 3, 5)
 BACKWARD_MS = (0, 4, 9, 3)
 BETWEEN_MS = 4
