@@ -14,7 +14,7 @@ from profiles.models import read_model
 from validate.__main__ import main
 from validate.config_files import Asked, ConfigFile
 from validate.configured import count_configured
-from validate.profiling.building import build, inputs, largest_integer
+from validate.measuring.building import build, inputs, largest_integer
 
 LLM = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 LLM |= {"num_hidden_layers": 2, "intermediate_size": 256, "vocab_size": 1000}

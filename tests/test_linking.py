@@ -11,15 +11,15 @@ from profiles.collectives import Group, bus_volume
 from profiles.errors import InputError
 from sim.cli import main as sim
 from validate.__main__ import main
-from validate.linking.cluster_file import cluster_text, write_cluster
-from validate.linking.fitting import fit_links, predict
-from validate.linking.laws import fit_law
-from validate.linking.measuring import doublings, sample_of, sizes_up_to
-from validate.linking.nccl_tests import read_log, read_logs
-from validate.linking.operations import Members, elements_of
-from validate.linking.pairs import Wiring
-from validate.linking.report import judged_line, pair_table
-from validate.linking.samples import PING_PONG, Measurement, Sample, sample_text
+from validate.fitting.cluster_files import cluster_text, write_cluster
+from validate.fitting.laws import fit_law
+from validate.fitting.link_report import judged_line, pair_table
+from validate.fitting.link_samples import PING_PONG, Measurement, Sample, sample_text
+from validate.fitting.links import fit_links, predict
+from validate.fitting.nccl_tests import read_log, read_logs
+from validate.fitting.pairs import Wiring
+from validate.measuring.link_times import doublings, sample_of, sizes_up_to
+from validate.measuring.operations import Members, elements_of
 from validate.writing import whole_file
 
 DEVICE = "a100-80gb-sxm"

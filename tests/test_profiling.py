@@ -17,13 +17,13 @@ from profiles.models import load_model
 from validate.__main__ import main
 from validate.count import count_component
 from validate.layering import LayerSpec, bert_layers
-from validate.profiling.building import build, inputs, largest_integer
-from validate.profiling.clocks import ThreadClock, WallClock, clock_of
-from validate.profiling.environment import nvidia_smi
-from validate.profiling.measuring import Settings, Subject, measure
-from validate.profiling.profiler import counted_for, waiting_lines
-from validate.profiling.time_files import time_texts
-from validate.profiling.tiny import TINY
+from validate.measuring.building import build, inputs, largest_integer
+from validate.measuring.clocks import ThreadClock, WallClock, clock_of
+from validate.measuring.environment import nvidia_smi
+from validate.measuring.passes import Settings, Subject, measure
+from validate.measuring.profiler import counted_for, waiting_lines
+from validate.measuring.time_files import time_texts
+from validate.measuring.tiny import TINY
 from validate.specs import ComponentSpec, tensor
 
 FORWARD_MS = (2, 7, 3, 5)
