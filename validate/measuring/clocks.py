@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, thread_time
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
@@ -15,17 +15,27 @@ DEVICES: Final = ("cpu", "cuda")
 WALL: Final = "wall"
 THREAD: Final = "thread"
 CLOCKS: Final = (WALL, THREAD)
+"""The time that passes, or the CPU time of this thread alone, which other programs hardly lengthen."""
 RATE_CYCLES: Final = 10_000_000
 """How long a stream spins to tell its rate: some milliseconds."""
 
 
-class Clock(Protocol):
-    """Marks points of the work that a device is given, in the order in which it is given."""
+class Clock:
+    """Marks points of the work that a device is given, in the order in which it is given.
 
-    device: torch.device
+    The CPU does its work as it is given: its marks are times, and there is nothing to wait for or to hold.
+
+    Args:
+        read: the time in seconds.
+    """
+
+    def __init__(self, read: Callable[[], float] = perf_counter) -> None:
+        self.device = torch.device("cpu")
+        self._read = read
 
     def mark(self) -> Mark:
         """Mark this point of the work."""
+        return self._read()
 
     def settle(self) -> None:
         """Wait until all work is done."""
@@ -35,55 +45,24 @@ class Clock(Protocol):
 
     def seconds(self, start: Mark, end: Mark) -> float:
         """Seconds between two marks, once the work before both is done."""
-
-    def hold(self, seconds: float) -> bool:
-        """Keep the device from the work that follows for so long; False where it does no work behind the host."""
-
-    def free_bytes(self) -> int:
-        """Memory that can be taken, once what nobody uses any more was given back."""
-
-
-class WallClock:
-    """The CPU does its work as it is given, so its marks are times and there is nothing to wait for or to hold."""
-
-    read: Callable[[], float] = staticmethod(perf_counter)
-
-    def __init__(self) -> None:
-        self.device = torch.device("cpu")
-
-    def mark(self) -> Mark:  # noqa: D102  as of every clock, here and below
-        return self.read()
-
-    def settle(self) -> None:  # noqa: D102
-        pass
-
-    def wait(self, mark: Mark) -> None:  # noqa: D102
-        pass
-
-    def seconds(self, start: Mark, end: Mark) -> float:  # noqa: D102
         assert isinstance(start, float)
         assert isinstance(end, float)
         return end - start
 
-    def hold(self, seconds: float) -> bool:  # noqa: D102
+    def hold(self, seconds: float) -> bool:
+        """Keep the device from the work that follows for so long; False where it does no work behind the host."""
         return False
 
     def free_bytes(self) -> int:
-        """What the kernel estimates can be taken without swapping."""
+        """Memory that can be taken, once what nobody uses any more was given back; by the kernel's estimate."""
         gc.collect()  # a graph that refers to itself outlives its last name
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         fields = dict(line.split(":") for line in lines)
         return 1024 * int(fields["MemAvailable"].split()[0])
 
 
-class ThreadClock(WallClock):
-    """Counts the CPU time of this thread alone, which other programs hardly lengthen; torch must run on no other."""
-
-    read: Callable[[], float] = staticmethod(thread_time)
-
-
-class EventClock:
-    """A GPU works behind the CPU, so its marks are events in the current stream."""
+class EventClock(Clock):
+    """A GPU works behind the CPU, so its marks are events in the current stream; they resolve half a microsecond."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -101,14 +80,12 @@ class EventClock:
         assert isinstance(mark, torch.cuda.Event)
         mark.synchronize()
 
-    def seconds(self, start: Mark, end: Mark) -> float:
-        """Resolution about half a microsecond."""
+    def seconds(self, start: Mark, end: Mark) -> float:  # noqa: D102
         assert isinstance(start, torch.cuda.Event)
         assert isinstance(end, torch.cuda.Event)
         return float(start.elapsed_time(end)) / 1e3
 
-    def hold(self, seconds: float) -> bool:
-        """Let the current stream spin for so long, while the host goes on to enqueue."""
+    def hold(self, seconds: float) -> bool:  # noqa: D102  the stream spins, the host goes on to enqueue
         if self._cycles_per_s == 0.0:
             self._spin(RATE_CYCLES)
             self.settle()
@@ -147,4 +124,4 @@ def clock_of(device: str, clock: str = WALL) -> Clock:
         raise InputError(
             f"--clock thread counts one thread, and torch runs on {torch.get_num_threads()}: give --threads 1"
         )
-    return ThreadClock() if clock == THREAD else WallClock()
+    return Clock(thread_time if clock == THREAD else perf_counter)

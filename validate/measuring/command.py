@@ -56,7 +56,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _profile(options: argparse.Namespace) -> None:
     from validate.measuring.passes import Settings  # noqa: PLC0415  importing torch takes seconds
-    from validate.measuring.profiler import profile, profile_files, report_profile  # noqa: PLC0415  as above
+    from validate.measuring.profiler import profile, report_profile  # noqa: PLC0415  as above
 
     _set_threads(options.threads)
     settings = Settings(
@@ -67,26 +67,22 @@ def _profile(options: argparse.Namespace) -> None:
         limit_s=options.limit_s,
         clock=options.clock,
     )
-    name, output = options.name, options.output
-    components = tuple(options.components.split(",")) if options.components else ()
     if options.config is None:
         check_alone(options)
-        found = profile(
-            options.model,
-            options.device,
-            settings,
-            height=options.height,
-            width=options.width,
-            components=components,
-            name=name,
-            output=output,
-        )
+        model = options.model
     else:
-        files, asked = [read_config(path) for path in options.config], asked_of(options, "float16")
-        found = profile_files(
-            files, asked, options.device, settings, components=components, name=name, output=output
-        )
-    report_profile(found, output)
+        model = [read_config(path) for path in options.config], asked_of(options, "float16")
+    found = profile(
+        model,
+        options.device,
+        settings,
+        height=options.height,
+        width=options.width,
+        components=tuple(options.components.split(",")) if options.components else (),
+        name=options.name,
+        output=options.output,
+    )
+    report_profile(found, options.output)
 
 
 def _gpu(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.linking.ranks import Place
 from validate.machine import NOT_KNOWN, OtherPrograms
 from validate.measuring.beside import Compute
-from validate.measuring.clocks import Clock, EventClock, WallClock
+from validate.measuring.clocks import Clock, EventClock
 from validate.measuring.environment import gpu, processor
 from validate.measuring.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
 from validate.measuring.watch import Watch, watched
@@ -126,7 +126,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
     others = OtherPrograms()
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
-    clock = EventClock() if device.type == "cuda" else WallClock()
+    clock = EventClock() if device.type == "cuda" else Clock()
     session = Session(place, clock, sizes_up_to(max_bytes), everyone)
     found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
     missing = [operation for operation in OPERATIONS if not _supported(session, operation)]

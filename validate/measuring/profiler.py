@@ -36,6 +36,10 @@ COLUMNS: Final = (
 )
 
 
+Files = tuple[Sequence[ConfigFile], Asked]
+"""The user's own files, and what is asked for beside them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What was measured of a model on a device, and with what."""
@@ -54,7 +58,7 @@ class Profile:
 
 
 def profile(
-    model: str,
+    model: str | Files,
     device: str,
     settings: Settings,
     *,
@@ -67,7 +71,8 @@ def profile(
     """Measure every layer of a model's components, and write them.
 
     Args:
-        model: one of the architectures, or of the tiny ones.
+        model: one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
+            encoders or one encoder, with what is asked for beside them (height and width, too).
         device: ``cpu`` or ``cuda``.
         settings: how to measure.
         height: pixels; the model's own by default.
@@ -78,40 +83,19 @@ def profile(
 
     Raises:
         InputError: an argument breaks a rule, there is no such device, a component does not fit or takes too long,
-            or the folder holds other layers.
+            the folder holds other layers, or the user's class refuses what it is given.
     """
-    seat = _seat(device, settings, name)
-    counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
-    return _profiled(model, counted, settings, seat, output)
-
-
-def profile_files(
-    files: Sequence[ConfigFile],
-    asked: Asked,
-    device: str,
-    settings: Settings,
-    *,
-    components: Sequence[str] = (),
-    name: str | None = None,
-    output: Path | None = None,
-) -> Profile:
-    """Measure every layer of an architecture of the user's own files, and write them, as ``profile`` does.
-
-    Raises:
-        InputError: as of ``profile``, or the class refuses what it is given.
-    """
-    seat = _seat(device, settings, name)
-    _check_dtype(settings.dtype)
-    counted = count_configured(files, replace(asked, dtype=COUNTED_AS[settings.dtype]))
+    clock = clock_of(device, settings.clock)
+    name = name or device_name(clock.device)
+    if not name.replace("-", "").replace(".", "").isalnum():
+        raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
+    if isinstance(model, str):
+        counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
+        return _profiled(model, counted, settings, (clock, name), output)
+    counted = _counted_files(model, settings.dtype, components)
     title = counted.architecture.title
-    _check_names([component.spec.name for component in counted.components], components, title)
-    kept = [
-        replace(component, spec=_forgetting(component.spec, components))
-        for component in counted.components
-        if not components or component.spec.name in components
-    ]
     try:
-        return _profiled(slug(title), replace(counted, components=tuple(kept)), settings, seat, output)
+        return _profiled(slug(title), counted, settings, (clock, name), output)
     except DiffusimError:
         raise
     except Exception as error:  # whatever the class says to its arguments
@@ -119,6 +103,17 @@ def profile_files(
         raise InputError(
             f"{title} cannot run at batch sizes {batches} in {settings.dtype}: {first_line(error)}"
         ) from error
+
+
+def _counted_files(model: Files, dtype: str, names: Sequence[str]) -> ModelCount:
+    """Count of the components of the user's files that are to be measured, in their precision."""
+    files, asked = model
+    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
+    specs = _chosen([component.spec for component in counted.components], names, counted.architecture.title)
+    kept = [
+        replace(part, spec=specs[part.spec.name]) for part in counted.components if part.spec.name in specs
+    ]
+    return replace(counted, components=tuple(kept))
 
 
 def counted_for(
@@ -134,58 +129,46 @@ def counted_for(
     Raises:
         InputError: there is no such model, component or precision.
     """
-    _check_dtype(dtype)
-    architecture = profiled_architecture(model)
-    _check_names([spec.name for spec in architecture.components], components, architecture.title)
-    kept = [
-        _forgetting(spec, components)
-        for spec in architecture.components
-        if not components or spec.name in components
-    ]
-    return count(replace(architecture, components=tuple(kept), dtype=COUNTED_AS[dtype]), height, width)
+    architecture, counted_as = profiled_architecture(model), _counted_as(dtype)
+    kept = tuple(_chosen(architecture.components, components, architecture.title).values())
+    return count(replace(architecture, components=kept, dtype=counted_as), height, width)
 
 
-def _seat(device: str, settings: Settings, name: str | None) -> tuple[Clock, str]:
-    """Clock and name of a device."""
-    clock = clock_of(device, settings.clock)
-    name = name or device_name(clock.device)
-    if not name.replace("-", "").replace(".", "").isalnum():
-        raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
-    return clock, name
-
-
-def _check_dtype(dtype: str) -> None:
+def _counted_as(dtype: str) -> str:
     if dtype not in DTYPES:
         raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
+    return COUNTED_AS[dtype]
 
 
-def _check_names(known: Sequence[str], names: Sequence[str], title: str) -> None:
+def _chosen(specs: Sequence[ComponentSpec], names: Sequence[str], title: str) -> dict[str, ComponentSpec]:
+    """Components of some names, or all where none are given; they forget inputs that are not among them."""
+    known = [spec.name for spec in specs]
     for name in names:
         if name not in known:
             raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
-
-
-def _forgetting(component: ComponentSpec, names: Sequence[str]) -> ComponentSpec:
-    """A component that forgets its inputs among those that are not there."""
-    return replace(
-        component,
-        inputs=tuple(source for source in component.inputs if not names or source in names),
-        reads={key: source for key, source in component.reads.items() if not names or source in names},
-    )
+    there = names or known
+    return {
+        spec.name: replace(
+            spec,
+            inputs=tuple(source for source in spec.inputs if source in there),
+            reads={key: source for key, source in spec.reads.items() if source in there},
+        )
+        for spec in specs
+        if spec.name in there
+    }
 
 
 def _profiled(
     model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path | None
 ) -> Profile:
-    clock, name = seat
-    if output is None:
-        return _measure(model, name, counted, settings, clock)
-    check_folder(output, model, counted)
-    found = _measure(model, name, counted, settings, clock)
-    texts = time_texts(found.device, found.components, found.header)
-    if path_kind(output / "model.toml") == "nothing":
-        texts |= folder_texts(found.model, found.counted)
-    write_files(output, texts)
+    if output is not None:
+        check_folder(output, model, counted)
+    found = _measure(model, counted, settings, *seat)
+    if output is not None:
+        texts = time_texts(found.device, found.components, found.header)
+        if path_kind(output / "model.toml") == "nothing":
+            texts |= folder_texts(found.model, found.counted)
+        write_files(output, texts)
     return found
 
 
@@ -212,7 +195,7 @@ def check_folder(folder: Path, name: str, counted: ModelCount) -> None:
         )
 
 
-def _measure(model: str, name: str, counted: ModelCount, settings: Settings, clock: Clock) -> Profile:
+def _measure(model: str, counted: ModelCount, settings: Settings, clock: Clock, name: str) -> Profile:
     device_type = clock.device.type
     before, others = clocks(clock.device), OtherPrograms()
     times = []
