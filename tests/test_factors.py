@@ -10,9 +10,15 @@ from profiles.errors import InputError
 from profiles.models import MODELS, load_model, model_names
 from profiles.sampling_costs import SamplingCosts
 from validate.__main__ import main
-from validate.fitting.anchors import INFERENCE, anchor_text, published_anchors, write_anchors
+from validate.fitting.anchors import (
+    INFERENCE,
+    NEAR,
+    anchor_text,
+    factor,
+    published_anchors,
+    write_anchors,
+)
 from validate.fitting.equations import LATENCY, OBSERVATIONS, read_observations
-from validate.fitting.factors import NEAR, factor
 
 FOUND, LEFT = published_anchors()
 SAID = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))

@@ -1,4 +1,4 @@
-"""Anchors: the published one-GPU latencies from which sampling predictions start, by model and device.
+"""Anchors: the published one-GPU latencies from which sampling predictions start, and how near the rates alone come.
 
 They are read from ``validate/published/inference.csv``. Rows of several GPUs never enter: predictions are compared
 with those.
@@ -6,15 +6,22 @@ with those.
 
 import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from statistics import median
 from typing import Final
 
+from rich.table import Table
+
 from profiles.anchors import ANCHOR_COLUMNS, Anchor
+from profiles.devices import load_device
 from profiles.files import read_text
-from profiles.models import model_names
+from profiles.models import load_model, model_names
+from profiles.sampling_costs import SamplingCosts
+from validate.printing import show, table
 from validate.writing import csv_text, write_file
 
 INFERENCE: Final = Path(__file__).parents[1] / "published" / "inference.csv"
@@ -52,6 +59,13 @@ STEPS: Final = {
 make an L40 slower than half an L20."""
 FRAMES: Final = {"cogvideox-2b": 49}
 
+NEAR: Final = 0.15
+"""How far from 1 a factor may be for the rates alone to be called near."""
+COLUMNS: Final = (
+    *("device", "model", "pixels", "batch", "steps"),
+    *("published", "rates alone", "factor", "source"),
+)
+
 Cells = Mapping[str, str]
 Found = tuple[str, Anchor]
 """Model and anchor."""
@@ -62,11 +76,7 @@ class Unfit(Exception):  # noqa: N818  no error: it says why a row is left out
 
 
 def published_anchors(path: Path = INFERENCE) -> tuple[list[Found], list[tuple[Cells, str]]]:
-    """Anchors in the order of the file, and the other one-GPU rows with a reason.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """Anchors in the order of the file, and the other one-GPU rows with a reason."""
     rows = [row for row in csv.DictReader(StringIO(read_text(path))) if row["num_gpus"] == "1"]
     found: list[tuple[Cells, Found]] = []
     left: list[tuple[Cells, str]] = []
@@ -97,11 +107,7 @@ def anchor_text(anchors: Iterable[Anchor]) -> str:
 
 
 def write_anchors(anchors: Sequence[Found], folder: Path) -> None:
-    """Write the anchor file of every model into its folder.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+    """Write the anchor file of every model into its folder."""
     for name in sorted({model for model, _ in anchors}):
         text = anchor_text(anchor for model, anchor in anchors if model == name)
         write_file(folder / name / "anchors.csv", text)
@@ -163,3 +169,68 @@ def _device(row: Cells) -> str:
 
 def _place(anchor: Anchor) -> tuple[str, int, int]:
     return anchor.device, anchor.height, anchor.width
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """An anchor of a model, and the seconds that the device's rates give without it."""
+
+    model: str
+    anchor: Anchor
+    estimated_s: float
+
+    @property
+    def value(self) -> float:
+        """Published over estimated."""
+        return self.anchor.latency_s / self.estimated_s
+
+
+def factor(name: str, anchor: Anchor) -> Factor:
+    """What a device's rates alone give for an anchor of a model."""
+    model = replace(load_model(name), anchors=())
+    costs = SamplingCosts(model, load_device(anchor.device), anchor.height, anchor.width)
+    passes = (costs.forward_s(index, anchor.batch).sum() for index in model.backbones)
+    return Factor(name, anchor, anchor.steps * float(sum(passes)))
+
+
+def report_anchors(output: Path | None) -> None:
+    """Print every anchor with its factor and how many rows are none, and write the anchor files if asked to."""
+    found, left = published_anchors()
+    factors = [factor(name, anchor) for name, anchor in found]
+    factors.sort(key=lambda f: (f.anchor.device, f.model, f.anchor.height * f.anchor.width))
+    reasons = Counter(reason for _, reason in left).most_common()
+    others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
+    show(170, factor_table(factors), *summary(factors), *others)
+    if output:
+        write_anchors(found, output)
+
+
+def factor_table(factors: Sequence[Factor]) -> Table:
+    """One row per anchor."""
+    rows = (
+        [
+            found.anchor.device,
+            found.model,
+            f"{found.anchor.height}x{found.anchor.width}",
+            f"{found.anchor.batch}",
+            f"{found.anchor.steps}",
+            f"{found.anchor.latency_s:.4g} s",
+            f"{found.estimated_s:.4g} s",
+            f"{found.value:.3f}",
+            found.anchor.source,
+        ]
+        for found in factors
+    )
+    title = "one-GPU latencies: published, and by the rates alone"
+    return table(title, COLUMNS, rows, left=("device", "model", "source"))
+
+
+def summary(factors: Sequence[Factor]) -> Iterator[str]:
+    """How near each device's rates alone come, a line each."""
+    for device in sorted({found.anchor.device for found in factors}):
+        values = [found.value for found in factors if found.anchor.device == device]
+        near = sum(abs(value - 1) <= NEAR for value in values)
+        yield (
+            f"{device}: {near} of {len(values)} factors within {NEAR:g} of 1, median {median(values):.3f},"
+            f" {min(values):.3f} to {max(values):.3f}"
+        )

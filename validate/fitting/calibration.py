@@ -10,7 +10,7 @@ layer is left out, but layers of one shape together, in whichever model they are
 weights moves memory and nothing else; it is part of every fit but those without its model.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
 from profiles.models import Model
 from profiles.sampling_costs import ELEMENT_BYTES
-from validate.fitting.errors import Errors
+from validate.fitting.errors import Errors, left_out
 from validate.fitting.layer_times import (
     BACKWARD,
     CLASSES,
@@ -50,7 +50,7 @@ LAYER: Final = ["model", "component", "layer"]
 class Fold:
     """A fit, and the samples that it has not seen; ``name`` is what these have in common."""
 
-    name: object
+    name: Hashable
     rates: Fit
     left_out: pd.DataFrame
 
@@ -179,12 +179,11 @@ def errors_of(rates: Fit, samples: pd.DataFrame) -> Errors:
 def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
     """For each value of a column the fit to all layers of other values; nothing where there is but one."""
     updates = samples["quantity"] == UPDATE
-    groups = samples[~updates].groupby(by, sort=False)
-    for name, left_out in groups if groups.ngroups > 1 else ():
-        rest = samples.drop(index=left_out.index)
+    for name, unseen in left_out(samples[~updates], by):
+        rest = samples.drop(index=unseen.index)
         if by == "model":
             rest = rest[rest["model"] != name]  # the updates of its weights, too
-        yield Fold(name, _completed(fit_times(rest), rest), left_out)
+        yield Fold(name, _completed(fit_times(rest), rest), unseen)
 
 
 def _completed(rates: Fit, samples: pd.DataFrame) -> Fit:

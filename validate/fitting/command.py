@@ -48,7 +48,7 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _anchors(options: argparse.Namespace) -> None:
-    from validate.fitting.factors import report_anchors  # noqa: PLC0415  as above
+    from validate.fitting.anchors import report_anchors  # noqa: PLC0415  as above
 
     report_anchors(options.output)
 

@@ -133,11 +133,7 @@ def read_observations(path: Path) -> list[Observation]:
 
 
 def read_work(path: Path) -> dict[Resolution, list[Work]]:
-    """Counted work by model and resolution.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """Counted work by model and resolution."""
     table: dict[Resolution, list[Work]] = {}
     for row in load(path, WORK_RULES):
         components = table.setdefault((row["model"], row["height"], row["width"]), [])

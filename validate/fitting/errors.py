@@ -1,9 +1,10 @@
-"""Errors: what predictions are worth, of one fit or of several that each leave something out."""
+"""Errors: what predictions are worth, of one fit or of several that each leave something out to be judged by."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from profiles.costs import FloatArray
 
@@ -54,3 +55,10 @@ class Errors:
     def worst(self) -> float:
         """Largest error, without sign."""
         return float(np.abs(self.relative).max())
+
+
+def left_out(samples: pd.DataFrame, by: str) -> Iterator[tuple[Hashable, pd.DataFrame]]:
+    """Each value of a column and the samples of it, to be left out; nothing where there is but one."""
+    groups = samples.groupby(by, sort=False)
+    if groups.ngroups > 1:
+        yield from groups

@@ -70,11 +70,7 @@ class Header:
 
 
 def read_header(times: Path) -> Header | None:
-    """Header beside a file of times; None where there is none.
-
-    Raises:
-        InputError: it breaks a rule.
-    """
+    """Header beside a file of times; None where there is none."""
     path = times.with_suffix(".toml")
     if path_kind(path) == "nothing":
         return None
@@ -101,11 +97,7 @@ def _read_update(table: Table) -> Update:
 
 
 def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
-    """First backward pass of every layer of a model folder; nothing where quantiles were not written.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """First backward pass of every layer of a model folder; nothing where quantiles were not written."""
     path = folder / "quantiles" / f"{device}.csv"
     rows = load(path, QUANTILE_RULES) if path_kind(path) == "file" else ()
     return {

@@ -11,9 +11,8 @@ from rich.table import Table
 
 from profiles.clusters import Cluster, Link
 from profiles.units import GB, MICROSECOND
-from validate.fitting.errors import Errors
 from validate.fitting.link_samples import Measurement, Sample, by_curve, by_pair
-from validate.fitting.links import predict
+from validate.fitting.links import errors_of
 from validate.fitting.pairs import law_of
 from validate.printing import show, table
 
@@ -31,11 +30,6 @@ def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]
         tables.append(pair_table(measurement, cluster))
     lines = (judged_line(measurement, cluster), *link_lines(cluster), *beside_lines(measurement), *notes)
     show(120, *tables, *lines)
-
-
-def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
-    """Errors of what the simulator makes of a cluster."""
-    return Errors.of((sample.seconds, predict(cluster, sample)) for sample in samples)
 
 
 def curve_table(measurement: Measurement, cluster: Cluster) -> Table:

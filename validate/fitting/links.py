@@ -17,6 +17,7 @@ from profiles.collectives import bus_volume, collective_time
 from profiles.costs import FloatArray
 from profiles.devices import load_device
 from profiles.errors import InputError
+from validate.fitting.errors import Errors
 from validate.fitting.laws import Law, fit_law, robust_fit
 from validate.fitting.link_samples import PING_PONG, Curve, Measurement, Sample, by_curve, seconds_of
 from validate.fitting.pairs import (
@@ -55,13 +56,10 @@ class LinkFit:
     Attributes:
         cluster: fitted.
         notes: what was not measured, bounded or broken, one sentence each.
-        errors: predicted over measured seconds less 1, of every idle sample held back from the fit; where none was,
-            of those it was made to.
     """
 
     cluster: Cluster
     notes: tuple[str, ...]
-    errors: tuple[tuple[Sample, float], ...]
 
 
 def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring = NVLINK) -> LinkFit:
@@ -80,8 +78,7 @@ def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring =
     cluster = _with_latencies(cluster, laws, notes)
     reached = {key: _efficiency(cluster, samples) for key, samples in curves.items()}
     cluster = replace(cluster, collectives=_collectives(cluster, reached, measurement.missing, notes))
-    errors = tuple((sample, predict(cluster, sample) / sample.seconds - 1) for sample in measurement.judges())
-    return LinkFit(cluster, tuple(notes), errors)
+    return LinkFit(cluster, tuple(notes))
 
 
 def predict(cluster: Cluster, sample: Sample) -> float:
@@ -89,6 +86,11 @@ def predict(cluster: Cluster, sample: Sample) -> float:
     if sample.operation == PING_PONG:
         return message_s(cluster, sample)
     return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
+
+
+def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
+    """Errors of what the simulator makes of a cluster."""
+    return Errors.of((sample.seconds, predict(cluster, sample)) for sample in samples)
 
 
 def _ports(measurement: Measurement, name: str, device: str, wiring: Wiring, notes: list[str]) -> Cluster:

@@ -41,11 +41,7 @@ class Wiring:
             raise InputError(f"--switch-size is of --kind pcie, not of {self.kind}")
 
     def check(self, devices_per_node: int) -> None:
-        """Refuse switches that do not divide a node.
-
-        Raises:
-            InputError: they do not.
-        """
+        """Refuse switches that do not divide a node."""
         if self.kind == PCIE and devices_per_node % self.switch_size:
             rule = f"must divide the {devices_per_node} devices of a node"
             raise InputError(f"--switch-size is {self.switch_size}, {rule}")

@@ -84,11 +84,7 @@ class Target:
 
 
 def read_target(path: Path) -> Target:
-    """Read which device is to be fitted; another that it is like stands beside it.
-
-    Raises:
-        InputError: a file breaks a rule.
-    """
+    """Read which device is to be fitted; another that it is like stands beside it."""
     table = Table.read(path)
     peaks = table.table("peaks")
     target = Target(

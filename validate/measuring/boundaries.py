@@ -27,11 +27,7 @@ class Limit:
         self._end_s, self._message = perf_counter() + seconds, message
 
     def check(self) -> None:
-        """Give up if the time is over.
-
-        Raises:
-            InputError: it is.
-        """
+        """Give up if the time is over."""
         if perf_counter() > self._end_s:
             raise InputError(self._message)
 

@@ -217,11 +217,7 @@ def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) 
 
 @contextmanager
 def out_of_memory(where: str) -> Iterator[None]:
-    """Turn torch's errors of memory into one line.
-
-    Raises:
-        InputError: memory ran out.
-    """
+    """Turn torch's errors of memory into one line."""
     try:
         yield
     except RuntimeError as error:

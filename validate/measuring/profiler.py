@@ -17,7 +17,7 @@ from validate.config_files import Asked, ConfigFile
 from validate.configured import count_configured, slug
 from validate.count import ModelCount, count
 from validate.folder import folder_texts
-from validate.machine import NOT_KNOWN, OtherPrograms, disturbance
+from validate.machine import OtherPrograms, disturbance
 from validate.measuring.building import COUNTED_AS, DTYPES
 from validate.measuring.clocks import WALL, Clock, clock_of
 from validate.measuring.environment import Value, clocks, device_name, environment
@@ -42,19 +42,14 @@ Files = tuple[Sequence[ConfigFile], Asked]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was measured of a model on a device, and with what."""
+    """What was measured of a model on a device, with what, and the cores that other programs kept busy meanwhile."""
 
     model: str
     device: str
     counted: ModelCount
     components: tuple[ComponentTimes, ...]
     header: dict[str, Value]
-
-    @property
-    def other_cores(self) -> float:
-        """Cores that other programs kept busy meanwhile; NaN where that is not known."""
-        cores = self.header["other_programs_cores"]
-        return cores if isinstance(cores, float) else NOT_KNOWN
+    other_cores: float
 
 
 def profile(
@@ -173,11 +168,7 @@ def _profiled(
 
 
 def check_folder(folder: Path, name: str, counted: ModelCount) -> None:
-    """Refuse a folder that holds another model, or this one at another size.
-
-    Raises:
-        InputError: it does.
-    """
+    """Refuse a folder that holds another model, or this one at another size."""
     kind = path_kind(folder)
     if kind == "file":
         raise InputError(f"--output {folder}: is not a folder")
@@ -219,7 +210,7 @@ def _measure(model: str, counted: ModelCount, settings: Settings, clock: Clock, 
     }
     cores = others.cores()
     header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
-    return Profile(model, name, counted, tuple(times), header)
+    return Profile(model, name, counted, tuple(times), header, cores)
 
 
 def report_profile(found: Profile, output: Path | None) -> None:

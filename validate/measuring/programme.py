@@ -9,6 +9,7 @@
 """
 
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,47 +83,18 @@ class Programme:
         return f"{step.task}, {'held back' if self.held_back(step) else 'at timed sizes'}"
 
 
-ONE_GPU: Final = Programme(
-    "cuda",
-    "bfloat16",
-    profiles=(
-        ("sd21", (1, 2, 4, 8, 16)),
-        ("controlnet", (1, 2, 4, 8, 16)),
-        ("pixart", (1, 2, 4, 8)),
-        ("sdxl", (1, 2, 4)),
-        ("uvit-h", (8, 16, 32, 64)),
-    ),
-    steps=(
-        TrainingStep("sd21", 12, 1),
-        TrainingStep("sd21", 24, 4),
-        TrainingStep("controlnet", 12, 1),
-        TrainingStep("controlnet", 20, 2),
-        TrainingStep("pixart", 6, 1),
-        TrainingStep("pixart", 12, 4),
-        TrainingStep("sdxl", 3, 1),
-        TrainingStep("sdxl", 6, 2),
-        TrainingStep("uvit-h", 48, 1),
-        TrainingStep("uvit-h", 96, 4),
-        SamplingStep("pixart", 1024, 1024),
-        SamplingStep("pixart", 2048, 2048),
-    ),
-)
+def _programme(name: str) -> Programme:
+    """One of the programmes of ``programmes.toml``."""
+    text = (Path(__file__).parent / "programmes.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)[name]
+    profiles = tuple((model, tuple(batches)) for model, batches in table.pop("profiles").items())
+    training = tuple(TrainingStep(*step) for step in table.pop("training"))
+    sampling = tuple(SamplingStep(*step) for step in table.pop("sampling"))
+    return Programme(profiles=profiles, steps=training + sampling, **table)
 
-REHEARSAL: Final = Programme(
-    "cpu",
-    "float32",
-    profiles=(("tiny-sd", (1, 2, 4)), ("tiny-pixart", (1, 2)), ("tiny-uvit", (1, 4))),
-    steps=(
-        TrainingStep("tiny-sd", 3, 1),
-        TrainingStep("tiny-sd", 6, 2),
-        TrainingStep("tiny-uvit", 2, 1),
-        TrainingStep("tiny-uvit", 9, 3),
-        SamplingStep("tiny-pixart", 256, 256),
-        SamplingStep("tiny-pixart", 512, 512),
-    ),
-    warmup=1,
-    rounds=3,
-)
+
+ONE_GPU: Final = _programme("one_gpu")
+REHEARSAL: Final = _programme("rehearsal")
 
 
 def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[StepRow]:

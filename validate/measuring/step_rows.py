@@ -112,11 +112,7 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
 
 
 def write_steps(path: Path, rows: Sequence[StepRow], header: Mapping[str, Value]) -> None:
-    """Write all rows, and beside them what they were measured with: what the first were, where there are some.
-
-    Raises:
-        InputError: they cannot be written.
-    """
+    """Write all rows, and beside them what they were measured with: what the first were, where there are some."""
     texts = {Path(path.name): csv_text(COLUMNS, map(_cells, rows))}
     beside = path.with_suffix(".toml")
     if path_kind(beside) == "nothing":
@@ -131,11 +127,7 @@ def _cells(row: StepRow) -> list[str]:
 
 
 def read_steps(path: Path) -> list[StepRow]:
-    """Rows of an earlier run; none where there was none.
-
-    Raises:
-        InputError: the file breaks a rule, or no header is beside it.
-    """
+    """Rows of an earlier run; none where there was none."""
     if path_kind(path) == "nothing":
         return []
     if path_kind(path.with_suffix(".toml")) == "nothing":
@@ -156,9 +148,6 @@ def check_same(path: Path, header: Mapping[str, Value]) -> None:
     Args:
         path: a header of an earlier run; it may be missing.
         header: of this one.
-
-    Raises:
-        InputError: they differ.
     """
     if path_kind(path) == "nothing":
         return

@@ -71,11 +71,7 @@ class TrainingStep:
         return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
-        """Run the iteration.
-
-        Raises:
-            InputError: it does not fit into memory.
-        """
+        """Run the iteration."""
         parts = [component for component in counted.components if "train" in component.spec.tasks]
         for part in parts:
             share = self.micro_batches if part.spec.trainable else 1
