@@ -7,7 +7,7 @@ links are fitted to the former and judged by the latter.
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from math import isnan
@@ -28,7 +28,7 @@ from validate.measuring.beside import Compute
 from validate.measuring.clocks import Clock, EventClock
 from validate.measuring.environment import gpu, processor
 from validate.measuring.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
-from validate.measuring.watch import Watch, watched
+from validate.measuring.watch import Watch
 
 ROUNDS: Final = 8
 """How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
@@ -78,15 +78,12 @@ def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | 
         DiffusimError: the connection to another rank broke.
     """
     backend, device = choose_backend(place, backend)
-    found: list[Measurement] = []
     try:
-        store = join(place, backend, device)
-        watch = Watch(store, place.rank, place.num_ranks)
-        watch.start()
-        watched(watch, lambda: found.extend(_measure_all(place, backend, device, max_bytes)))
+        store = join(place, backend, device)  # of rank 0 it is the server, and must outlive the watch
+        with Watch(store, place.rank, place.num_ranks):
+            return _measure_all(place, backend, device, max_bytes)
     except RuntimeError as error:  # of torch.distributed and of the store
         raise DiffusimError(f"rank {place.rank}: {str(error).splitlines()[0]}") from error
-    return found[0] if found else None
 
 
 def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device]:
@@ -120,8 +117,7 @@ def join(place: Place, backend: str, device: torch.device) -> TCPStore:
     return store
 
 
-def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Iterator[Measurement]:
-    """Yield the measurement on rank 0."""
+def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Measurement | None:
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
     others = OtherPrograms()
@@ -137,17 +133,18 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     cores = _other_cores(place, others)
     dist.barrier()
     dist.destroy_process_group()
-    if place.rank == 0:
-        yield Measurement(
-            place.devices_per_node,
-            place.num_nodes,
-            f"python -m validate links, {environment(place, backend, device)}",
-            tuple([sample for odd, _ in gathered for sample in odd] + beside),
-            tuple(slowdowns),
-            tuple(missing),
-            cores,
-            tuple(sample for _, even in gathered for sample in even),
-        )
+    if place.rank > 0:
+        return None
+    return Measurement(
+        place.devices_per_node,
+        place.num_nodes,
+        f"python -m validate links, {environment(place, backend, device)}",
+        tuple([sample for odd, _ in gathered for sample in odd] + beside),
+        tuple(slowdowns),
+        tuple(missing),
+        cores,
+        tuple(sample for _, even in gathered for sample in even),
+    )
 
 
 def environment(place: Place, backend: str, device: torch.device) -> str:

@@ -4,7 +4,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -17,7 +16,7 @@ DONE: Final = "done"
 
 
 class Watch:
-    """A thread that beats for its rank and listens to the others, through the store that all ranks share."""
+    """While it is entered, a thread beats for its rank and listens to the others, through the store that all share."""
 
     def __init__(self, store: TCPStore, rank: int, num_ranks: int) -> None:
         self._store = store.clone()  # type: ignore[attr-defined]  # a connection of its own
@@ -28,22 +27,23 @@ class Watch:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
-    def start(self) -> None:
-        """Beat for the first time, then on."""
+    def __enter__(self) -> None:
         self._beat(0)
         self._thread.start()
 
-    def finish(self) -> None:
-        """Say that this rank is done: its silence means nothing any more."""
-        self._ended.set()
-        self._thread.join()
-        self._store.set(self._keys[self._rank], DONE)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Say that this rank is done: its silence means nothing any more.
 
-    def give_up(self, reason: str) -> None:
-        """Wait for the watch to name a lost rank, which ends this process; else tell the others a reason."""
-        self._thread.join(LOST_S + 4 * BEAT_S)
-        self._ended.set()
-        self._store.set(self._keys[self._rank], f"rank {self._rank}: {reason}")
+        Where a connection broke, wait for the watch to name a lost rank, which ends this process; else tell the others.
+        """
+        if error is None:
+            self._ended.set()
+            self._thread.join()
+            self._store.set(self._keys[self._rank], DONE)
+        elif isinstance(error, RuntimeError):
+            self._thread.join(LOST_S + 4 * BEAT_S)
+            self._ended.set()
+            self._store.set(self._keys[self._rank], f"rank {self._rank}: {str(error).splitlines()[0]}")
 
     def _beat(self, number: int) -> None:
         self._store.set(self._keys[self._rank], str(number))
@@ -87,13 +87,3 @@ def _stop(reason: str, speak: bool) -> None:
             flush=True,
         )
     os._exit(2)
-
-
-def watched(watch: Watch, work: Callable[[], None]) -> None:
-    """Run the work of a rank under the watch; a broken connection waits for the watch to say whose fault it is."""
-    try:
-        work()
-    except RuntimeError as error:
-        watch.give_up(str(error).splitlines()[0])
-        raise
-    watch.finish()
