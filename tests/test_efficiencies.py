@@ -107,5 +107,6 @@ def test_the_command_writes_the_lines_where_it_may(tmp_path, monkeypatch, capsys
     monkeypatch.setattr("validate.fitting.efficiencies.fit_links", lambda: found)
     assert main(["efficiencies", "--output", str(tmp_path / "links.toml")]) == 0
     assert (tmp_path / "links.toml").read_text(encoding="utf-8") == link_text(links)
+    assert "[collectives]" in capsys.readouterr().out  # and not taken for a style
     assert main(["efficiencies", "--output", str(tmp_path)]) == 2
     assert "--output" in capsys.readouterr().err

@@ -178,7 +178,9 @@ def test_the_command_prints_factors_and_writes_the_committed_files(tmp_path, cap
     for name in names:
         (tmp_path / name).mkdir()
     assert main(["anchors", "--output", str(tmp_path)]) == 0
-    assert "factors within 0.15 of 1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "factors within 0.15 of 1" in said
+    assert "[digitised]" in said  # and not taken for a style
     for name in names:
         assert (tmp_path / name / "anchors.csv").read_bytes() == (MODELS / name / "anchors.csv").read_bytes()
 
