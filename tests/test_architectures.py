@@ -14,7 +14,7 @@ from profiles.models import read_model
 from validate.__main__ import main
 from validate.config_files import Asked, ConfigFile
 from validate.configured import count_configured
-from validate.profiling.building import build, inputs, largest_integer
+from validate.measuring.building import build, inputs, largest_integer
 
 pytestmark = pytest.mark.slow
 

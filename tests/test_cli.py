@@ -139,7 +139,8 @@ def test_the_help_of_a_strategy_shows_its_parameters(capsys, name):
 
 
 def test_starting_up_imports_nothing_heavy():
-    code = "import sys, sim.cli.main; print([m for m in ('pandas', 'scipy', 'matplotlib', 'torch') if m in sys.modules])"
+    heavy = ("pandas", "scipy", "matplotlib", "torch")
+    code = f"import sys, sim.cli.main; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

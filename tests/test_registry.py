@@ -85,7 +85,8 @@ def test_two_strategies_of_one_name_are_refused_by_the_names_of_both(installed):
     listed = installed("strategies")
     assert listed.returncode == 2
     assert (
-        listed.stderr == "sim: error: two strategies are named gpipe: strategies.training.gpipe.GPipe and double.Toy\n"
+        listed.stderr
+        == "sim: error: two strategies are named gpipe: strategies.training.gpipe.GPipe and double.Toy\n"
     )
 
 

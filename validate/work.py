@@ -8,7 +8,7 @@ from pathlib import Path
 
 from validate.architectures import architecture
 from validate.count import ComponentCount, count_component
-from validate.fit import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
+from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
 from validate.writing import write_file
 
 
