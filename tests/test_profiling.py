@@ -15,16 +15,15 @@ from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import load_model
 from validate.__main__ import main
-from validate.count import count_component
-from validate.layering import LayerSpec, bert_layers
+from validate.counting.component import count_component
+from validate.counting.specs import ComponentSpec, LayerSpec, tensor
+from validate.counting.zoo import TINY
 from validate.profiling.building import build, inputs, largest_integer
 from validate.profiling.clocks import ThreadClock, WallClock, clock_of
 from validate.profiling.environment import nvidia_smi
 from validate.profiling.measuring import Settings, Subject, measure
 from validate.profiling.profiler import counted_for, waiting_lines
 from validate.profiling.time_files import time_texts
-from validate.profiling.tiny import TINY
-from validate.specs import ComponentSpec, tensor
 
 FORWARD_MS = (2, 7, 3, 5)
 BACKWARD_MS = (0, 4, 9, 3)
@@ -270,7 +269,7 @@ def bert():
     return BertModel(config, add_pooling_layer=False)
 
 
-BERT = ComponentSpec("bert", bert, lambda h, w: {"input_ids": tensor(1, 8, dtype=torch.long)}, bert_layers)
+BERT = ComponentSpec("bert", bert, lambda h, w: {"input_ids": tensor(1, 8, dtype=torch.long)}, word="layer")
 SMALL = [BERT, *(component for architecture in TINY.values() for component in architecture.components)]
 
 

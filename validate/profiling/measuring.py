@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from profiles.errors import InputError
 from profiles.units import GIB
-from validate.count import ComponentCount
-from validate.layering import LayerSpec
+from validate.counting.component import ComponentCount
+from validate.counting.specs import LayerSpec
 from validate.profiling.boundaries import Boundaries, Limit
 from validate.profiling.building import DTYPES, build, draws, inputs, largest_integer, samples
 from validate.profiling.clocks import WALL, Clock, Mark

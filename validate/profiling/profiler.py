@@ -13,11 +13,12 @@ from rich.table import Table
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.models import Model, read_model
-from validate.classes import first_line
-from validate.config_files import Asked, ConfigFile
-from validate.configured import count_configured, slug
-from validate.count import ModelCount, count
-from validate.folder import folder_texts
+from validate.counting.component import ModelCount, count_model
+from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.configured import count_configured, slug
+from validate.counting.folder import folder_texts
+from validate.counting.specs import Architecture, ComponentSpec
+from validate.counting.trace import first_line
 from validate.machine import NOT_KNOWN, OtherPrograms, disturbance
 from validate.profiling.building import COUNTED_AS, DTYPES
 from validate.profiling.clocks import WALL, Clock, clock_of
@@ -25,7 +26,6 @@ from validate.profiling.environment import Value, clocks, device_name, environme
 from validate.profiling.measuring import ComponentTimes, Settings, measure
 from validate.profiling.time_files import time_texts
 from validate.profiling.tiny import profiled_architecture
-from validate.specs import Architecture, ComponentSpec
 from validate.writing import write_files
 
 WAITING: Final = 0.05
@@ -157,7 +157,7 @@ def counted_for(
     """
     _check_dtype(dtype)
     architecture = _only(profiled_architecture(model), components)
-    return count(replace(architecture, dtype=COUNTED_AS[dtype]), height, width)
+    return count_model(replace(architecture, dtype=COUNTED_AS[dtype]), height, width)
 
 
 def _check_dtype(dtype: str) -> None:

@@ -23,14 +23,14 @@ from strategies.ddp import DDP
 from strategies.sampling import SamplingScenario, SamplingWorkload
 from strategies.scenario import Scenario, TrainingWorkload
 from strategies.single import Single
-from validate.count import ModelCount
+from validate.counting.component import ModelCount
+from validate.counting.specs import Architecture
 from validate.profiling.building import draws
 from validate.profiling.clocks import Clock
 from validate.profiling.measuring import Settings, Subject, check_memory, out_of_memory
 from validate.profiling.optimizers import RECIPES, optimizer_of
 from validate.profiling.time_files import FirstBackwards
 from validate.profiling.tiny import profiled_architecture
-from validate.specs import Architecture
 
 
 @dataclass(frozen=True, slots=True)
