@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from profiles.checks import check_counts, check_numbers, check_positive
 from profiles.files import path_kind, read_rows
 
 ANCHOR_COLUMNS: Final = ("device", "height", "width", "batch", "steps", "latency_s", "source")
@@ -30,6 +31,12 @@ class Anchor:
     steps: int
     latency_s: float
     source: str
+
+    def __post_init__(self) -> None:
+        owner = f"anchor of {self.device}"
+        check_counts(owner, least=1, height=self.height, width=self.width, batch=self.batch, steps=self.steps)
+        check_numbers(owner, latency_s=self.latency_s)
+        check_positive(owner, latency_s=self.latency_s)
 
 
 def read_anchors(path: Path) -> tuple[Anchor, ...]:

@@ -1,12 +1,24 @@
-"""Clusters: which devices, how many, and the links between them."""
+"""Clusters: which devices, how many, and the links between them.
 
-from dataclasses import dataclass
+A cluster file names a shipped device, or the file of another by its path from the cluster file
+(``device = "my-gpu.toml"``), or holds its keys in a table ``[device]``.
+"""
+
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from profiles.devices import Device, device_names, load_device
+from profiles.checks import (
+    check_choice,
+    check_counts,
+    check_distinct,
+    check_numbers,
+    check_positive,
+    check_tuples,
+)
+from profiles.devices import Device, device_names, device_of, load_device, read_device
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
 from profiles.units import GB, MICROSECOND
@@ -14,6 +26,10 @@ from profiles.units import GB, MICROSECOND
 CLUSTERS: Final = Path(__file__).parent / "clusters"
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 """The last is one round of a ring: each member sends to the next, as nccl-tests' sendrecv does."""
+
+INTRA_NODE: Final = ("nvswitch", "pcie", "ideal")
+INTER_NODE: Final = ("nic", "ideal")
+LINKS: Final = ("nvswitch", "pcie", "nic", "ideal")
 
 Curve = tuple[tuple[float, float], ...]
 
@@ -34,6 +50,28 @@ class Link:
     switch_bandwidth_bytes_per_s: float = 0.0
     host_bandwidth_bytes_per_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_choice("link", "kind", self.kind, LINKS)
+        owner = f"{self.kind} link"
+        check_positive(owner, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        check_numbers(owner, latency_s=self.latency_s, call_s=self.call_s)
+        if self.kind == "pcie":
+            check_counts(owner, least=1, switch_size=self.switch_size)
+            check_positive(
+                owner,
+                switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s,
+                host_bandwidth_bytes_per_s=self.host_bandwidth_bytes_per_s,
+            )
+
+    def scaled(self, factor: float) -> "Link":
+        """Link of the same latencies and calls, with every bandwidth multiplied."""
+        return replace(
+            self,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * factor,
+            switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s * factor,
+            host_bandwidth_bytes_per_s=self.host_bandwidth_bytes_per_s * factor,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
@@ -43,10 +81,31 @@ class Collectives:
     efficiency: tuple[tuple[str, Curve], ...]
     nodes: Curve
 
+    def __post_init__(self) -> None:
+        check_numbers("collectives", call_s=self.call_s)
+        check_tuples("collectives", efficiency=self.efficiency)
+        names = [operation for operation, _ in self.efficiency]
+        check_distinct("collectives", "efficiency", names)
+        if missing := [operation for operation in OPERATIONS if operation not in names]:
+            raise InputError(f"collectives: efficiency has no {', '.join(missing)}, must have all operations")
+        for operation, curve in self.efficiency:
+            check_choice("collectives", "efficiency", operation, OPERATIONS)
+            _check_curve(operation, curve)
+        _check_curve("nodes", self.nodes)
+
     def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
-        """Return the share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
+        """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
         curve = dict(self.efficiency)[operation]
         return interpolate(curve, group_size) * interpolate(self.nodes, num_nodes)
+
+    def load_of(self, operation: str, members: int, cards: int) -> float:
+        """Share that a group takes of what all cards under its switch or host reach together, in (0, 1].
+
+        Groups that fill the cards there so reach the efficiency of as many cards as are active, not that of a group
+        alone; what would take longer than the groups one after the other takes as long as that.
+        """
+        curve = dict(self.efficiency)[operation]
+        return min(1.0, members * interpolate(curve, members) / (cards * interpolate(curve, cards)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +122,88 @@ class Cluster:
     inter_node: Link | None
     collectives: Collectives
 
+    def __post_init__(self) -> None:
+        owner = f"cluster {self.name}"
+        check_counts(owner, least=1, devices_per_node=self.devices_per_node, max_nodes=self.max_nodes)
+        check_numbers(owner, overlap_slowdown=self.overlap_slowdown)
+        if self.overlap_slowdown < 1:
+            raise InputError(f"{owner}: overlap_slowdown is {self.overlap_slowdown}, must be at least 1")
+        check_choice(owner, "intra_node.kind", self.intra_node.kind, INTRA_NODE)
+        if self.inter_node is not None:
+            check_choice(owner, "inter_node.kind", self.inter_node.kind, INTER_NODE)
+        elif self.max_nodes > 1:
+            raise InputError(f"{owner}: inter_node is missing, and max_nodes is {self.max_nodes}")
+
+    def __repr__(self) -> str:
+        nodes = "one node" if self.max_nodes == 1 else f"up to {self.max_nodes} nodes"
+        links = [link for link in (self.intra_node, self.inter_node) if link is not None]
+        speeds = ", ".join(f"{link.kind} {link.bandwidth_bytes_per_s / GB:.4g} GB/s" for link in links)
+        return f"<Cluster {self.name}: {nodes} of {self.devices_per_node} {self.device.name}, {speeds}>"
+
     @property
     def max_devices(self) -> int:
         """Devices of the whole cluster."""
         return self.devices_per_node * self.max_nodes
 
+    def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> "Cluster":
+        """Cluster with the bandwidth of its links multiplied; latencies, call times and efficiencies stay.
+
+        Args:
+            intra_node: factor of the bandwidth inside a node.
+            inter_node: factor of the bandwidth between nodes.
+
+        Raises:
+            InputError: a factor is not positive, or there is no link between nodes.
+        """
+        changes = []
+        for word, link, factor in (
+            ("intra-node", self.intra_node, intra_node),
+            ("inter-node", self.inter_node, inter_node),
+        ):
+            if not 0 < factor < float("inf"):
+                raise InputError(
+                    f"the factor of the {word} bandwidth is {factor}, must be positive and finite"
+                )
+            if factor != 1.0:
+                if link is None:
+                    raise InputError(f"cluster {self.name} has no {word} link to multiply")
+                changes.append(f"{word} x {factor:g}")
+        if not changes:
+            return self
+        return replace(
+            self,
+            name=", ".join([self.name, *changes]),
+            source=f"{self.source} Bandwidth hypothetical: {', '.join(changes)}.",
+            intra_node=self.intra_node.scaled(intra_node),
+            inter_node=self.inter_node and self.inter_node.scaled(inter_node),
+        )
+
+
+def _check_curve(key: str, curve: Curve) -> None:
+    """Refuse a curve without points, out of order, or with shares that are not in (0, 1]."""
+    check_tuples("collectives", **{key: curve})
+    if not curve:
+        raise InputError(f"collectives: {key} is (), must have at least one point")
+    arguments = [at for at, _ in curve]
+    if arguments != sorted(set(arguments)):
+        raise InputError(f"collectives: {key} has points at {arguments}, must ascend")
+    for at, share in curve:
+        check_positive("collectives", most=1.0, **{f"{key}[{at:g}]": share})
+
 
 def interpolate(curve: Curve, at: float) -> float:
-    """Return the value of a piecewise linear curve, constant beyond its ends."""
+    """The value of a piecewise linear curve, constant beyond its ends."""
     arguments, values = zip(*curve, strict=True)
     return float(np.interp(at, arguments, values))
 
 
 def cluster_names() -> list[str]:
-    """Return the names of the shipped clusters."""
+    """The names of the shipped clusters."""
     return sorted(path.stem for path in CLUSTERS.glob("*.toml"))
 
 
 def load_cluster(name: str) -> Cluster:
-    """Return a shipped cluster by name, or any by the path of its file.
+    """A shipped cluster by name, or any by the path of its file.
 
     Raises:
         InputError: there is none, or its file breaks a rule.
@@ -104,22 +226,38 @@ def read_cluster(path: Path) -> Cluster:
     """
     table = Table.read(path)
     max_nodes = table.integer("max_nodes", minimum=1)
-    inter_node = _read_link(table.table("inter_node"), ("nic", "ideal")) if "inter_node" in table else None
+    inter_node = _read_link(table.table("inter_node"), INTER_NODE) if "inter_node" in table else None
     if max_nodes > 1 and inter_node is None:
         raise InputError(f"{path}: inter_node is missing, and max_nodes is {max_nodes}")
     cluster = Cluster(
         name=table.text("name"),
         source=table.text("source"),
-        device=load_device(table.choice("device", device_names())),
+        device=_find_device(table),
         devices_per_node=table.integer("devices_per_node", minimum=1),
         max_nodes=max_nodes,
         overlap_slowdown=table.number("overlap_slowdown", 1.0, minimum=1.0),
-        intra_node=_read_link(table.table("intra_node"), ("nvswitch", "pcie", "ideal")),
+        intra_node=_read_link(table.table("intra_node"), INTRA_NODE),
         inter_node=inter_node,
         collectives=_read_collectives(table.table("collectives", {})),
     )
     table.finish()
     return cluster
+
+
+def _find_device(table: Table) -> Device:
+    """Device of a cluster file: shipped, of a file of its own, or described in place."""
+    if table.holds_table("device"):
+        return device_of(table.table("device"))
+    name = table.text("device")
+    if name in device_names():
+        return load_device(name)
+    if Path(name).suffix != ".toml" and "/" not in name:
+        names = ", ".join(device_names())
+        raise table.fail("device", name, f"must be one of {names}, a device file (.toml) or a table")
+    path = table.path.parent / Path(name).expanduser()
+    if path_kind(path) != "file":
+        raise table.fail("device", name, f"must be a device file, but {path} is no file")
+    return read_device(path)
 
 
 def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:

@@ -32,7 +32,7 @@ class CollectiveTime:
 
 
 def bus_volume(operation: str, group_size: int) -> float:
-    """Return the bytes each member sends over the bytes of the whole operation, ring algorithm.
+    """The bytes each member sends over the bytes of the whole operation, ring algorithm.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
@@ -43,14 +43,14 @@ def bus_volume(operation: str, group_size: int) -> float:
 
 
 def sent_bytes(operation: str, size_bytes: float, group_size: int) -> float:
-    """Return the bytes each member of a group sends."""
+    """The bytes each member of a group sends."""
     return bus_volume(operation, group_size) * size_bytes
 
 
 def collective_time(
     cluster: Cluster, operation: str, size_bytes: float, group: Group, calls: int = 1
 ) -> CollectiveTime:
-    """Return what one collective costs.
+    """The costs of one collective.
 
     Args:
         cluster: its links and efficiencies.
@@ -75,21 +75,21 @@ def collective_time(
     if group.num_nodes > 1 and outer is not None:
         if inner.kind == "pcie":  # its table says what cards in one node reach, nothing of the network
             efficiency = interpolate(collectives.nodes, group.num_nodes)
-        volume = _crossing_bytes(operation, size_bytes, group)
+        volume = crossing_bytes(operation, size_bytes, group.size, members, group.size - members)
         node_port_s = volume / efficiency / outer.bandwidth_bytes_per_s
         fixed_s += _hops(operation, group.num_nodes) * outer.latency_s
     return CollectiveTime(device_port_s, node_port_s, calls * fixed_s)
 
 
+def crossing_bytes(operation: str, size_bytes: float, group_size: int, members: int, others: int) -> float:
+    """Bytes that some members under one switch send to other members: a ring's once, of ``all_to_all`` all of them."""
+    if operation == "all_to_all":
+        return members * others * size_bytes / group_size
+    return sent_bytes(operation, size_bytes, group_size)
+
+
 def _hops(operation: str, members: int) -> int:
-    """Return how many messages follow one another along a ring; one where each member sends to its neighbour."""
+    """Messages that follow one another along a ring; one where each member sends to its neighbour."""
     if operation == "send_recv":
         return min(1, members - 1)
     return (2 if operation == "all_reduce" else 1) * (members - 1)
-
-
-def _crossing_bytes(operation: str, size_bytes: float, group: Group) -> float:
-    """Return what each node sends to others: a ring's bytes once, all that is for other nodes of ``all_to_all``."""
-    if operation == "all_to_all":
-        return group.size // group.num_nodes * size_bytes * (1 - 1 / group.num_nodes)
-    return sent_bytes(operation, size_bytes, group.size)

@@ -2,13 +2,21 @@
 
 from typing import Final
 
-from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
+from profiles.components import (
+    BACKWARDS,
+    EXCHANGES,
+    TASKS,
+    Component,
+    Exchange,
+    Layer,
+    MeasuredTime,
+    Read,
+    Skip,
+)
+from profiles.errors import InputError
 from profiles.files import Row, Table
 from profiles.units import GFLOP, MB, MILLISECOND
 
-BACKWARDS: Final = ("full", "input", "none")
-EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
-TASKS: Final = ("train", "sample")
 LAYER_COLUMNS: Final = (
     "component",
     "index",
@@ -37,7 +45,7 @@ def read_component(
     exchanges: list[Row],
     times: dict[str, list[Row]],
 ) -> Component:
-    """Return a component from its table of ``model.toml`` and its rows of the other files.
+    """A component from its table of ``model.toml`` and its rows of the other files.
 
     Args:
         head: its table.
@@ -51,6 +59,7 @@ def read_component(
         InputError: a key or a row breaks a rule.
     """
     trainable = head.flag("trainable")
+    layers = _read_layers(head, rows, trainable)
     component = Component(
         name=head.text("name"),
         trainable=trainable,
@@ -61,10 +70,10 @@ def read_component(
         latent_bytes=head.number("latent_MB", 0.0) * MB,
         carried_bytes=head.number("carried_MB", 0.0) * MB,
         self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
-        layers=_read_layers(head, rows, trainable),
+        layers=layers,
         skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
         exchanges=_read_exchanges(exchanges, len(rows)),
-        times=tuple((device, _read_layer_times(of, len(rows))) for device, of in sorted(times.items())),
+        times=tuple((name, _read_layer_times(head, name, layers, of)) for name, of in sorted(times.items())),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
     )
@@ -133,15 +142,22 @@ def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
     return tuple(exchanges)
 
 
-def _read_layer_times(rows: list[Row], num_layers: int) -> tuple[MeasuredTime, ...]:
+def _read_layer_times(
+    head: Table, device: str, layers: tuple[Layer, ...], rows: list[Row]
+) -> tuple[MeasuredTime, ...]:
     times: dict[tuple[int, int], MeasuredTime] = {}
     for row in rows:
-        key = (_layer_index(row, num_layers), row.integer("batch_size", minimum=1))
+        key = (_layer_index(row, len(layers)), row.integer("batch_size", minimum=1))
         if key in times:
             raise row.fail("batch_size", f"stands twice for layer {key[0]} of {row.text('component')}")
         times[key] = MeasuredTime(
             *key, row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND
         )
+    measured = {index for index, _ in times}
+    for index, layer in enumerate(layers):
+        if index not in measured:
+            path = head.path.parent / "times" / f"{device}.csv"
+            raise InputError(f"{path}: layer {index} ({layer.name}) of {head.text('name')} has no row")
     return tuple(times[key] for key in sorted(times))
 
 

@@ -3,7 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import Final
+
+from profiles.checks import (
+    check_choice,
+    check_counts,
+    check_distinct,
+    check_index,
+    check_numbers,
+    check_tuples,
+)
+from profiles.errors import InputError
+
+BACKWARDS: Final = ("full", "input", "none")
+EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
+TASKS: Final = ("train", "sample")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,20 @@ class Layer:
     output_bytes: float
     saved_bytes: float
 
+    def __post_init__(self) -> None:
+        owner = f"layer '{self.name}'"
+        check_counts(owner, block=self.block, parameters=self.parameters, kernels=self.kernels)
+        check_choice(owner, "backward", self.backward, BACKWARDS)
+        check_numbers(
+            owner,
+            conv_flop=self.conv_flop,
+            matmul_flop=self.matmul_flop,
+            attention_flop=self.attention_flop,
+            moved_bytes=self.moved_bytes,
+            output_bytes=self.output_bytes,
+            saved_bytes=self.saved_bytes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Skip:
@@ -29,6 +58,11 @@ class Skip:
 
     source: int
     target: int
+
+    def __post_init__(self) -> None:
+        check_counts("skip", source=self.source, target=self.target)
+        if self.target <= self.source:
+            raise InputError(f"skip: target is {self.target}, must come after its source {self.source}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +72,10 @@ class Read:
     source: str
     layer: int
     size_bytes: float
+
+    def __post_init__(self) -> None:
+        check_counts(f"read of {self.source}", layer=self.layer)
+        check_numbers(f"read of {self.source}", size_bytes=self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +87,10 @@ class Exchange:
     elements: int
     heads: int
 
+    def __post_init__(self) -> None:
+        check_counts("exchange", layer=self.layer, elements=self.elements, heads=self.heads)
+        check_choice("exchange", "kind", self.kind, EXCHANGES)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
@@ -58,6 +100,11 @@ class MeasuredTime:
     batch_size: int
     forward_s: float
     backward_s: float
+
+    def __post_init__(self) -> None:
+        check_counts("measured time", layer=self.layer)
+        check_counts("measured time", least=1, batch_size=self.batch_size)
+        check_numbers("measured time", forward_s=self.forward_s, backward_s=self.backward_s)
 
 
 @dataclass(frozen=True)
@@ -88,17 +135,65 @@ class Component:
     frames: int = 1
     latent_bytes: float = 0.0
 
+    def __post_init__(self) -> None:
+        owner = f"component {self.name}"
+        check_tuples(
+            owner,
+            inputs=self.inputs,
+            layers=self.layers,
+            skips=self.skips,
+            exchanges=self.exchanges,
+            times=self.times,
+            reads=self.reads,
+            tasks=self.tasks,
+        )
+        check_counts(owner, image_tokens=self.image_tokens, text_tokens=self.text_tokens)
+        check_counts(owner, least=1, frames=self.frames)
+        check_numbers(owner, carried_bytes=self.carried_bytes, latent_bytes=self.latent_bytes)
+        check_numbers(owner, self_conditioning=self.self_conditioning)
+        if self.self_conditioning > 1:
+            raise InputError(f"{owner}: self_conditioning is {self.self_conditioning}, must be at most 1")
+        check_distinct(owner, "tasks", self.tasks)
+        for task in self.tasks:
+            check_choice(owner, "tasks", task, TASKS)
+        self._check_layers(owner)
+
+    def _check_layers(self, owner: str) -> None:
+        """Refuse an empty chain, blocks that fall, and whatever names a layer that is not there."""
+        count = len(self.layers)
+        check_counts(owner, least=1, num_layers=count)
+        if any(b.block < a.block for a, b in pairwise(self.layers)):
+            raise InputError(f"{owner}: blocks of its layers must not fall")
+        if not self.trainable and any(layer.backward == "full" for layer in self.layers):
+            raise InputError(f"{owner}: trainable is False, but a layer's backward is full")
+        check_distinct(owner, "skips", self.skips)
+        for skip in self.skips:
+            check_index(owner, "target of a skip", skip.target, count, "number of layers")
+        for read in self.reads:
+            check_index(owner, "layer of a read", read.layer, count, "number of layers")
+        for exchange in self.exchanges:
+            check_index(owner, "layer of an exchange", exchange.layer, count, "number of layers")
+        check_distinct(owner, "times", [device for device, _ in self.times])
+        for device, times in self.times:
+            check_tuples(owner, **{f"times of {device}": times})
+            if {time.layer for time in times} != set(range(count)):
+                raise InputError(f"{owner}: times of {device} must be of each of its {count} layers")
+
+    def __repr__(self) -> str:
+        kind = "trained" if self.trainable else "frozen"
+        return f"<Component {self.name}: {kind}, {len(self.layers)} layers, {self.parameters:,} parameters>"
+
     @cached_property
     def parameters(self) -> int:
         """Parameters of all layers."""
         return sum(layer.parameters for layer in self.layers)
 
     def live_skips(self, cut: int) -> Iterator[Skip]:
-        """Yield the skips that are live over the cut after layer ``cut``."""
+        """The skips that are live over the cut after layer ``cut``."""
         return (skip for skip in self.skips if skip.source <= cut < skip.target)
 
     def cut_bytes(self, cut: int) -> float:
-        """Return the bytes per sample over the cut after a layer, forwards without what is carried.
+        """The bytes per sample over the cut after a layer, forwards without what is carried.
 
         The hidden state and every live skip are sent; right after a skip's source both are, although they are
         one tensor (as the published baselines do).
@@ -113,7 +208,7 @@ class Component:
         )
 
     def trained_parameters(self, first: int, end: int) -> int:
-        """Return the parameters with gradients of the layers from ``first`` up to, without, ``end``."""
+        """The parameters with gradients of the layers from ``first`` up to, without, ``end``."""
         return self._trained_before[end] - self._trained_before[first]
 
     @cached_property

@@ -1,9 +1,14 @@
-"""Devices: how much memory one has, and how fast it does each class of work."""
+"""Devices: how much memory one has, and how fast it does each class of work.
 
+Shipped ones go by name. A device of one's own is a file of the same keys, or a ``[device]`` table of a cluster file.
+"""
+
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from profiles.checks import check_numbers, check_positive
 from profiles.errors import InputError
 from profiles.files import Table
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
@@ -28,6 +33,17 @@ class Rates:
     memory_bytes_per_s: float
     kernel_s: float
 
+    def __post_init__(self) -> None:
+        check_positive(
+            "rates",
+            most=sys.float_info.max,
+            conv_flop_per_s=self.conv_flop_per_s,
+            matmul_flop_per_s=self.matmul_flop_per_s,
+            attention_flop_per_s=self.attention_flop_per_s,
+            memory_bytes_per_s=self.memory_bytes_per_s,
+        )
+        check_numbers("rates", kernel_s=self.kernel_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -41,14 +57,22 @@ class Device:
     memory_bytes: float | None
     rates: Rates | None
 
+    def __post_init__(self) -> None:
+        if self.memory_bytes is not None:
+            check_positive(f"device {self.name}", most=sys.float_info.max, memory_bytes=self.memory_bytes)
+
+    def __repr__(self) -> str:
+        memory = "unlimited memory" if self.memory_bytes is None else f"{self.memory_bytes / GIB:.5g} GiB"
+        return f"<Device {self.name}: {memory}, {'no rates' if self.rates is None else 'rates'} of its own>"
+
 
 def device_names() -> list[str]:
-    """Return the names of the shipped devices."""
+    """The names of the shipped devices."""
     return sorted(path.stem for path in DEVICES.glob("*.toml"))
 
 
 def load_device(name: str) -> Device:
-    """Return a shipped device.
+    """A shipped device.
 
     Raises:
         InputError: there is none of this name, or its file breaks a rule.
@@ -64,7 +88,15 @@ def read_device(path: Path) -> Device:
     Raises:
         InputError: the file breaks a rule.
     """
-    table = Table.read(path)
+    return device_of(Table.read(path))
+
+
+def device_of(table: Table) -> Device:
+    """Device that a table describes: a device file, or ``[device]`` of a cluster file.
+
+    Raises:
+        InputError: a key breaks a rule.
+    """
     device = Device(
         name=table.text("name"),
         source=table.text("source"),

@@ -18,7 +18,7 @@ MIN_POSITIVE: Final = 1e-9
 
 
 def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a file.
+    """The UTF-8 text of a file.
 
     Raises:
         InputError: the file is missing, a folder, unreadable or not text.
@@ -39,7 +39,7 @@ def read_text(path: Path) -> str:
 
 
 def path_kind(path: Path) -> str:
-    """Return what a path names: ``file``, ``folder`` or ``nothing``.
+    """The kind of thing a path names: ``file``, ``folder`` or ``nothing``.
 
     Raises:
         InputError: it cannot be looked up.
@@ -51,7 +51,7 @@ def path_kind(path: Path) -> str:
 
 
 def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, whole: bool = False) -> float:
-    """Return a number between ``minimum`` and ``MAX_NUMBER``.
+    """A number between ``minimum`` and ``MAX_NUMBER``.
 
     Args:
         where: file and line for the message.
@@ -110,14 +110,18 @@ class Table:
             raise InputError(f"{path}: is not valid TOML: {reason}") from None
 
     def fail(self, key: str, value: object, rule: str) -> InputError:
-        """Return the error that says which key breaks which rule."""
+        """The error that says which key breaks which rule."""
         return InputError(f"{self.path}: {self._prefix}{key} is {value!r}, {rule}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def holds_table(self, key: str) -> bool:
+        """Whether a key is there, and is a table."""
+        return isinstance(self._values.get(key), Mapping)
+
     def keys(self) -> list[str]:
-        """Return the keys of the table in the order of the file."""
+        """The keys of the table in the order of the file."""
         return list(self._values)
 
     def _get(self, key: str, default: Any) -> Any:
@@ -128,7 +132,7 @@ class Table:
         return value
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
-        """Return a string."""
+        """A string."""
         value = self._get(key, default)
         if not isinstance(value, str):
             raise self.fail(key, value, "must be a string")
@@ -137,14 +141,14 @@ class Table:
         return value
 
     def choice(self, key: str, choices: Sequence[str]) -> str:
-        """Return a string out of a list of choices."""
+        """A string out of a list of choices."""
         value = self.text(key)
         if value not in choices:
             raise self.fail(key, value, f"must be one of {', '.join(choices)}")
         return value
 
     def flag(self, key: str) -> bool:
-        """Return a boolean."""
+        """A boolean."""
         value = self._get(key, _REQUIRED)
         if not isinstance(value, bool):
             raise self.fail(key, value, "must be true or false")
@@ -153,7 +157,7 @@ class Table:
     def number(
         self, key: str, default: float = _REQUIRED, *, minimum: float = 0.0, maximum: float = math.inf
     ) -> float:
-        """Return a finite number between ``minimum`` and ``maximum``."""
+        """A finite number between ``minimum`` and ``maximum``."""
         value = self._get(key, default)
         if isinstance(value, str):
             raise self.fail(key, value, "must be a number")
@@ -163,7 +167,7 @@ class Table:
         return number
 
     def positive(self, key: str, default: float = _REQUIRED, *, maximum: float = math.inf) -> float:
-        """Return a finite number greater than zero."""
+        """A finite number greater than zero."""
         value = self.number(key, default, maximum=maximum)
         if value == 0:
             raise self.fail(key, 0, "must be positive")
@@ -172,28 +176,28 @@ class Table:
         return value
 
     def integer(self, key: str, default: int = _REQUIRED, *, minimum: int = 0) -> int:
-        """Return an integer that is at least ``minimum``."""
+        """An integer that is at least ``minimum``."""
         value = self._get(key, default)
         if isinstance(value, str):
             raise self.fail(key, value, "must be an integer")
         return int(parse_number(str(self.path), self._prefix + key, value, minimum=minimum, whole=True))
 
     def texts(self, key: str, default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:
-        """Return a list of strings."""
+        """A list of strings."""
         value = self._get(key, default)
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise self.fail(key, value, "must be a list of strings")
         return tuple(value)
 
     def table(self, key: str, default: Mapping[str, Any] = _REQUIRED) -> "Table":
-        """Return the table under a key."""
+        """The table under a key."""
         value = self._get(key, default)
         if not isinstance(value, Mapping):
             raise self.fail(key, value, "must be a table")
         return Table(self.path, value, f"{self._prefix}{key}.")
 
     def tables(self, key: str) -> Iterator["Table"]:
-        """Yield the tables of an array of tables; none when the key is missing."""
+        """The tables of an array of tables; none when the key is missing."""
         value = self._get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             raise self.fail(key, value, "must be an array of tables")
@@ -201,7 +205,7 @@ class Table:
             yield Table(self.path, item, f"{self._prefix}{key}[{number}].")
 
     def curve(self, key: str, default: float = _REQUIRED) -> tuple[tuple[float, float], ...]:
-        """Return a number, or a table from integers to numbers, in (0, 1], as sorted (argument, value) pairs."""
+        """A number, or a table from integers to numbers, in (0, 1], as sorted (argument, value) pairs."""
         value = self._get(key, default)
         table = value if isinstance(value, Mapping) else {"1": value}
         inner = Table(self.path, table, f"{self._prefix}{key}." if table is value else self._prefix)
@@ -238,32 +242,32 @@ class Row:
         self._values = values
 
     def fail(self, key: str, rule: str) -> InputError:
-        """Return the error that says which cell breaks which rule."""
+        """The error that says which cell breaks which rule."""
         return InputError(f"{self.where}: {key} is '{self._values[key]}', {rule}")
 
     def text(self, key: str) -> str:
-        """Return the text of a cell, which must not be empty."""
+        """The text of a cell, which must not be empty."""
         if not self._values[key]:
             raise self.fail(key, "must not be empty")
         return self._values[key]
 
     def choice(self, key: str, choices: Sequence[str]) -> str:
-        """Return the text of a cell out of a list of choices."""
+        """The text of a cell out of a list of choices."""
         if self._values[key] not in choices:
             raise self.fail(key, f"must be one of {', '.join(choices)}")
         return self._values[key]
 
     def number(self, key: str) -> float:
-        """Return a finite number that is not negative."""
+        """A finite number that is not negative."""
         return parse_number(self.where, key, self._values[key])
 
     def integer(self, key: str, minimum: int = 0) -> int:
-        """Return an integer that is at least ``minimum``."""
+        """An integer that is at least ``minimum``."""
         return int(parse_number(self.where, key, self._values[key], minimum=minimum, whole=True))
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """Return the rows of a CSV file with exactly these columns in this order.
+    """The rows of a CSV file with exactly these columns in this order.
 
     Raises:
         InputError: the file cannot be read, columns are missing, unknown, doubled or out of order, a row has

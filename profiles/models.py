@@ -1,6 +1,6 @@
 """Models: their components, read from a model folder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Final
 
 from profiles.anchors import Anchor, read_anchors
-from profiles.component_files import (
+from profiles.checks import check_choice, check_counts, check_distinct, check_tuples
+from profiles.component_files import EXCHANGE_COLUMNS, LAYER_COLUMNS, TIME_COLUMNS, read_component
+from profiles.components import (
     BACKWARDS,
-    EXCHANGE_COLUMNS,
-    LAYER_COLUMNS,
     TASKS,
-    TIME_COLUMNS,
-    read_component,
+    Component,
+    Exchange,
+    Layer,
+    MeasuredTime,
+    Read,
+    Skip,
 )
-from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.units import MB
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 MODELS: Final = Path(__file__).parent / "models"
+DTYPES: Final = ("float16", "bfloat16", "float32")
 GUIDANCES: Final = ("batch", "none")
 
 
@@ -47,7 +51,8 @@ class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
 
     ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``), ``anchors``
-    how long that took one GPU.
+    how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
+    one that was timed.
     """
 
     name: str
@@ -59,6 +64,40 @@ class Model:
     components: tuple[Component, ...]
     guidance: str = "batch"
     anchors: tuple[Anchor, ...] = ()
+    anchor_backbones: tuple[Component, ...] = ()
+
+    @property
+    def anchored(self) -> tuple[Component, ...]:
+        """The backbones whose passes together the anchors time."""
+        return self.anchor_backbones or tuple(self.components[i] for i in self.backbones)
+
+    def __post_init__(self) -> None:
+        owner = f"model {self.name}"
+        check_choice(owner, "dtype", self.dtype, DTYPES)
+        check_choice(owner, "guidance", self.guidance, GUIDANCES)
+        check_counts(owner, least=1, height=self.height, width=self.width)
+        check_tuples(owner, components=self.components, anchors=self.anchors)
+        names = [component.name for component in self.components]
+        check_distinct(owner, "components", names)
+        for component in self.components:
+            check_distinct(owner, f"inputs of {component.name}", component.inputs)
+            for name in component.inputs:
+                check_choice(owner, f"inputs of {component.name}", name, names)
+            for read in component.reads:
+                if read.source not in component.inputs:
+                    rule = "must be one of its inputs"
+                    raise InputError(f"{owner}: reads of {component.name} is {read.source!r}, {rule}")
+        try:
+            _ = self.order
+        except CycleError as error:
+            cycle = " -> ".join(names[i] for i in error.args[1])
+            raise InputError(f"{owner}: inputs of its components form the cycle {cycle}") from None
+
+    def __repr__(self) -> str:
+        names = ", ".join(component.name for component in self.components)
+        layers = sum(len(component.layers) for component in self.components)
+        parameters = sum(component.parameters for component in self.components)
+        return f"<Model {self.name}: {names}; {layers} layers, {parameters:,} parameters>"
 
     @cached_property
     def backbones(self) -> tuple[int, ...]:
@@ -73,17 +112,15 @@ class Model:
     @cached_property
     def order(self) -> tuple[int, ...]:
         """Indices of all components in topological order."""
-        numbers = {component.name: i for i, component in enumerate(self.components)}
-        graph = {i: sorted(numbers[n] for n in c.inputs) for i, c in enumerate(self.components)}
-        return tuple(TopologicalSorter(graph).static_order())
+        return _order(self.components)
 
     def inputs_of(self, component: int) -> tuple[int, ...]:
-        """Return the indices of the components whose output a component needs."""
+        """The indices of the components whose output a component needs."""
         names = self.components[component].inputs
         return tuple(i for i, other in enumerate(self.components) if other.name in names)
 
     def reads_of(self, component: int, source: int) -> tuple[tuple[int, float], ...]:
-        """Return which layers of a component read the output of another, as (layer, bytes per sample).
+        """Layers of a component that read the output of another, as (layer, bytes per sample).
 
         Where the model file names none, the first layer reads the whole output.
         """
@@ -92,23 +129,36 @@ class Model:
         named = tuple((read.layer, read.size_bytes) for read in reads if read.source == input_.name)
         return named or ((0, input_.layers[-1].output_bytes),)
 
+    def times_elsewhere(self, device: str) -> tuple[str, ...]:
+        """Other devices on which components were measured that were not measured on this one."""
+        measured = [[name for name, _ in component.times] for component in self.components]
+        return tuple(sorted({name for names in measured if device not in names for name in names}))
+
     def only(self, backbone: int) -> "Model":
-        """Return the model of one backbone: with the frozen components it needs, without the other backbones."""
+        """The model of one backbone: with the frozen components it needs, without the other backbones."""
         needed = {backbone}
         for index in reversed(self.order):
             if index in needed:
                 needed |= set(self.inputs_of(index)).intersection(self.frozen)
-        return replace(self, components=_closed([self.components[index] for index in sorted(needed)]))
+        components = _closed([self.components[index] for index in sorted(needed)])
+        return replace(self, components=components, anchor_backbones=self.anchored)
 
     def for_task(self, task: str) -> "Model":
-        """Return the model with only the components that a task needs; itself where it needs all of them."""
+        """The model with only the components that a task needs; itself where it needs all of them."""
         assert task in TASKS, task
         kept = [component for component in self.components if task in component.tasks]
         return self if len(kept) == len(self.components) else replace(self, components=_closed(kept))
 
 
+def _order(components: Sequence[Component]) -> tuple[int, ...]:
+    """Indices of components, inputs before those that need them."""
+    numbers = {component.name: i for i, component in enumerate(components)}
+    graph = {i: sorted(numbers[n] for n in c.inputs) for i, c in enumerate(components)}
+    return tuple(TopologicalSorter(graph).static_order())
+
+
 def _closed(kept: Iterable[Component]) -> tuple[Component, ...]:
-    """Return some components of a model, which forget their inputs among the others."""
+    """Some components of a model, which forget their inputs among the others."""
     names = {component.name for component in kept}
     return tuple(
         replace(
@@ -121,12 +171,12 @@ def _closed(kept: Iterable[Component]) -> tuple[Component, ...]:
 
 
 def model_names() -> list[str]:
-    """Return the names of the shipped models."""
+    """The names of the shipped models."""
     return sorted(path.parent.name for path in MODELS.glob("*/model.toml"))
 
 
 def load_model(name: str) -> Model:
-    """Return a shipped model by name, or any by the path of its folder.
+    """A shipped model by name, or any by the path of its folder.
 
     Raises:
         InputError: there is none, or a file of its folder breaks a rule.
@@ -161,28 +211,29 @@ def read_model(folder: Path) -> Model:
     rows = _rows_by_component(read_rows(folder / "layers.csv", LAYER_COLUMNS), names)
     exchanges = _optional_rows(folder / "exchanges.csv", EXCHANGE_COLUMNS, names)
     times = _read_times(folder, names)
+    counts = {name: len(of) for name, of in rows.items()}
+    _check_skips(table, skips, counts)
+    _check_reads(table, dict(zip(names, heads, strict=True)), reads, counts)
+    components = tuple(
+        read_component(
+            head, rows[name], skips[name], reads[name], exchanges=exchanges[name], times=times[name]
+        )
+        for name, head in zip(names, heads, strict=True)
+    )
+    _check_inputs(table, components)
     model = Model(
         name=table.text("name"),
         title=table.text("title"),
         source=table.text("source"),
-        dtype=table.choice("dtype", ("float16", "bfloat16", "float32")),
+        dtype=table.choice("dtype", DTYPES),
         height=reference.integer("height", minimum=1),
         width=reference.integer("width", minimum=1),
-        components=tuple(
-            read_component(
-                head, rows[name], skips[name], reads[name], exchanges=exchanges[name], times=times[name]
-            )
-            for name, head in zip(names, heads, strict=True)
-        ),
+        components=components,
         guidance=table.choice("guidance", GUIDANCES) if "guidance" in table else "batch",
         anchors=read_anchors(folder / "anchors.csv"),
     )
     reference.finish()
     table.finish()
-    _check_inputs(table, model)
-    _check_skips(table, model)
-    _check_reads(table, model)
-    _check_coverage(folder, model)
     return model
 
 
@@ -200,9 +251,12 @@ def _read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
     skips: dict[str, list[Skip]] = {name: [] for name in names}
     for entry in table.tables("skips"):
         name = entry.choice("component", names)
-        skip = Skip(entry.integer("source"), entry.integer("target"))
+        source, target = entry.integer("source"), entry.integer("target")
+        if target <= source:
+            raise table.fail("skips.target", target, f"must come after its source {source}")
+        skip = Skip(source, target)
         if skip in skips[name]:
-            raise entry.fail("source", skip.source, f"stands twice with target {skip.target}")
+            raise entry.fail("source", source, f"stands twice with target {target}")
         skips[name].append(skip)
         entry.finish()
     return skips
@@ -241,9 +295,22 @@ def _read_times(folder: Path, names: list[str]) -> dict[str, dict[str, list[Row]
     return times
 
 
-def _check_inputs(table: Table, model: Model) -> None:
-    names = [component.name for component in model.components]
-    for number, component in enumerate(model.components):
+def _check_skips(table: Table, skips: Mapping[str, Sequence[Skip]], counts: Mapping[str, int]) -> None:
+    """Refuse skips of layers that are not there; that a component has none at all is said elsewhere."""
+    for name, of in skips.items():
+        for skip in of:
+            _check_layer(table, "skips.source", skip.source, name, counts[name])
+            _check_layer(table, "skips.target", skip.target, name, counts[name])
+
+
+def _check_layer(table: Table, key: str, index: int, name: str, count: int) -> None:
+    if index >= count > 0:
+        raise table.fail(key, index, f"must be a layer of {name}, which has 0 to {count - 1}")
+
+
+def _check_inputs(table: Table, components: Sequence[Component]) -> None:
+    names = [component.name for component in components]
+    for number, component in enumerate(components):
         for name in component.inputs:
             if name not in names:
                 rule = f"names no component; choose from {', '.join(names)}"
@@ -251,45 +318,29 @@ def _check_inputs(table: Table, model: Model) -> None:
             if component.inputs.count(name) > 1:
                 raise table.fail(f"components[{number}].inputs", name, "stands twice")
     try:
-        _ = model.order
+        _order(components)
     except CycleError as error:
         cycle = " -> ".join(names[i] for i in error.args[1])
         raise InputError(f"{table.path}: components.inputs form the cycle {cycle}") from None
 
 
-def _check_skips(table: Table, model: Model) -> None:
-    for component in model.components:
-        last = len(component.layers) - 1
-        for skip in component.skips:
-            for key, index in (("source", skip.source), ("target", skip.target)):
-                if index > last:
-                    rule = f"must be a layer of {component.name}, which has 0 to {last}"
-                    raise table.fail(f"skips.{key}", index, rule)
-            if skip.target <= skip.source:
-                raise table.fail("skips.target", skip.target, f"must come after its source {skip.source}")
-
-
-def _check_reads(table: Table, model: Model) -> None:
-    frozen = [model.components[i].name for i in model.frozen]
-    for component in model.components:
-        if component.reads and not component.trainable:
-            raise table.fail("reads.component", component.name, "must be a trainable component")
-        sources = [name for name in component.inputs if name in frozen]
-        last = len(component.layers) - 1
-        for read in component.reads:
+def _check_reads(
+    table: Table,
+    heads: Mapping[str, Table],
+    reads: Mapping[str, Sequence[Read]],
+    counts: Mapping[str, int],
+) -> None:
+    """Refuse reads by frozen components, of what is no frozen input, and by layers that are not there."""
+    for name, of in reads.items():
+        if of and not heads[name].flag("trainable"):
+            raise table.fail("reads.component", name, "must be a trainable component")
+        sources = [
+            other
+            for other in heads[name].texts("inputs", ())
+            if other in heads and not heads[other].flag("trainable")
+        ]
+        for read in of:
             if read.source not in sources:
-                rule = f"must be a frozen input of {component.name}: {', '.join(sources) or 'it has none'}"
+                rule = f"must be a frozen input of {name}: {', '.join(sources) or 'it has none'}"
                 raise table.fail("reads.input", read.source, rule)
-            if read.layer > last:
-                rule = f"must be a layer of {component.name}, which has 0 to {last}"
-                raise table.fail("reads.layer", read.layer, rule)
-
-
-def _check_coverage(folder: Path, model: Model) -> None:
-    for component in model.components:
-        for device, times in component.times:
-            measured = {time.layer for time in times}
-            for index, layer in enumerate(component.layers):
-                if index not in measured:
-                    path = folder / "times" / f"{device}.csv"
-                    raise InputError(f"{path}: layer {index} ({layer.name}) of {component.name} has no row")
+            _check_layer(table, "reads.layer", read.layer, name, counts[name])

@@ -27,7 +27,7 @@ def equal_layers_model(
     saved_bytes: float = 0.0,
     device: str = "ideal",
 ) -> Model:
-    """Return a model whose layers are all alike, with times in proportion to the batch.
+    """A model whose layers are all alike, with times in proportion to the batch.
 
     Args:
         num_layers: layers of the backbone, each a block of its own.
@@ -84,7 +84,7 @@ def equal_blocks_transformer(
     skips: bool = False,
     device: str = "ideal",
 ) -> Model:
-    """Return a diffusion transformer whose blocks are all alike, to sample from.
+    """A diffusion transformer whose blocks are all alike, to sample from.
 
     Each block attends once to all tokens, and sums twice under tensor parallelism, after attention and after the
     feed-forward. The last block's output is the noise prediction.
@@ -137,7 +137,7 @@ def equal_blocks_transformer(
 
 
 def _chain(name: str, layer: Layer, num_layers: int, forward_s: float, device: str) -> Component:
-    """Return a component of layers like the one given, without inputs."""
+    """A component of layers like the one given, without inputs."""
     trainable = layer.backward == "full"
     backward_s = BACKWARD_OVER_FORWARD * forward_s if trainable else 0.0
     return Component(

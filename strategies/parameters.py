@@ -1,18 +1,41 @@
 """Parameters: what a strategy's fields may hold, and how they are described to a user."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import Field, field, fields, replace
+from inspect import signature
+from typing import Any, Final, TypeVar
 
 from profiles.errors import InputError
 
 S = TypeVar("S")
 
+PARTITIONS: Final = ("blocks", "optimal")
+MESSAGES: Final = ("overlapped", "blocking")
+SKIP_ROUTES: Final = ("relay", "local")
+
+KINDS: Final = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "a word",
+    tuple: "integers, as a tuple",
+}
+
+
+class Parameter(Field[Any]):
+    """A dataclass field whose class checks its values whenever one is made, without a line of its own."""
+
+    __slots__ = ()
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        super().__set_name__(owner, name)
+        _check_when_made(owner)
+
 
 def parameter(
     default: Any, help: str, *, minimum: int = 1, choices: Sequence[str] = (), same_as: str | None = None
 ) -> Any:
-    """Return a dataclass field that describes itself.
+    """A dataclass field that describes and checks itself.
 
     Args:
         default: its value where none is given; its type is the field's, None an integer's.
@@ -21,60 +44,65 @@ def parameter(
         choices: strings allowed.
         same_as: field whose value it takes when it is None.
     """
-    metadata = {"help": help, "minimum": minimum, "choices": tuple(choices), "same_as": same_as}
-    return field(default=default, metadata=metadata)
+    kind = int if default is None else type(default)
+    return _declared(default, help=help, kind=kind, minimum=minimum, choices=tuple(choices), same_as=same_as)
+
+
+def integers(help: str) -> Any:
+    """The field for a list of integers."""
+    return _declared(None, help=help, kind=tuple, minimum=0, choices=(), same_as=None)
+
+
+def _declared(default: Any, **metadata: Any) -> Any:
+    """A field with its rules; its other settings are those of ``dataclasses.field``."""
+    plain = field(default=default, metadata=metadata)
+    return Parameter(**{name: getattr(plain, name) for name in signature(Field).parameters})
 
 
 def pipeline_degree(default: int = 2) -> Any:
-    """Return the field for the positions of one pipeline."""
+    """The field for the positions of one pipeline."""
     return parameter(default, "positions (devices in line) of one pipeline")
 
 
 def micro_batches(default: int = 4) -> Any:
-    """Return the field for the number of micro-batches."""
+    """The field for the number of micro-batches."""
     return parameter(default, "pieces into which the batch of one pipeline group is cut")
 
 
 def group_size() -> Any:
-    """Return the field for the GPUs of one pipeline group."""
+    """The field for the GPUs of one pipeline group."""
     return parameter(
         None, "GPUs of one pipeline group (default: the pipeline degree)", same_as="pipeline_degree"
     )
 
 
 def partition(default: str) -> Any:
-    """Return the field for how the backbone is cut."""
-    return parameter(
-        default, "how the backbone is cut: equal blocks, or optimal", choices=("blocks", "optimal")
-    )
+    """The field for how the backbone is cut."""
+    return parameter(default, "how the backbone is cut: equal blocks, or optimal", choices=PARTITIONS)
 
 
 def p2p() -> Any:
-    """Return the field for how messages and compute overlap."""
-    return parameter(
-        "overlapped", "whether devices wait for their messages", choices=("overlapped", "blocking")
-    )
+    """The field for how messages and compute overlap."""
+    return parameter("overlapped", "whether devices wait for their messages", choices=MESSAGES)
 
 
 def skip_route() -> Any:
-    """Return the field for how skips travel."""
-    return parameter(
-        "relay", "how skips travel: with the hidden state, or not at all", choices=("relay", "local")
-    )
+    """The field for how skips travel."""
+    return parameter("relay", "how skips travel: with the hidden state, or not at all", choices=SKIP_ROUTES)
 
 
 def warmup_steps() -> Any:
-    """Return the field for the synchronous steps that a run of a sampler begins with."""
+    """The field for the synchronous steps that a run of a sampler begins with."""
     return parameter(2, "synchronous steps before stale activations are used", minimum=0)
 
 
 def patches() -> Any:
-    """Return the field for the patches of a pipeline of patches."""
+    """The field for the patches of a pipeline of patches."""
     return parameter(None, "patches that the image is cut into (default: the pipeline degree)")
 
 
 def keys_values(default: str = "kept") -> Any:
-    """Return the field for what sequence parallelism does with the keys and values of a layer."""
+    """The field for what sequence parallelism does with the keys and values of a layer."""
     return parameter(
         default,
         "keys and values of all layers: kept whole on every device, as in PipeFusion's first release and its"
@@ -84,37 +112,72 @@ def keys_values(default: str = "kept") -> Any:
 
 
 def degree(what: str, default: int | None = 1) -> Any:
-    """Return the field for one degree of parallelism of a sampler."""
+    """The field for one degree of parallelism of a sampler."""
     return parameter(default, f"GPUs {what}")
 
 
-def integers(help: str) -> Any:
-    """Return the field for a list of integers."""
-    metadata = {"help": help, "minimum": 0, "choices": (), "same_as": None, "list": True}
-    return field(default=None, metadata=metadata)
-
-
 def check_parameters(strategy: S) -> S:
-    """Return a strategy with its dependent defaults filled in.
+    """A strategy with its dependent defaults filled in.
 
     Raises:
         InputError: a field breaks its rule.
     """
-    filled: dict[str, Any] = {}
-    for item in fields(strategy):  # type: ignore[arg-type]
-        value = getattr(strategy, item.name)
-        if value is None and item.metadata.get("same_as"):
-            value = filled[item.name] = getattr(strategy, item.metadata["same_as"])
-        _check(item.name, value, item.metadata)
-    return replace(strategy, **filled) if filled else strategy  # type: ignore[type-var]
+    filled = {
+        item.name: getattr(strategy, item.metadata["same_as"])
+        for item in fields(strategy)  # type: ignore[arg-type]
+        if item.metadata.get("same_as") and getattr(strategy, item.name) is None
+    }
+    return replace(strategy, **filled)  # type: ignore[type-var]
 
 
-def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
-    flag = "--" + name.replace("_", "-")
-    if rules.get("choices") and value not in rules["choices"]:
-        raise InputError(f"{flag} is '{value}', must be one of {', '.join(rules['choices'])}")
-    if isinstance(value, tuple):
-        for item in value:
-            _check(name, item, rules)
-    if isinstance(value, int) and value < rules.get("minimum", value):
-        raise InputError(f"{flag} is {value}, must be at least {rules['minimum']}")
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse a value that is not among those a parameter may have.
+
+    Raises:
+        InputError: it is not.
+    """
+    if value not in choices:
+        raise InputError(f"{name} is '{value}', must be one of {', '.join(choices)}")
+
+
+def _check_when_made(owner: type[Any]) -> None:
+    """Let a class check its parameters before whatever else it does when one is made."""
+    own = getattr(owner, "__post_init__", None)
+    if hasattr(own, "checks"):
+        return
+
+    def check_first(self: Any) -> None:
+        for item in fields(self):
+            if isinstance(item, Parameter):
+                _check(item.name, getattr(self, item.name), item)
+        if own is not None:
+            own(self)
+
+    check_first.checks = True  # type: ignore[attr-defined]
+    owner.__post_init__ = check_first
+
+
+def _check(name: str, value: Any, item: Parameter) -> None:
+    rules: Mapping[str, Any] = item.metadata
+    if value is None and item.default is None:
+        return
+    if rules["choices"]:
+        check_choice(_flag(name), value, rules["choices"])
+    elif not _is_a(value, rules["kind"]):
+        raise InputError(f"{_flag(name)} is '{value}', must be {KINDS[rules['kind']]}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and number < rules["minimum"]:
+            raise InputError(f"{_flag(name)} is {number}, must be at least {rules['minimum']}")
+
+
+def _is_a(value: Any, kind: type[Any]) -> bool:
+    """Whether a value is of a kind; True is no number, and an integer is one with or without a point."""
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_is_a(number, int) for number in value)
+    return isinstance(value, (int, float) if kind is float else kind) and (
+        kind is bool or not isinstance(value, bool)
+    )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

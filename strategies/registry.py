@@ -1,48 +1,108 @@
-"""The registry: every strategy in this package, found by looking at its files."""
+"""The registry: every strategy in this package, found by looking at its files, and those of installed packages.
+
+A package brings strategies by entry points of the group ``diffusim.strategies``: a class, or a module with some.
+"""
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import Any, Final, TypeVar
 
-import strategies
+import strategies.sampling
+import strategies.training
 from profiles.errors import InputError
-from strategies.parameters import check_parameters
-from strategies.sampler import Sampler
-from strategies.strategy import Strategy
+from strategies.parameters import check_choice, check_parameters
+from strategies.strategy import Sampler, Strategy
 
 C = TypeVar("C")
+
+GROUP: Final = "diffusim.strategies"
+TASKS: Final = ("train", "sample")
 
 
 @cache
 def _found() -> Mapping[str, type[Any]]:
-    """Return every strategy class by its name, sorted."""
+    """Every strategy class by its name, sorted.
+
+    Raises:
+        InputError: two have one name, one does not say what it is, or an entry point is broken.
+    """
     found: dict[str, type[Any]] = {}
-    for info in iter_modules(strategies.__path__):
-        module = import_module(f"strategies.{info.name}")
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            if cls.__module__ == module.__name__ and is_dataclass(cls) and hasattr(cls, "candidates"):
-                found[cls.name] = cls  # type: ignore[attr-defined]
+    for room in (strategies.training, strategies.sampling):
+        for info in iter_modules(room.__path__, f"{room.__name__}."):
+            for cls in _classes(import_module(info.name)):
+                _add(found, cls)
+    for entry in entry_points(group=GROUP):
+        for cls in _brought(entry):
+            _add(found, cls)
     return dict(sorted(found.items()))
+
+
+def _classes(module: ModuleType) -> list[type[Any]]:
+    """The strategies that a module, or what lies below it, defines."""
+    inside = (module.__name__, module.__name__ + ".")
+    members = (cls for _, cls in inspect.getmembers(module, _is_strategy))
+    return [cls for cls in members if cls.__module__ == inside[0] or cls.__module__.startswith(inside[1])]
+
+
+def _is_strategy(item: object) -> bool:
+    return inspect.isclass(item) and is_dataclass(item) and hasattr(item, "candidates")
+
+
+def _brought(entry: EntryPoint) -> list[type[Any]]:
+    """The strategies that an installed package brings: a class, or those of a module.
+
+    Raises:
+        InputError: they cannot be loaded, or there is none.
+    """
+    where = f"entry point {entry.name} = {entry.value} of {entry.dist.name if entry.dist else 'a package'}"
+    try:
+        item = entry.load()
+    except Exception as error:  # whatever a stranger's module does when it is imported
+        raise InputError(f"{where} does not load: {type(error).__name__}: {error}") from error
+    found = _classes(item) if inspect.ismodule(item) else [item] if _is_strategy(item) else []
+    if not found:
+        raise InputError(f"{where} must be a strategy or a module with one: a dataclass that has candidates")
+    return found
+
+
+def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
+    """Take note of a strategy.
+
+    Raises:
+        InputError: it does not say what it is, or another has its name.
+    """
+    where = f"{cls.__module__}.{cls.__qualname__}"
+    for fact in ("name", "task", "summary"):
+        if not isinstance(getattr(cls, fact, None), str):
+            raise InputError(f"strategy {where} must say its {fact}")
+    check_choice(f"the task of {where}", cls.task, TASKS)
+    other = found.setdefault(cls.name, cls)
+    if other is not cls:
+        raise InputError(
+            f"two strategies are named {cls.name}: {other.__module__}.{other.__qualname__} and {where}"
+        )
 
 
 @cache
 def all_strategies() -> Mapping[str, type[Strategy]]:
-    """Return every training strategy by its name, sorted."""
+    """Every training strategy by its name, sorted."""
     return {name: cls for name, cls in _found().items() if cls.task == "train"}
 
 
 @cache
 def all_samplers() -> Mapping[str, type[Sampler]]:
-    """Return every sampler by its name, sorted."""
+    """Every sampler by its name, sorted."""
     return {name: cls for name, cls in _found().items() if cls.task == "sample"}
 
 
 def task_of(name: str) -> str:
-    """Return the task of a strategy: ``train`` or ``sample``.
+    """The task of a strategy: ``train`` or ``sample``.
 
     Raises:
         InputError: there is none of this name.
@@ -53,8 +113,15 @@ def task_of(name: str) -> str:
     return task
 
 
+def baselines(task: str) -> tuple[str, ...]:
+    """The strategies of a task that others are compared with: those that say ``baseline``."""
+    return tuple(
+        name for name, cls in _found().items() if cls.task == task and getattr(cls, "baseline", False)
+    )
+
+
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the training strategy of a name.
+    """The training strategy of a name.
 
     Raises:
         InputError: there is none.
@@ -65,7 +132,7 @@ def strategy_class(name: str) -> type[Strategy]:
 
 
 def sampler_class(name: str) -> type[Sampler]:
-    """Return the sampler of a name.
+    """The sampler of a name.
 
     Raises:
         InputError: there is none.
@@ -76,7 +143,7 @@ def sampler_class(name: str) -> type[Sampler]:
 
 
 def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:
-    """Return a training strategy with these parameters; those not given take their defaults.
+    """A training strategy with these parameters; those not given take their defaults.
 
     Raises:
         InputError: the strategy or a parameter is unknown, or a value breaks a rule.
@@ -85,7 +152,7 @@ def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:
 
 
 def make_sampler(name: str, parameters: Mapping[str, Any]) -> Sampler:
-    """Return a sampler with these parameters; those not given take their defaults.
+    """A sampler with these parameters; those not given take their defaults.
 
     Raises:
         InputError: the sampler or a parameter is unknown, or a value breaks a rule.

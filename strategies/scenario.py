@@ -1,25 +1,115 @@
-"""The scenario: which model is trained on which cluster, with which workload.
+"""The scenario: which model runs on which cluster, with which workload; training and sampling.
 
 It is what every strategy is asked about; the strategy's own parameters are its fields.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from math import sqrt
+from typing import Any, Final, Generic, Self, TypeVar
 
 from profiles.clusters import Cluster
+from profiles.components import Component
 from profiles.costs import ModelCosts
-from profiles.errors import InputError
+from profiles.errors import InfeasibleError, InputError
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
-from strategies.scene import Scene, check_gpus
+from profiles.sampling_costs import Extent, SamplingCosts
+
+W = TypeVar("W")
+
 
 T = TypeVar("T")
 
+
+@dataclass(frozen=True)
+class Scene(Generic[W]):
+    """A model on a cluster under a workload; it checks itself when it is made.
+
+    ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
+    All else is derived, and stays with this one object: neither a copy with other fields nor a pickled one takes
+    it along. What strategies would derive again for every point is kept with ``remember``.
+    """
+
+    model: Model
+    cluster: Cluster
+    workload: W
+    asked_model: str = ""
+    asked_cluster: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.model_name} on {self.cluster_name}: {self.workload}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, item.name) for item in fields(self))
+
+    @property
+    def model_name(self) -> str:
+        """What to ask for to have this model again: its name or its folder."""
+        return self.asked_model or self.model.name
+
+    @property
+    def cluster_name(self) -> str:
+        """What to ask for to have this cluster again: its name or its file."""
+        return self.asked_cluster or self.cluster.name
+
+    @cached_property
+    def backbone_index(self) -> int:
+        """The index of the only backbone.
+
+        Raises:
+            InfeasibleError: the model has none or several.
+        """
+        backbones = self.model.backbones
+        if len(backbones) != 1:
+            names = ", ".join(self.model.components[i].name for i in backbones) or "none"
+            raise InfeasibleError(
+                f"needs one backbone, the model has {len(backbones)} ({names})", "needs one backbone"
+            )
+        return backbones[0]
+
+    @cached_property
+    def _memo(self) -> dict[Hashable, Any]:
+        return {}
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` makes, made once for each key."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        value: T = self._memo[key]
+        return value
+
+    def _under(self, workload: W, *alike: str) -> Self:
+        """The scene under another workload, with those derived quantities that are alike under both."""
+        other = replace(self, workload=workload)
+        vars(other).update({name: getattr(self, name) for name in alike})
+        return other
+
+
+def check_gpus(cluster: Cluster, num_gpus: int) -> None:
+    """Refuse more GPUs than a cluster has.
+
+    Raises:
+        InputError: it has fewer.
+    """
+    if num_gpus > cluster.max_devices:
+        raise InputError(
+            f"--gpus is {num_gpus}, but cluster {cluster.name} has at most"
+            f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
+            f" = {cluster.max_devices}"
+        )
+
+
 DRAWS: Final = ("iteration", "rank")
+
+
 CHECKPOINTINGS: Final = ("none", "full")
+
+
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
+
+
 DEFAULT_BATCH_PER_GPU: Final = 32
 
 
@@ -70,34 +160,28 @@ class TrainingWorkload:
         return RECIPES[self.memory_recipe]
 
 
-@dataclass(frozen=True)
-class Scenario(Scene[TrainingWorkload, ModelCosts]):
-    """A model on a cluster under a workload, with the costs of the layers there.
+@dataclass(frozen=True, repr=False)
+class Scenario(Scene[TrainingWorkload]):
+    """A model that is trained on a cluster under a workload; of the model, only what training needs.
 
-    ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
-    What strategies derive from it and would else derive again for every point is kept with ``remember``.
+    What is kept with ``remember`` serves iterations with and without the extra forward pass alike.
+
+    Raises:
+        InputError: the cluster is too small, the model has no costs on its devices, or its backbones differ in
+            self-conditioning.
     """
 
-    @classmethod
-    def of(cls, model: Model, cluster: Cluster, workload: TrainingWorkload) -> "Scenario":
-        """Return a scenario with its costs.
+    def __post_init__(self) -> None:
+        check_gpus(self.cluster, self.workload.num_gpus)
+        object.__setattr__(self, "model", self.model.for_task("train"))
+        if self.workload.self_conditioning is None:
+            _check_self_conditioning(self.model)
+        _ = self.costs
 
-        Raises:
-            InputError: the cluster is too small, or the model has no costs on its devices.
-        """
-        check_gpus(cluster, workload.num_gpus)
-        model = model.for_task("train")
-        own = {model.components[i].self_conditioning for i in model.backbones}
-        if workload.self_conditioning is None and len(own) > 1:
-            values = ", ".join(
-                f"{model.components[i].name}: {model.components[i].self_conditioning:g}"
-                for i in model.backbones
-            )
-            raise InputError(
-                f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
-                " --self-conditioning"
-            )
-        return cls(model, cluster, workload, ModelCosts(model, cluster.device))
+    @cached_property
+    def costs(self) -> ModelCosts:
+        """Times of the model's layers on the cluster's device."""
+        return ModelCosts(self.model, self.cluster.device)
 
     @property
     def backbone(self) -> int:
@@ -116,7 +200,7 @@ class Scenario(Scene[TrainingWorkload, ModelCosts]):
         return max((self.model.components[i].self_conditioning for i in self.model.backbones), default=0.0)
 
     def extra_forward_probability(self, num_groups: int) -> float:
-        """Return the probability that some of the data-parallel groups runs the extra forward pass.
+        """The probability that some of the data-parallel groups runs the extra forward pass.
 
         One draw counts for all ranks, or each group draws for itself and the slowest decides.
         """
@@ -125,40 +209,175 @@ class Scenario(Scene[TrainingWorkload, ModelCosts]):
             return float(1 - (1 - probability) ** num_groups)
         return probability
 
-    @cached_property
-    def _question(self) -> TrainingWorkload:
-        return replace(self.workload, extra_forward=False)
-
-    @cached_property
-    def _kept(self) -> dict[Hashable, Any]:
-        """What is kept for this workload."""
-        kept: dict[Hashable, Any] = self._memo.setdefault(self._question, {})
-        return kept
-
-    @cached_property
-    def _iterations(self) -> "dict[bool, Scenario]":
-        """The scenarios of the iterations that run, and do not run, the extra forward pass."""
-        workloads = {extra: replace(self.workload, extra_forward=extra) for extra in (False, True)}
-        return {extra: replace(self, workload=workload) for extra, workload in workloads.items()}
-
-    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` makes, made once for each key and workload; the extra forward makes no difference."""
-        kept = self._kept
-        if key not in kept:
-            kept[key] = make()
-        value: T = kept[key]
-        return value
-
     def only(self, backbone: int, num_gpus: int) -> "Scenario":
-        """Return the scenario that trains one backbone alone on some of the GPUs, with the same batch."""
+        """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""
 
         def make() -> Scenario:
-            workload = replace(self._question, num_gpus=num_gpus, self_conditioning=self.self_conditioning)
-            scenario = Scenario.of(self.model.only(backbone), self.cluster, workload)
-            return replace(scenario, asked_model=self.asked_model, asked_cluster=self.asked_cluster)
+            workload = replace(
+                self.workload,
+                num_gpus=num_gpus,
+                self_conditioning=self.self_conditioning,
+                extra_forward=False,
+            )
+            return replace(self, model=self.model.only(backbone), workload=workload)
 
         return self.remember(("only", backbone, num_gpus), make)
 
     def with_extra_forward(self, extra_forward: bool) -> "Scenario":
-        """Return the scenario of the iterations that run, or do not run, the extra forward pass."""
-        return self._iterations[extra_forward]
+        """The scenario of the iterations that run, or do not run, the extra forward pass."""
+        return self if extra_forward == self.workload.extra_forward else self._twin
+
+    @cached_property
+    def _twin(self) -> "Scenario":
+        workload = replace(self.workload, extra_forward=not self.workload.extra_forward)
+        return self._under(workload, "costs", "_memo")
+
+    def with_batch(self, batch_size: int) -> "Scenario":
+        """The scenario of another batch size."""
+        return self._under(replace(self.workload, batch_size=batch_size), "costs")
+
+
+def _check_self_conditioning(model: Model) -> None:
+    """Refuse backbones that differ in how often they run the extra forward pass.
+
+    Raises:
+        InputError: they do.
+    """
+    backbones = [model.components[i] for i in model.backbones]
+    if len({backbone.self_conditioning for backbone in backbones}) > 1:
+        values = ", ".join(f"{backbone.name}: {backbone.self_conditioning:g}" for backbone in backbones)
+        raise InputError(
+            f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
+            " --self-conditioning"
+        )
+
+
+GUIDANCES: Final = ("none", "batch", "parallel")
+
+
+MAX_SIDE: Final = 65536
+
+
+MAX_STEPS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingWorkload:
+    """What one run of the sampler draws.
+
+    Attributes:
+        num_gpus: GPUs in all.
+        height: pixels.
+        width: pixels.
+        steps: denoising steps.
+        guidance: classifier-free guidance: ``none``; ``batch`` runs both predictions in one batch; ``parallel``
+            on two groups of GPUs.
+        batch_size: images drawn together.
+        include: frozen components that run too, by name; all are resident in any case.
+        decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
+    """
+
+    num_gpus: int
+    height: int
+    width: int
+    steps: int = 20
+    guidance: str = "batch"
+    batch_size: int = 1
+    include: tuple[str, ...] = ()
+    decode_chunks: int = 1
+
+    def __post_init__(self) -> None:
+        for flag, value, most in (
+            ("gpus", self.num_gpus, None),
+            ("resolution", self.height, MAX_SIDE),
+            ("resolution", self.width, MAX_SIDE),
+            ("steps", self.steps, MAX_STEPS),
+            ("batch-size", self.batch_size, None),
+            ("decode-chunks", self.decode_chunks, self.height),
+        ):
+            if value < 1:
+                raise InputError(f"--{flag} is {value}, must be at least 1")
+            if most is not None and value > most:
+                raise InputError(f"--{flag} is {value}, must be at most {most}")
+        if self.guidance not in GUIDANCES:
+            raise InputError(f"--guidance is '{self.guidance}', must be one of {', '.join(GUIDANCES)}")
+
+    @property
+    def resolution(self) -> str:
+        """Width and height, one number where they are the same."""
+        return str(self.width) if self.width == self.height else f"{self.width}x{self.height}"
+
+    @property
+    def predictions(self) -> int:
+        """Noise predictions per image and step: with and without the prompt, where there is guidance."""
+        return 1 if self.guidance == "none" else 2
+
+
+@dataclass(frozen=True, repr=False)
+class SamplingScenario(Scene[SamplingWorkload]):
+    """A model that draws images on a cluster; of the model, only what sampling needs.
+
+    Raises:
+        InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
+    """
+
+    def __post_init__(self) -> None:
+        check_gpus(self.cluster, self.workload.num_gpus)
+        object.__setattr__(self, "model", self.model.for_task("sample"))
+        frozen = [self.model.components[i].name for i in self.model.frozen]
+        for name in self.workload.include:
+            if name not in frozen:
+                known = ", ".join(frozen) or "none"
+                raise InputError(
+                    f"--include names '{name}', the frozen components of {self.model.name} are {known}"
+                )
+        _ = self.costs
+
+    @cached_property
+    def costs(self) -> SamplingCosts:
+        """Times of the model's layers on the cluster's device, at the resolution drawn."""
+        return SamplingCosts(self.model, self.cluster.device, self.workload.height, self.workload.width)
+
+    @property
+    def backbone(self) -> Component:
+        """The only backbone."""
+        return self.model.components[self.backbone_index]
+
+    @property
+    def extent(self) -> Extent:
+        """How large the backbone is at this resolution, over its reference."""
+        return self.costs.extents[self.backbone_index]
+
+    @cached_property
+    def output_bytes(self) -> float:
+        """Bytes of one noise prediction."""
+        return self.backbone.layers[-1].output_bytes * self.extent.pixels * self.extent.bytes
+
+    @cached_property
+    def latent_bytes(self) -> float:
+        """Bytes of one image's latents; half of a prediction that holds the noise's variance too."""
+        size = self.backbone.latent_bytes * self.extent.pixels * self.extent.bytes
+        return size or self.output_bytes
+
+    @property
+    def guidance_groups(self) -> int:
+        """Groups of GPUs that each do one of the two noise predictions; 1 where none is divided."""
+        return 2 if self.workload.guidance == "parallel" else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the backbone's image tokens; of a video, those of one frame."""
+        workload, backbone = self.workload, self.backbone
+        tokens = backbone.image_tokens / backbone.frames * self.extent.pixels
+        return max(1, round(sqrt(tokens * workload.height / workload.width)))
+
+    def hidden_bytes(self, layer: int) -> float:
+        """The bytes of the hidden state after a layer, of one sample: image and text."""
+        return self.backbone.layers[layer].output_bytes * self.extent.tokens * self.extent.bytes
+
+    def on(self, num_gpus: int) -> "SamplingScenario":
+        """The scenario on fewer GPUs, where each layer takes as long."""
+        if num_gpus == self.workload.num_gpus:
+            return self
+        workload = replace(self.workload, num_gpus=num_gpus)
+        return self.remember(("on", num_gpus), lambda: self._under(workload, "costs"))

@@ -1,12 +1,15 @@
-"""What a strategy is: a frozen dataclass of its parameters that turns a scenario into a plan."""
+"""What a strategy is: a frozen dataclass of its parameters that turns a scenario into plans.
+
+One that draws images is a sampler.
+"""
 
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
-from strategies.actions import Order
-from strategies.plan import Plan
-from strategies.scenario import Scenario
-from strategies.traces import Trace
+from strategies.plans.actions import Order
+from strategies.plans.plan import Plan
+from strategies.plans.traces import Trace
+from strategies.scenario import SamplingScenario, Scenario
 
 
 @runtime_checkable
@@ -18,7 +21,7 @@ class Strategy(Protocol):
     summary: ClassVar[str]
 
     def plan(self, scenario: Scenario) -> Plan:
-        """Return who does what in which order.
+        """Who does what in which order.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -27,7 +30,7 @@ class Strategy(Protocol):
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Yield the points of the design space worth a look for a scenario.
+        """The points of the design space worth a look for a scenario.
 
         Raises:
             InfeasibleError: the strategy does not apply at all.
@@ -35,7 +38,7 @@ class Strategy(Protocol):
         ...
 
     def bound(self, scenario: Scenario) -> float:
-        """Return seconds below which no iteration of this point can take.
+        """Seconds below which no iteration of this point can take.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -48,7 +51,7 @@ class Refining(Protocol):
     """A strategy that improves its plan once it has seen when everything happens."""
 
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
-        """Return a better plan than the one that was replayed; that very plan where there is none."""
+        """A better plan than the one that was replayed; that very plan where there is none."""
         ...
 
 
@@ -64,7 +67,7 @@ class Divided(Protocol):
     """A strategy that may divide the GPUs evenly among several jobs, each with a backbone of its own."""
 
     def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
-        """Return the jobs in the order of their GPUs, the strategy itself where there is nothing to divide.
+        """The jobs in the order of their GPUs, the strategy itself where there is nothing to divide.
 
         What has several jobs is planned and bounded job by job.
 
@@ -79,7 +82,7 @@ class MemoryBounded(Protocol):
     """A strategy that knows what it cannot do without, so that a sweep need not replay what cannot fit."""
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Return bytes that the fullest device cannot do without.
+        """Bytes that the fullest device cannot do without.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -92,7 +95,7 @@ class Holding(Protocol):
     """A strategy whose order, once made, tells what a full device holds; a sweep asks only before it would replay."""
 
     def held_bytes(self, scenario: Scenario) -> float:
-        """Return bytes that the fullest device holds at least, no less than it cannot do without.
+        """Bytes that the fullest device holds at least, no less than it cannot do without.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -105,7 +108,7 @@ class Scheduled(Protocol):
     """A strategy whose order depends on its own parameters alone."""
 
     def order(self) -> Order:
-        """Return the forwards and backwards of each position, in order."""
+        """The forwards and backwards of each position, in order."""
         ...
 
 
@@ -114,5 +117,94 @@ class Remarking(Protocol):
     """A strategy that has something to say about a point that works, but not quite as its name promises."""
 
     def remarks(self, scenario: Scenario) -> list[str]:
-        """Return what a user should know, one line each."""
+        """Remarks for the user, one line each."""
         ...
+
+
+class Phase(NamedTuple):
+    """A part of a run that happens several ``times`` alike; all devices meet before and after it.
+
+    ``name`` says what it is, ``steps`` how many denoising steps it has: none where text encoders or the VAE run.
+    """
+
+    name: str
+    plan: Plan
+    times: int
+    steps: int = 1
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """One way of drawing images on several GPUs; its fields are its parameters."""
+
+    name: ClassVar[str]
+    task: ClassVar[str]
+    summary: ClassVar[str]
+
+    def plan(self, scenario: SamplingScenario) -> Plan:
+        """Who does what in which order in all steps of a run.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """The run in parts, of which those that are alike need be replayed only once.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """The points of the design space worth a look for a scenario.
+
+        Raises:
+            InfeasibleError: the sampler does not apply at all.
+        """
+        ...
+
+    def bound(self, scenario: SamplingScenario) -> float:
+        """Seconds below which no run of this point can take.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
+@runtime_checkable
+class MemoryBoundedSampler(Protocol):
+    """A sampler that knows a lower bound of the memory of its fullest device."""
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Bytes that no run of this point can do without.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
+def is_seamless(sampler: object) -> bool:
+    """Whether no seams show between the patches of an image; so it is where a sampler's ``seamless`` says nothing."""
+    return bool(getattr(sampler, "seamless", True))
+
+
+def gpu_counts(sampler: Sampler | type[Sampler], num_gpus: int) -> list[int]:
+    """The numbers of GPUs to look at, up to as many as there are, the largest first.
+
+    They are those of a sampler's ``gpu_counts``; where it says nothing all GPUs and the powers of two below, except
+    one: a single GPU has nothing to divide.
+    """
+    own: tuple[int, ...] | None = getattr(sampler, "gpu_counts", None)
+    counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1} if own is None else own
+    return sorted((count for count in counts if count <= num_gpus), reverse=True)
+
+
+def guidance_groups(sampler: Sampler, scenario: SamplingScenario) -> int:
+    """The groups of devices that each do one of an image's predictions; 1 where none is divided."""
+    degree: int | None = getattr(sampler, "guidance_degree", None)
+    return degree or scenario.guidance_groups

@@ -1,5 +1,6 @@
 """What tests share: small clusters, models, scenarios and plans made in code, and the tables of README.md."""
 
+import gc
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +10,18 @@ import pytest
 from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
 from profiles.devices import Device, Rates
 from profiles.models import Component, Layer, MeasuredTime, Model, Skip
-from strategies.actions import parse_action
-from strategies.placement import Placement
-from strategies.plan import Collective, Op, Plan, Tensor
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.plans.actions import parse_action
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Collective, Op, Plan, Tensor
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+
+pytest.register_assert_rewrite("conformance")  # the checks there assert, too
+
+
+def pytest_collection_finish():
+    """Leave what imports and collection made out of every later garbage collection, which it makes slow."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):
@@ -106,13 +114,13 @@ def make_model(*components):
 
 def make_scenario(model, cluster, num_gpus, batch_size, **workload):
     """A training scenario; an iteration runs the extra forward only if ``extra_forward`` says so."""
-    return Scenario.of(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
+    return Scenario(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
 
 
 def make_sampling(model, cluster, num_gpus, **workload):
     """A sampling scenario; at the reference of the model and without guidance unless told otherwise."""
     given = {"height": model.height, "width": model.width, "guidance": "none", **workload}
-    return SamplingScenario.of(model, cluster, SamplingWorkload(num_gpus, **given))
+    return SamplingScenario(model, cluster, SamplingWorkload(num_gpus, **given))
 
 
 def make_op(action, duration_s, reads="", writes="", early=()):

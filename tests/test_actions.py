@@ -4,10 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
-from strategies.actions import (
+from strategies.plans.actions import (
+    CollectiveAction,
     FrozenAction,
     PatchAction,
+    Piece,
     StageAction,
     format_order,
     format_torch,
@@ -21,6 +24,8 @@ any_action = st.one_of(
     st.builds(lambda stage: StageAction(stage, "O"), counts),
     st.builds(FrozenAction, counts, counts, counts),
     st.builds(PatchAction, counts, counts, counts),
+    st.builds(Piece, st.builds(PatchAction, counts, counts, counts), counts),
+    st.builds(CollectiveAction, st.sampled_from(OPERATIONS), counts),
 )
 
 
@@ -35,6 +40,8 @@ any_action = st.one_of(
         ("4O", StageAction(4, "O")),
         ("X1.4:32", FrozenAction(1, 4, 32)),
         ("2P1@7", PatchAction(2, 1, 7)),
+        ("2P1@7.3", Piece(PatchAction(2, 1, 7), 3)),
+        ("all_to_all#12", CollectiveAction("all_to_all", 12)),
     ],
 )
 def test_each_kind_of_action_is_written_as_documented(text, action):
@@ -55,7 +62,10 @@ def test_a_device_without_work_keeps_its_row():
     assert parse_order("\n0F0\n\n") == order
 
 
-@pytest.mark.parametrize("text", ["", "F0", "0F", "0Z0", "0F0 ", "-1F0", "0F0.5", "X1.4", "O", "0O0", "0P1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "F0", "0F", "0Z0", "0F0 ", "-1F0", "0F0.5", "X1.4", "O", "0O0", "0P1", "0P1@2.", "all_to_one#3"],
+)
 def test_a_text_that_is_no_action_is_refused_with_the_notation(text):
     with pytest.raises(InputError, match=r"is no action; actions look like 0F0"):
         parse_action(text)

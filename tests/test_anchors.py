@@ -8,14 +8,15 @@ import pytest
 from profiles.anchors import Anchor, read_anchors
 from profiles.clusters import load_cluster
 from profiles.components import MeasuredTime
+from profiles.costs import ModelCosts, anchor_factor
 from profiles.devices import Device, Rates, load_device
 from profiles.errors import InputError
 from profiles.models import load_model, model_names
-from profiles.sampling_costs import SamplingCosts, anchor_factor
+from profiles.sampling_costs import SamplingCosts
 from profiles.synthetic import equal_blocks_transformer
-from sim.sampling import run_sampling
+from sim.runs import run_sampling
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 RATED = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e12, 0.0))
 
@@ -98,7 +99,7 @@ def test_shipped_models_take_one_gpu_as_long_as_published(name, anchor):
 def test_a_run_of_pixart_on_one_a100_is_the_published_one(side, published):
     """20 steps of DPM-Solver. Source: PipeFusion v1, Fig. 9, and xDiT."""
     workload = SamplingWorkload(1, side, side, steps=20)
-    scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
     result = run_sampling(make_sampler("single", {}), scenario)
     assert result.expected.latency_s == pytest.approx(published)
     assert result.to_json()["provenance"] == "estimated"
@@ -118,3 +119,56 @@ def test_anchors_are_read_and_refused_by_line(tmp_path):
         path.write_text(head + cells + "\n")
         with pytest.raises(InputError, match=message):
             read_anchors(path)
+
+
+def anchored_devices():
+    """Yield every model that has anchors with each device they name."""
+    for name in model_names():
+        yield from ((name, device) for device in sorted({a.device for a in load_model(name).anchors}))
+
+
+@pytest.mark.parametrize(("name", "device"), list(anchored_devices()))
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_layer_takes_as_long_in_training_as_in_sampling(name, device, measured):
+    """At the same batch and resolution, in half precision, by estimates and by times measured at three batches."""
+    model, device = replace(load_model(name).for_task("sample"), dtype="float16"), load_device(device)
+    if measured:
+        model = replace(model, components=tuple(timed(c, device) for c in model.components))
+    training, sampling = ModelCosts(model, device), SamplingCosts(model, device, model.height, model.width)
+    for index in range(len(model.components)):
+        for batch in (1, 2, 4, 7, 16, 64):
+            trained, sampled = training.components[index].forward_s(batch), sampling.forward_s(index, batch)
+            assert sampled == pytest.approx(trained, rel=1e-12)
+
+
+def timed(component, device):
+    """A component with times measured at three batches, which lie on no line."""
+    times = [
+        MeasuredTime(layer, batch, (1 + layer) * seconds, 2 * (1 + layer) * seconds)
+        for layer in range(len(component.layers))
+        for batch, seconds in ((1, 3.0), (4, 7.0), (16, 40.0))
+    ]
+    return replace(component, times=((device.name, tuple(times)),))
+
+
+def test_an_anchor_scales_backwards_as_forwards_and_no_frozen_component():
+    model, device = load_model("sdxl"), load_device("a100-80gb-sxm")
+    with_anchors, without = (ModelCosts(m, device).components for m in (model, replace(model, anchors=())))
+    factor = anchor_factor(model, device, 1024**2)
+    assert factor != 1.0
+    for component, scaled, plain in zip(model.components, with_anchors, without, strict=True):
+        times = factor if component.trainable else 1.0
+        assert scaled.forward_s(8) == pytest.approx(times * plain.forward_s(8))
+        assert scaled.backward_s(8) == pytest.approx(times * plain.backward_s(8))
+
+
+def test_a_backbone_alone_takes_as_long_as_beside_the_others():
+    """The anchor times both backbones together."""
+    model = anchored((256, 1, 1, 9.0))
+    (backbone,) = model.components
+    slow = tuple(replace(layer, matmul_flop=2e12) for layer in backbone.layers)
+    both = replace(model, components=(backbone, replace(backbone, name="other", layers=slow)))
+    assert anchor_factor(both, RATED, 256**2) == pytest.approx(9.0 / 6.0)
+    for index in range(2):
+        alone = ModelCosts(both.only(index), RATED).components[0]
+        assert alone.forward_s(3).tolist() == ModelCosts(both, RATED).components[index].forward_s(3).tolist()

@@ -16,6 +16,8 @@ from validate.counting.config_files import Asked, ConfigFile
 from validate.counting.configured import count_configured
 from validate.profiling.building import build, inputs, largest_integer
 
+pytestmark = pytest.mark.slow
+
 LLM = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 LLM |= {"num_hidden_layers": 2, "intermediate_size": 256, "vocab_size": 1000}
 VISION = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}

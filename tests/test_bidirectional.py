@@ -9,24 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InfeasibleError
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes, resident_bytes
-from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction, format_order
-from strategies.chimera import chimera_ends_s, chimera_order
-from strategies.linear import chain_costs, one_forward_one_backward_order, shape_of
-from strategies.ordering import (
-    Chain,
-    Problem,
-    evaluate,
-    list_schedule,
-    lower_bound_s,
-    peak_held_bytes,
-)
-from strategies.pair_partition import pair_partition
-from strategies.partition import partition_front
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes, resident_bytes
+from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.two_way import two_way_bound
+from strategies.orders.capacity import peak_held_bytes
+from strategies.orders.chimera import chimera_ends_s, chimera_order
+from strategies.orders.list_scheduling import evaluate, list_schedule, lower_bound_s
+from strategies.orders.named import one_forward_one_backward_order
+from strategies.orders.problem import Chain, Problem
+from strategies.partitions.chain import partition_front
+from strategies.partitions.pair import pair_partition
+from strategies.pipelining.layout import chain_costs, problem_of, shape_of
+from strategies.pipelining.two_way import SPARE, two_way_layout, two_way_rows, ways_of
+from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction, format_order
 from strategies.registry import all_strategies, make_strategy
-from strategies.staged import problem_of, staged_bound
-from strategies.two_way import SPARE, two_way_bound, two_way_layout, two_way_rows, ways_of
 
 ORDERS = [(degree, count) for degree in (2, 4, 6, 8) for count in (2, 4, 6, 8, 10, 16, 18, 24)]
 

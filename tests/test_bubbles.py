@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.bubbles import Bubble, bubble_ratio, find_bubbles
+from strategies.plans.bubbles import Bubble, bubble_ratio, find_bubbles
 
 Spans = list[tuple[float, float]]
 

@@ -22,6 +22,8 @@ from validate.profiling.calibration_report import (
 from validate.profiling.left_out import Errors, twins
 from validate.profiling.steps import TrainingStep, by_rates
 
+pytestmark = pytest.mark.slow
+
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 HEADER = 'source = "a test"\nmodel = "{0}"\nheight = {1}\nwidth = {1}\ndtype = "{2}"\nmemory_GiB = 80\n'
 
@@ -152,7 +154,7 @@ def test_a_model_that_was_left_out_is_judged_by_the_others(tmp_path):
 def test_work_that_only_one_shape_does_gets_the_stand_in_of_a_device_file(tmp_path):
     """Of PixArt's backbone one layer alone, the patches, convolves: without it convolutions run as products do."""
     model = load_model("pixart")
-    backbone = replace(model, components=(model.components[2],))
+    backbone = replace(model, components=(replace(model.components[2], inputs=()),))
     found = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
     (fold,) = [f for f in found.shapes if f.left_out[0].shape[0] > 0]
     assert fold.rates.rates["conv_TFLOP_per_s"] == fold.rates.rates["matmul_TFLOP_per_s"] > 0
@@ -304,9 +306,8 @@ def test_times_without_a_header_belong_to_the_only_model(tmp_path):
 
 def test_a_few_layers_are_too_few(tmp_path):
     model = load_model("uvit-h")
-    one = replace(
-        model, components=(replace(model.components[0], layers=model.components[0].layers[:2], skips=()),)
-    )
+    (whole,) = model.components
+    one = replace(model, components=(replace(whole, layers=whole.layers[:2], skips=(), exchanges=()),))
     path = write(tmp_path, "times", lines_of(one, batches=(1,)))
     with pytest.raises(InputError, match="2 layers with 4 times are too few: each half must have 5"):
         calibrate("made", [one], [path])

@@ -14,8 +14,8 @@ import pytest
 
 from profiles.clusters import cluster_names, load_cluster
 from profiles.models import load_model, model_names
-from sim.cli import main
-from sim.experiment import run_training
+from sim.cli.main import main
+from sim.runs import run_training
 from strategies.registry import all_samplers, all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -85,7 +85,7 @@ def ask(sim):
 def shell(*arguments, **options):
     """Start the command as a shell does."""
     return subprocess.Popen(
-        [sys.executable, "-m", "sim.cli", *map(str, arguments)],
+        [sys.executable, "-m", "sim", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def test_every_option_is_given_back(ask):
 
 
 def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
     strategy = make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 8})
     result = ask(*RUN, "--strategy", "diffusionpipe", "--pipeline-degree", 4, "--micro-batches", 8)
     assert result == json.loads(json.dumps(run_training(strategy, scenario).to_json()))
@@ -472,6 +472,7 @@ def interrupted_after(seconds):
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
     for seconds in (3, 6, 12):  # a slow machine needs longer to finish its first rows
@@ -491,7 +492,7 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     finished = [line for line in lines if line["status"] == "simulated"]
     assert finished
     assert len(finished) < len(lines)
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(512, 32 * 512))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(512, 32 * 512))
     for line in (finished[0], finished[-1]):
         cells = {name: line[name] for name in asdict(make_strategy(line["strategy"], {}))}
         parameters = {name: int(cell) if cell.isdigit() else cell for name, cell in cells.items()}

@@ -9,12 +9,19 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.cli import _parser, main
-from sim.sampling import run_sampling
-from sim.scenarios import task
-from strategies.actions import PatchAction, format_order, parse_order
+from sim.cli.main import _parser, main
+from sim.cli.requests import task
+from sim.runs import run_sampling
+from strategies.plans.actions import (
+    CollectiveAction,
+    FrozenAction,
+    PatchAction,
+    Piece,
+    format_order,
+    parse_order,
+)
 from strategies.registry import all_samplers, make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 SAMPLERS = list(all_samplers())
 
@@ -22,6 +29,7 @@ RESULT_KEYS = [
     "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "steps", "guidance",
     "options", "latency_s", "step_s", "samples_per_s", "gpu_s_per_sample", "bubble_ratio", "exposed_communication_s",
     "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
+    "seamless",
 ]  # fmt: skip
 OPTION_KEYS = ["include", "decode_chunks"]
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
@@ -85,7 +93,7 @@ def again(result):
 
 def scenario(**workload):
     asked = {"num_gpus": 4, "height": 1024, "width": 1024, "steps": 4} | workload
-    return SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), SamplingWorkload(**asked))
+    return SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), SamplingWorkload(**asked))
 
 
 # Results
@@ -209,19 +217,37 @@ def test_a_schedule_names_stage_patch_and_step_and_reads_back(sim):
     code, out, err = sim("schedule", *RUN[1:], "--strategy", "pipefusion", "--patches", 2)
     assert (code, err) == (0, "")
     assert out.splitlines()[1] == "1P0@0 1P0@1 1P0@2 1P1@2 1P0@3 1P1@3"
-    order = make_sampler("pipefusion", {"patches": 2}).plan(scenario()).order
-    assert parse_order(out) == order
-    assert out == format_order(order)
+    plan = make_sampler("pipefusion", {"patches": 2}).plan(scenario())
+    assert parse_order(out) == plan.rows()
+    assert out == format_order(plan.rows())
+
+
+def test_a_schedule_numbers_the_pieces_of_a_pass_and_shows_the_exchanges_between_them(sim):
+    code, out, _ = sim("schedule", *RUN[1:], "--strategy", "ulysses", "--guidance", "none")
+    first, *others = (line.split() for line in out.splitlines())
+    assert code == 0
+    assert all(row == first for row in others)  # all devices compute alike and take part in every exchange
+    assert first[:6] == ["0P0@0.0", "all_to_all#0", "0P0@0.1", "all_to_all#1", "0P0@0.2", "0P0@0.3"]
+    assert len(first) == len(set(first))
+    assert [word.split("#")[1] for word in first if "#" in word] == list(map(str, range(4 * (2 * 28 + 1))))
+
+
+def test_a_ring_is_started_before_the_attention_beside_it(sim):
+    code, out, _ = sim("schedule", *RUN[1:], "--strategy", "ring", "--guidance", "none")
+    assert code == 0
+    assert out.startswith(
+        "0P0@0.0 send_recv#0 0P0@0.1 send_recv#1 0P0@0.2 send_recv#2 0P0@0.3 0P0@0.4 0P0@0.5"
+    )
 
 
 def test_a_schedule_shows_the_frozen_components_that_are_included(sim):
     code, out, _ = sim("schedule", *RUN[1:], "--strategy", "ring", "--include", "text_encoder,vae_decoder")
     first, *_, last = parse_order(out)
-    encoder = [action for action in first if not isinstance(action, PatchAction)]
+    encoder = [entry for entry in first if isinstance(entry, FrozenAction)]
     assert code == 0
     assert {action.component for action in encoder[:24]} == {0}
     assert {action.component for action in encoder[24:]} == {2}
-    assert all(isinstance(action, PatchAction) for action in last[24:])
+    assert all(isinstance(entry, PatchAction | Piece | CollectiveAction) for entry in last[24:])
 
 
 # Sweeps

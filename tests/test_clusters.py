@@ -116,6 +116,79 @@ def test_pcie_has_switches_and_a_host(read):
     assert (link.switch_size, link.host_bandwidth_bytes_per_s) == (4, 20e9)
 
 
+OWN_DEVICE = """\
+name = "my-gpu"
+source = "a data sheet"
+memory_GiB = 24
+[rates]
+conv_TFLOP_per_s = 100
+matmul_TFLOP_per_s = 150
+attention_TFLOP_per_s = 120
+memory_GB_per_s = 800
+kernel_us = 5
+[rates.sources]
+conv_TFLOP_per_s = "fitted"
+matmul_TFLOP_per_s = "fitted"
+attention_TFLOP_per_s = "fitted"
+memory_GB_per_s = "fitted"
+kernel_us = "fitted"
+"""
+IN_PLACE = "[device]\n" + OWN_DEVICE.replace("[rates", "[device.rates")
+
+
+@pytest.mark.parametrize("named", ["my-gpu.toml", "cards/mine", "./cards/mine", "../{folder}/my-gpu.toml"])
+def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, named):
+    (tmp_path / "cards").mkdir()
+    for path in ("my-gpu.toml", "cards/mine"):
+        (tmp_path / path).write_text(OWN_DEVICE)
+    named = named.format(folder=tmp_path.name)
+    for name in (named, str(tmp_path / "my-gpu.toml")):
+        device = read('device = "ideal"', f'device = "{name}"').device
+        assert (device.name, device.memory_bytes) == ("my-gpu", 24 * 2**30)
+        assert device.rates.kernel_s == pytest.approx(5e-6)
+
+
+def test_a_device_is_described_in_place_as_in_its_file(read, tmp_path):
+    (tmp_path / "my-gpu.toml").write_text(OWN_DEVICE)
+    path = tmp_path / "own.toml"
+    path.write_text(GOOD.replace('device = "ideal"\n', "") + IN_PLACE)
+    in_place = read_cluster(path).device
+    assert in_place == read('device = "ideal"', 'device = "my-gpu.toml"').device
+
+
+@pytest.mark.parametrize(
+    ("device", "file", "problem"),
+    [
+        ('"my-gpu"', OWN_DEVICE, "small.toml: device is 'my-gpu', must be one of a100-80gb-pcie, "),
+        ('"gone.toml"', OWN_DEVICE, "small.toml: device is 'gone.toml', must be a device file, but "),
+        (
+            '"my-gpu.toml"',
+            OWN_DEVICE.replace("800", "-1"),
+            "my-gpu.toml: rates.memory_GB_per_s is -1, must not ",
+        ),
+        ('{ name = "my-gpu" }', "", "small.toml: device.source is missing"),
+        (
+            '{ name = "my-gpu", source = "made", memory_GiB = 0 }',
+            "",
+            "small.toml: device.memory_GiB is 0, must be positive",
+        ),
+        (
+            '{ name = "my-gpu", source = "made", speed = 1 }',
+            "",
+            "small.toml: unknown key device.speed; known here: ",
+        ),
+        ("7", "", "small.toml: device is 7, must be a string"),
+    ],
+)
+def test_a_device_that_cannot_be_brought_is_refused_by_file_key_and_value(
+    read, tmp_path, device, file, problem
+):
+    (tmp_path / "my-gpu.toml").write_text(file)
+    with pytest.raises(InputError) as error:
+        read('device = "ideal"', f"device = {device}")
+    assert problem in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.collocation import collocated_skips, collocating_cut_pairs, cut_pairs, split_skips
+from strategies.partitions.collocation import collocated_skips, collocating_cut_pairs, cut_pairs, split_skips
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 

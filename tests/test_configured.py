@@ -11,13 +11,15 @@ from transformers import T5Config, T5EncoderModel
 
 from profiles.errors import InputError
 from profiles.models import MODELS, load_model, read_model
-from sim.cli import main as sim_main
+from sim.cli.main import main as sim_main
 from validate.__main__ import main
 from validate.counting.attention import OpaqueAttention
 from validate.counting.config_files import Asked, read_config
 from validate.counting.configured import count_configured
 from validate.counting.folder import exchanges_text, layers_text, model_text
 from validate.counting.specs import CONFIGS, tensor
+
+pytestmark = pytest.mark.slow
 
 UNET = {
     "_class_name": "UNet2DConditionModel",

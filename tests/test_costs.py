@@ -156,12 +156,12 @@ def test_measured_times_of_the_device_take_the_place_of_estimates():
 
 def test_a_model_is_measured_where_all_its_components_are():
     times = (("made", (MeasuredTime(0, 1, 9.0, 9.0),)),)
-    known, unknown = component(LAYER, times=times), component(LAYER)
+    known, unknown = component(LAYER, times=times), replace(component(LAYER), name="other")
 
     def provenance(*components):
         return ModelCosts(Model("m", "M", "t", "float16", 1, 1, components), DEVICE).provenance
 
-    assert provenance(known, known) == "measured"
+    assert provenance(known) == provenance(known, replace(known, name="also")) == "measured"
     assert provenance(known, unknown) == "estimated"
 
 

@@ -22,6 +22,8 @@ from validate.counting.folder import exchanges_text, layers_text, model_text
 from validate.counting.specs import ComponentSpec, LayerSpec, plain, tensor
 from validate.counting.zoo import ARCHITECTURES, architecture
 
+pytestmark = pytest.mark.slow
+
 HALF = 2  # bytes
 
 

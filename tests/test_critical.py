@@ -5,14 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InfeasibleError
-from sim.engine import simulate
-from strategies.actions import parse_order
-from strategies.critical import MAX_PASSES, most_in_flight, ordered_bound
-from strategies.interleaved import interleaved_order
+from sim.replay.engine import simulate
+from strategies.bounds.critical_path import MAX_PASSES, most_in_flight, ordered_bound
+from strategies.bounds.pipelines import staged_bound
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import Cut, Shape
+from strategies.plans.actions import parse_order
 from strategies.registry import make_strategy
-from strategies.staged import Layout, staged_bound
-from strategies.stages import Cut, Shape
-from strategies.zero_bubble import zero_bubble_order
+from strategies.training.interleaved import interleaved_order
+from strategies.training.zero_bubble import zero_bubble_order
 
 POINTS = [
     ("interleaved", {"chunks": 2}),

@@ -3,8 +3,8 @@
 import pytest
 
 from profiles.errors import InfeasibleError, InputError
-from sim.experiment import bound, jobs, least_memory_bytes, replay, run_training, run_training_within
-from strategies.actions import format_order
+from sim.runs import bound, jobs, least_memory_bytes, replay, run_training, run_training_within
+from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 
 FIRST_S, SECOND_S = [0.5, 0.5], [1.0, 1.5, 0.5]
@@ -123,7 +123,7 @@ def test_a_sample_counts_once_for_each_backbone(pair):
     assert result.samples_per_s == pytest.approx(2 * 8 / both_s)
     assert result.samples_per_s == 2 * 8 / result.expected.iteration_s
     assert [(s["devices"], s["first_layer"], s["last_layer"]) for s in result.stages] == [
-        ([0], 0, 2), ([0], 0, 1),
+        ((0,), 0, 2), ((0,), 0, 1),
     ]  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def test_side_by_side_each_gpu_holds_one_backbone(pair):
         result.expected.peak_memory_bytes
     )
     assert [(stage["devices"], stage["parameters"]) for stage in result.stages] == [
-        ([0], 6 * 10**7), ([2], 2 * 10**7),
+        ((0,), 6 * 10**7), ((2,), 2 * 10**7),
     ]  # fmt: skip
 
 

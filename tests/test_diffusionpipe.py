@@ -5,19 +5,19 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
-from sim.engine import simulate
-from sim.experiment import replay
-from strategies.actions import FrozenAction
-from strategies.diffusionpipe import _split
-from strategies.network import network_of
+from sim.replay.engine import simulate
+from sim.runs import replay
+from strategies.plans.actions import FrozenAction
+from strategies.plans.network import network_of
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
+from strategies.training.diffusionpipe import _split
 
 
 @pytest.fixture(scope="module")
 def scenario():
     workload = TrainingWorkload(8, 256, self_conditioning=0.0)
-    return Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    return Scenario(load_model("sd21"), load_cluster("p4de"), workload)
 
 
 def refinements(strategy, scenario):
@@ -103,7 +103,7 @@ def test_samples_are_split_by_weight_without_losing_one():
 def cascade():
     """Two backbones without frozen part."""
     workload = TrainingWorkload(8, 256)
-    return Scenario.of(load_model("cdm-lsun"), load_cluster("p4de"), workload)
+    return Scenario(load_model("cdm-lsun"), load_cluster("p4de"), workload)
 
 
 @pytest.fixture(scope="module")

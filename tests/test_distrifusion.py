@@ -14,13 +14,13 @@ from profiles.components import Exchange
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes
-from sim.sampling import run_sampling
-from strategies.distrifusion import DistriFusion
-from strategies.patch_parallel import DISPLACED, SYNCHRONOUS, Patches
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.runs import run_sampling
+from strategies.patching.patch_parallel import DISPLACED, SYNCHRONOUS, Patches
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 LAYERS, LAYER_S = 6, 0.4
 ROWS, HIDDEN = 16, 64
@@ -139,7 +139,7 @@ def test_each_bundle_of_layers_reads_what_it_gathered_in_the_step_before(make):
 
 def test_sdxl_launches_60_and_60_and_35(make):
     workload = SamplingWorkload(8, 1024, 1024, steps=1, guidance="none")
-    scenario = SamplingScenario.of(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
     patches = Patches.of(scenario)
     sizes = [size for _, size in patches._between_exchanges() if size]
     assert len(sizes) == 155
@@ -212,7 +212,7 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
         with pytest.raises(InfeasibleError, match=message):
             DistriFusion(1).plan(scenario)
     workload = SamplingWorkload(8, 1024 + 64, 1024, steps=3)
-    scenario = SamplingScenario.of(unet, load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(unet, load_cluster("a100-nvlink-8"), workload)
     with pytest.raises(
         InfeasibleError, match=r"rows\(\d+\) / 2\^levels\(2\) of unet is no multiple of patches\(8\)"
     ):

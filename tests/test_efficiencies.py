@@ -29,6 +29,8 @@ from validate.efficiencies import (
     summary,
 )
 
+pytestmark = pytest.mark.slow
+
 SLOWDOWN = load_cluster(CLUSTER).overlap_slowdown
 EIGHT_CARDS = ("l40-pcie-8", "l20-pcie-8", "t4-pcie-8")
 PLACES = 0.02

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError
-from sim.engine import CHUNK_S, MAX_CHUNKS, simulate
-from sim.memory import memory_events
-from strategies.actions import BACKWARD, FORWARD
-from strategies.linear import gpipe_order, one_forward_one_backward_order
-from strategies.network import Network
-from strategies.placement import Placement
-from strategies.plan import Op, Plan, Tensor
-from strategies.worklist import evaluate
+from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
+from sim.replay.memory import memory_events
+from strategies.orders.named import gpipe_order, one_forward_one_backward_order
+from strategies.plans.actions import BACKWARD, FORWARD
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Op, Plan, Tensor
+from strategies.plans.worklist import evaluate
 
 ORDERS = {"gpipe": gpipe_order, "1f1b": one_forward_one_backward_order}
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (2, 8), (4, 1), (4, 2), (4, 4), (4, 16), (8, 3)]
@@ -461,6 +461,93 @@ def test_the_communication_stream_keeps_its_order(make):
     reductions = [((0,), 1.0, 0, "first", "r"), ((0,), 1.0, 0, "late", "s")]
     trace = simulate(reducing(make, rows, reductions, slowdown=1.0))
     assert trace.collectives == [pytest.approx((3.0, 4.0)), pytest.approx((4.0, 5.0))]
+
+
+# Collectives that read what other collectives wrote.
+
+
+@pytest.mark.parametrize(
+    ("first_bytes", "second_s"),
+    [
+        (1.0, (5.0, 7.0)),  # the first runs from 2 s to 3 s; the second waits for its other member, until 5 s
+        (4.0, (6.0, 8.0)),  # the first runs from 2 s to 6 s; the second waits for it
+    ],
+)
+def test_a_collective_that_reads_the_result_of_another_starts_when_both_its_inputs_are_there(
+    make, first_bytes, second_s
+):
+    rows = [
+        [make.op("0B0", 1.0, writes="g"), make.op("0B1", 1.0, "r")],
+        [make.op("1B0", 2.0, writes="h"), make.op("1B1", 1.0, "q")],
+        [make.op("2B0", 5.0, writes="k"), make.op("2B1", 1.0, "q")],
+    ]
+    reductions = [((0, 1), first_bytes, None, "g h", "r"), ((1, 2), 2.0, None, "r k", "q")]
+    plan = make.plan(
+        rows, cluster=make.cluster(make.link("nvswitch", 1.0)), collectives=reductions, sizes={"r": 10.0}
+    )
+    trace = simulate(plan)
+    first_s = (2.0, 2.0 + first_bytes)
+    assert trace.collectives == [pytest.approx(first_s), pytest.approx(second_s)]
+    assert [starts[1] for starts in trace.starts] == pytest.approx([first_s[1], second_s[1], second_s[1]])
+    assert_same_times(trace, evaluate(plan, Network(plan.placement)))
+    devices, times, changes = memory_events(trace)
+    stays = [(device, time, change) for device, time, change in zip(devices, times, changes, strict=True)]
+    assert stays == [
+        (0, pytest.approx(2.0), 10.0), (0, pytest.approx(first_s[1] + 1.0), -10.0),  # until its own op has read it
+        (1, pytest.approx(2.0), 10.0), (1, pytest.approx(second_s[1]), -10.0),  # until the second has
+    ]  # fmt: skip
+
+
+@st.composite
+def chained_collectives(draw):
+    """Rows of seconds, and collectives (devices, bytes, what it reads: an op's tensor or an earlier result)."""
+    count = draw(st.integers(2, 4))
+    seconds = [draw(st.lists(st.integers(0, 8), min_size=1, max_size=3)) for _ in range(count)]
+    collectives, results = [], []
+    for number in range(draw(st.integers(1, 6))):
+        devices = draw(st.sets(st.integers(0, count - 1), min_size=2))
+        known = [f"t{d}.{i}" for d in devices for i in range(len(seconds[d]))]
+        known += [name for name, at in results if at & devices]
+        reads = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
+        size_bytes = float(draw(st.integers(0, 5)))
+        collectives.append((tuple(sorted(devices)), size_bytes, None, " ".join(reads), f"r{number}"))
+        results.append((f"r{number}", devices))
+    return seconds, collectives
+
+
+@repeatable
+@given(chained_collectives())
+def test_collectives_that_read_one_another_run_as_the_worklist_says(make, case):
+    seconds, collectives = case
+    rows = [
+        [make.op(f"{d}B{i}", float(s), writes=f"t{d}.{i}") for i, s in enumerate(row)]
+        for d, row in enumerate(seconds)
+    ]
+    rows[0].append(make.op("0O", 1.0, " ".join(name for devices, *_, name in collectives if 0 in devices)))
+    cluster = make.cluster(make.link("nvswitch", 1.0), call_s=0.25)
+    plan = make.plan(rows, cluster=cluster, collectives=collectives)
+    assert_same_times(simulate(plan), evaluate(plan, Network(plan.placement)))
+
+
+@pytest.mark.parametrize(
+    ("reductions", "said"),
+    [
+        ([((0, 1), "g", "r"), ((0, 1), "x", "q")], "which nobody writes"),
+        ([((0, 1), "r", "q"), ((0, 1), "g", "r")], "which no collective before it writes"),
+        ([((0, 1), "g r", "r")], "which no collective before it writes"),
+        ([((0, 1), "g", "r"), ((2, 3), "r", "q")], "which all_reduce leaves on none of its devices"),
+    ],
+)
+def test_a_collective_that_can_never_have_what_it_reads_is_refused_with_the_reason(make, reductions, said):
+    rows = [[make.op(f"{d}B0", 1.0, writes="g" if d == 0 else "")] for d in range(4)]
+    plan = make.plan(
+        rows, collectives=[(devices, 1.0, None, reads, writes) for devices, reads, writes in reductions]
+    )
+    name = "x" if "nobody" in said else "r"
+    with pytest.raises(DeadlockError, match=rf"^deadlock: all_reduce waits for {name} 0\.0, {said}$"):
+        simulate(plan)
+    with pytest.raises(DeadlockError, match=said):
+        evaluate(plan, Network(plan.placement))
 
 
 # Collectives and messages on the same ports.

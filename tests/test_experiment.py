@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.experiment import bound, replay, run_training, run_training_within, variants
+from sim.runs import bound, replay, run_training, run_training_within, variants
 from strategies.registry import make_strategy
 
 
@@ -156,7 +156,7 @@ def test_memory_that_does_not_suffice_is_said(scenario, pipeline):
 def test_a_result_names_its_stages(scenario, pipeline):
     stages = run_training(pipeline, scenario()).stages
     assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(0, 1), (2, 3)]
-    assert [stage["devices"] for stage in stages] == [[0], [1]]
+    assert [stage["devices"] for stage in stages] == [(0,), (1,)]
     # Local batch 32 * 2 / (8 * 4) = 2.
     assert [stage["forward_s"] for stage in stages] == pytest.approx([0.8, 0.8])
     assert [stage["backward_s"] for stage in stages] == pytest.approx([1.6, 1.6])

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from sim.cli import main
+from sim.cli.main import main
 
 FROZEN_SHARES = {"sd21": 0.4384, "controlnet": 0.8945}
 
@@ -122,7 +122,7 @@ def test_the_period_is_the_closed_form_of_1f1b_after_the_frozen_part(folders, ca
 def test_a_shell_sees_the_same_numbers(folders, capsys):
     arguments = command(folders["controlnet"], 4, 1)
     done = subprocess.run(
-        [sys.executable, "-m", "sim.cli", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "sim", *arguments], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert main(arguments) == 0

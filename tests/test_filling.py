@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.bubbles import Bubble
-from strategies.filling import LOCAL_BATCHES, MIN_BUBBLE_S, FilledLayer, FrozenChain, fill_bubbles
+from strategies.pipelining.filling import LOCAL_BATCHES, MIN_BUBBLE_S, FrozenChain, fill_bubbles
+from strategies.plans.bubbles import Bubble
+from strategies.plans.plan import FilledLayer
 
 TICK_S = 1 / 1024  # sums of these are exact, so ties are ties
 

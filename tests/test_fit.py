@@ -31,6 +31,8 @@ from validate.fit import (
 from validate.rates import Report, device_text, fit_device
 from validate.targets import read_target
 
+pytestmark = pytest.mark.slow
+
 NAME = "a100-80gb-sxm"
 FITTED = sorted(path.stem for path in OBSERVATIONS.glob("*.toml"))
 POINT = 0.01

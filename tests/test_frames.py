@@ -10,8 +10,9 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
-from sim.frames import check_out, check_writable, row, rows, write_rows
-from sim.sweep import Sweep, find_points, run_sweep
+from sim.explore.frames import check_out, check_writable, row, rows, write_rows
+from sim.explore.points import find_points
+from sim.explore.sweep import Sweep, run_sweep
 from strategies.scenario import Scenario, TrainingWorkload
 
 RESULT_KEYS = [
@@ -26,7 +27,7 @@ POINT_KEYS = RESULT_KEYS[:7]
 def sweep():
     """A sweep with rows of all three kinds, and with points that are out of memory."""
     workload = TrainingWorkload(8, 8 * 64)
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
     sweep = Sweep(scenario, points=find_points(scenario))
     run_sweep(sweep, workers=1)
     assert {point.status for point in sweep.points} == {"simulated", "bounded", "infeasible"}
@@ -57,7 +58,7 @@ def test_a_row_that_does_not_fit_has_its_result_and_the_reason(sweep):
 
 
 def test_a_strategy_that_does_not_apply_has_a_row_without_parameters():
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
     sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
     run_sweep(sweep, workers=1)
     (found,) = rows(sweep)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.filling import FilledLayer
-from strategies.frozen import FrozenWork, all_at_once, frozen_chains
+from strategies.pipelining.frozen import FrozenWork, all_at_once, frozen_chains
+from strategies.plans.plan import FilledLayer
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.sampling import replay_phases, run_sampling
-from strategies.actions import FrozenAction
-from strategies.frozen_phases import with_frozen
+from sim.runs import replay_phases, run_sampling
+from strategies.patching.frozen import with_frozen
+from strategies.plans.actions import FrozenAction
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 TEXT_S, DECODER_S = (0.1, 0.2), (0.3, 0.4, 0.5)
 LAYERS, LAYER_S = 4, 1.0
@@ -123,7 +123,7 @@ def test_pixart_at_8192_decodes_only_in_bands():
     fits = {}
     for chunks in (1, 64):
         workload = SamplingWorkload(4, 8192, 8192, 4, include=("vae_decoder",), decode_chunks=chunks)
-        scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+        scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
         fits[chunks] = run_sampling(make_sampler("pipefusion", {"warmup_steps": 2}), scenario).fits_memory
     assert fits == {1: False, 64: True}
 

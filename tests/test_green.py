@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from profiles.errors import DiffusimError, InputError
-from sim.engine import simulate
-from strategies.actions import FrozenAction
-from strategies.network import Network
-from strategies.wiring import previous_collectives, wire
+from sim.replay.engine import simulate
+from strategies.plans.actions import FrozenAction
+from strategies.plans.network import Network
+from strategies.plans.wiring import previous_collectives, wire
 from validate.__main__ import main
 from validate.green.iteration import Runner
 from validate.green.lanes import ThreadLanes
@@ -28,6 +28,8 @@ from validate.green.work import LayerWork, SleepWork, Training
 from validate.running.preparing import micro_batch_of, plan_small
 from validate.running.reference import gradient_error, single_process_gradients
 from validate.running.scenarios import Question
+
+pytestmark = pytest.mark.slow
 
 LINK_S = 0.005
 SLEEP_S = 0.012

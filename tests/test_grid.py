@@ -6,7 +6,7 @@ import pytest
 
 from profiles.errors import InfeasibleError
 from profiles.synthetic import equal_blocks_transformer
-from strategies.grid import Grid, make_grid
+from strategies.patching.grid import Grid, make_grid
 
 
 def sampling(make, num_gpus, **workload):

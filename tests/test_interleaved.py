@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes, resident_bytes
-from sim.metrics import idle_s
-from strategies.actions import format_order
-from strategies.interleaved import interleaved_order
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes, resident_bytes
+from sim.replay.metrics import idle_s
+from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
+from strategies.training.interleaved import interleaved_order
 
 rounds = st.integers(1, 5)
 degrees = st.integers(1, 6)
@@ -124,7 +124,7 @@ def test_a_local_skip_stays_within_one_position(make):
 
 def test_a_sweep_looks_at_the_chunks_that_the_blocks_allow():
     workload = TrainingWorkload(8, 256)
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
     offered = list(type(make_strategy("interleaved", {})).candidates(scenario))
     found = {}
     for strategy in offered:

@@ -14,13 +14,15 @@ from torch.distributed import TCPStore
 from profiles.clusters import read_cluster
 from profiles.collectives import Group
 from profiles.errors import DiffusimError, InputError
-from sim.cli import main as sim
+from sim.cli.main import main as sim
 from validate.__main__ import main
 from validate.linking.fitting import predict
 from validate.linking.measuring import choose_backend, sizes_up_to
 from validate.linking.ranks import CHECKOUT, Place, spawn
 from validate.linking.samples import PING_PONG, Sample
 from validate.linking.watch import LOST_S
+
+pytestmark = pytest.mark.slow
 
 DEVICE = "a100-80gb-sxm"
 

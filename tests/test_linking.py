@@ -9,7 +9,7 @@ import pytest
 from profiles.clusters import Collectives, Link, load_cluster, read_cluster
 from profiles.collectives import Group, bus_volume
 from profiles.errors import InputError
-from sim.cli import main as sim
+from sim.cli.main import main as sim
 from validate.__main__ import main
 from validate.linking.cluster_file import cluster_text, write_cluster
 from validate.linking.fitting import fit_links, predict
@@ -21,6 +21,8 @@ from validate.linking.pairs import Wiring
 from validate.linking.report import judged_line, pair_table
 from validate.linking.samples import PING_PONG, Measurement, Sample, sample_text
 from validate.writing import whole_file
+
+pytestmark = pytest.mark.slow
 
 DEVICE = "a100-80gb-sxm"
 SIZES = sizes_up_to(2**26)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sim.engine import simulate
-from sim.memory import memory_events, peak_memory_bytes, resident_bytes
-from strategies.placement import Placement
-from strategies.plan import Buffer
+from sim.replay.engine import simulate
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Buffer
 from strategies.registry import make_strategy
 
 

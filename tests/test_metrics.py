@@ -2,10 +2,10 @@
 
 import pytest
 
-from sim.engine import simulate
-from sim.metrics import bubbles, busy_s, collective_s, exposed_communication_s, idle_s
-from strategies.bubbles import Bubble, bubble_ratio
-from strategies.placement import Placement
+from sim.replay.engine import simulate
+from sim.replay.metrics import bubbles, busy_s, collective_s, exposed_communication_s, idle_s
+from strategies.plans.bubbles import Bubble, bubble_ratio
+from strategies.plans.placement import Placement
 
 
 @pytest.fixture

@@ -8,20 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError, InfeasibleError
-from strategies.actions import parse_order
-from strategies.lanes import heads, lanes_of, tails
-from strategies.ordering import (
-    PRIORITIES,
-    Chain,
-    Problem,
-    evaluate,
-    list_schedule,
-    lower_bound_s,
-    peak_held_bytes,
-    wave_positions,
-    wave_problem,
-)
-from strategies.room import fits
+from strategies.orders.capacity import fits, peak_held_bytes
+from strategies.orders.list_scheduling import PRIORITIES, evaluate, list_schedule, lower_bound_s
+from strategies.orders.problem import Chain, Problem, heads, lanes_of, tails, wave_positions, wave_problem
+from strategies.plans.actions import parse_order
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=150)
 

@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.pair_partition import (
-    PairCosts,
-    PairSearch,
-    pair_bound_s,
-    pair_partition,
-    pair_partitions,
-    pair_rounds,
-)
-from strategies.partition import ChainCosts, Partition, optimal_partition, partition_front
-from strategies.stages import Shape
+from strategies.partitions.chain import ChainCosts, Partition, optimal_partition, partition_front
+from strategies.partitions.pair import PairCosts, PairSearch, pair_bound_s, pair_partition, pair_rounds
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
@@ -188,25 +180,6 @@ def test_equal_layers_make_the_bound_of_the_paper():
     down, up = PairSearch(PairCosts(chain, chain), 4).best(pair_rounds(4, 4))
     assert down.boundaries == up.boundaries == (0, 2, 4, 6, 8)
     assert pair_bound_s(down, up, pair_rounds(4, 4)) == (8 + 2 * 4 - 2) * 6.0 - 4.0
-
-
-def test_one_search_serves_every_shape_that_shares_its_costs():
-    rng = np.random.default_rng(0)
-    pairs = {batch: PairCosts(u_net(rng, 7), u_net(rng, 6), batch / 4) for batch in (1, 2, 4)}
-    asked = []
-
-    def costs_of(shape):
-        asked.append(shape)
-        return pairs[4 // shape.micro_batches]
-
-    shapes = [Shape(degree, m, size) for degree in (2, 4) for m in (1, 2, 4) for size in (4, 8)]
-    points = list(pair_partitions(shapes, lambda shape: shape.micro_batches, costs_of, 0.5))
-    assert [point.shape for point in points] == shapes
-    assert len(asked) == 6
-    for point in points:
-        pair, rounds = costs_of(point.shape), pair_rounds(point.shape.degree, point.shape.micro_batches)
-        assert point.bound_s == pytest.approx(brute_force(pair, point.shape.degree, rounds, 0.5), rel=1e-12)
-        assert point.bound_s == pair_bound_s(point.down, point.up, rounds, 0.5, pair.feedback_s)
 
 
 @st.composite

@@ -6,13 +6,13 @@ import pytest
 
 from profiles.errors import InfeasibleError
 from profiles.synthetic import equal_blocks_transformer
-from sim.cli import main
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes
-from sim.sampling import run_sampling
-from strategies.paradigms import COUNTS, ParaDiGMS
+from sim.cli.main import main
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.runs import run_sampling
+from strategies.patching.footprint import WORKING_SHARE
 from strategies.registry import make_sampler
-from strategies.sampling_footprint import WORKING_SHARE
+from strategies.sampling.paradigms import COUNTS, ParaDiGMS
 
 LAYERS, LAYER_S = 4, 0.1
 

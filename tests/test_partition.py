@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.partition import (
+from strategies.partitions.chain import (
     ChainCosts,
     best_of_front,
     block_partition,

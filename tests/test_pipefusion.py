@@ -14,12 +14,12 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.metrics import busy_s, idle_s
-from sim.sampling import run_sampling
-from strategies.patch_pipeline import paced_layers, stage_layers
-from strategies.pipefusion import PipeFusion
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from sim.replay.engine import simulate
+from sim.replay.metrics import busy_s, idle_s
+from sim.runs import run_sampling
+from strategies.patching.patch_pipeline import paced_layers, stage_layers
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 LAYERS = 8
 LAYER_S = 0.25
@@ -255,7 +255,7 @@ def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
 def test_what_goes_back_to_the_first_stage_is_latents_without_the_variance(make):
     """PixArt predicts eight channels, four of them the variance; a scheduler returns four."""
     workload = SamplingWorkload(4, 1024, 1024, steps=3)
-    scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-pcie-4"), workload)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-pcie-4"), workload)
     plan = PipeFusion(patches=4, warmup_steps=1).plan(scenario)
     sizes = {tensor.size_bytes for tensor in plan.tensors if tensor.role == "latents"}
     assert sizes == {4 * 128 * 128 * 2, 4 * 128 * 128 * 2 / 4}
@@ -263,7 +263,7 @@ def test_what_goes_back_to_the_first_stage_is_latents_without_the_variance(make)
 
 def test_patches_of_a_video_are_rows_of_its_frames():
     workload = SamplingWorkload(2, 480, 720)
-    scenario = SamplingScenario.of(load_model("cogvideox-2b"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("cogvideox-2b"), load_cluster("a100-nvlink-8"), workload)
     assert scenario.rows == 480 / 16
     with pytest.raises(InfeasibleError, match=r"patches\(31\) exceeds rows\(30\)"):
         PipeFusion(patches=31).plan(scenario)

@@ -3,13 +3,13 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.engine import simulate
-from strategies.actions import format_order
-from strategies.linear import gpipe_order, one_forward_one_backward_order
-from strategies.pipeline import PipelineBuilder, Recipe
-from strategies.reduction import BUCKET_BYTES
+from sim.replay.engine import simulate
+from strategies.orders.named import gpipe_order, one_forward_one_backward_order
+from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.reduction import BUCKET_BYTES
+from strategies.pipelining.stages import Cut, Shape
+from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
-from strategies.stages import Cut, Shape
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 
 from profiles.collectives import Group
 from profiles.errors import InfeasibleError
-from strategies.network import Network
-from strategies.placement import Placement
-from strategies.plan import Collective
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Collective
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.experiment import replay
-from sim.memory import peak_memory_bytes
-from sim.plots import (
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.replay.timelines import Bar
+from sim.report.plots import (
     BubbleRatioInfo,
     ScalingInfo,
     SweepInfo,
@@ -31,11 +31,10 @@ from sim.plots import (
     plot_winners_info,
     save_figure,
 )
-from sim.plots.charts import strategy_look
-from sim.plots.patches import PatchColours
-from sim.sampling import replay_phases
-from sim.timelines import Bar
-from strategies.actions import parse_action
+from sim.report.plots.charts import strategy_look
+from sim.report.plots.patches import PatchColours
+from sim.runs import replay, replay_phases
+from strategies.plans.actions import parse_action
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
 
 GIB = 2.0**30
@@ -338,8 +337,17 @@ def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
             [Winner("spp", 3.0, None), None],
             [Winner("ddp", 6.0, 0.0), Winner("spp", 12.5, 0.25)],
         ],
+        baselines=("ddp",),
     )
     assert plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
+
+
+def test_what_is_not_recommended_wins_no_scenario_and_one_gpu_is_the_baseline_of_drawing():
+    rows = [best("single", 8, 2.0), best("naive-patch", 8, 9.0), best("usp", 8, 5.0)]
+    rows = [row | {"task": "sample", "recommended": row["strategy"] != "naive-patch"} for row in rows]
+    info = plot_winners_info(rows, "num_gpus", "model")
+    assert info.winners == [[Winner("usp", 5.0, 1.5)]]
+    assert info.baselines == ("single",)
 
 
 def test_a_map_of_winners_says_who_by_how_much_and_where_nothing_fits():

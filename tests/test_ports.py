@@ -2,11 +2,11 @@
 
 import pytest
 
-from sim.engine import simulate
-from strategies.network import network_of
-from strategies.ports import busiest_port_s, chain_traffic
+from sim.replay.engine import simulate
+from strategies.bounds.ports import busiest_port_s, chain_traffic
+from strategies.pipelining.stages import Cut, Shape, make_stages
+from strategies.plans.network import network_of
 from strategies.registry import make_strategy
-from strategies.stages import Cut, Shape, make_stages
 
 GBS = 1e9
 

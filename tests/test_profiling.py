@@ -25,6 +25,8 @@ from validate.profiling.measuring import Settings, Subject, measure
 from validate.profiling.profiler import counted_for, waiting_lines
 from validate.profiling.time_files import time_texts
 
+pytestmark = pytest.mark.slow
+
 FORWARD_MS = (2, 7, 3, 5)
 BACKWARD_MS = (0, 4, 9, 3)
 BETWEEN_MS = 4

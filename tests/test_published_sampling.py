@@ -9,18 +9,18 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
-from sim.sampling import run_sampling
-from strategies.distrifusion import DistriFusion
-from strategies.hybrid import Hybrid
-from strategies.naive_patch import NaivePatch
-from strategies.pipefusion import PipeFusion
-from strategies.ring import Ring
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.single import Single
-from strategies.sync_patch import SyncPatch
-from strategies.tensor import TensorParallel
-from strategies.ulysses import Ulysses
-from strategies.usp import USP
+from sim.runs import run_sampling
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.hybrid import Hybrid
+from strategies.sampling.naive_patch import NaivePatch
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.sampling.ring import Ring
+from strategies.sampling.single import Single
+from strategies.sampling.sync_patch import SyncPatch
+from strategies.sampling.tensor import TensorParallel
+from strategies.sampling.ulysses import Ulysses
+from strategies.sampling.usp import USP
+from strategies.scenario import SamplingScenario, SamplingWorkload
 from validate.__main__ import main
 from validate.published.sampling_methods import guidance, samplers
 from validate.published.sampling_misses import explanations, missed, why
@@ -35,6 +35,8 @@ from validate.published.sampling_scenes import (
     sent_bytes,
 )
 from validate.published.sampling_sections import Contest, contests, judged, volumes
+
+pytestmark = pytest.mark.slow
 
 XDIT, LEGACY, DISTRIFUSION = (
     "xDiT (arXiv 2411.01738 figs)",
@@ -71,13 +73,13 @@ def asked(**cells):
     """What a row may have run, on as many A100s."""
     one = row(**cells)
     workload = SamplingWorkload(one.num_gpus, 1024, 1024, 20, guidance(one, "batch"))
-    return samplers(one, SamplingScenario.of(load_model(one.model), load_cluster("p4de"), workload))
+    return samplers(one, SamplingScenario(load_model(one.model), load_cluster("p4de"), workload))
 
 
 def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_does():
     cluster = load_cluster("a100-nvlink-8")
     slow = replace(cluster, intra_node=replace(cluster.intra_node, bandwidth_bytes_per_s=1e9))
-    scenario = SamplingScenario.of(load_model("pixart"), slow, SamplingWorkload(4, 1024, 1024, 5))
+    scenario = SamplingScenario(load_model("pixart"), slow, SamplingWorkload(4, 1024, 1024, 5))
     early, late = (
         run_sampling(Hybrid(guidance_degree=2, pipeline_degree=2, receive=receive), scenario)
         for receive in ("before", "after")

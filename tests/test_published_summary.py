@@ -37,6 +37,8 @@ from validate.published.summary import (
     write_accounts,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def predicted():

@@ -6,17 +6,15 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.units import MIB
-from sim.engine import simulate
-from sim.experiment import replay, run_training
-from strategies.pulse import Pulse
+from sim.replay.engine import simulate
+from sim.runs import replay, run_training
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
+from strategies.training.pulse import Pulse
 
 
 def shipped(model, cluster, gpus, batch_size, **workload):
-    return Scenario.of(
-        load_model(model), load_cluster(cluster), TrainingWorkload(gpus, batch_size, **workload)
-    )
+    return Scenario(load_model(model), load_cluster(cluster), TrainingWorkload(gpus, batch_size, **workload))
 
 
 def by_role(trace, *roles):

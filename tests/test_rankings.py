@@ -8,18 +8,18 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.experiment import run_training
-from sim.rankings import command, print_rows_json, print_sweep
-from sim.sweep import Point, Sweep, find_points, run_sweep
-from sim.tables import print_result
-from sim.training_rankings import BEST
+from sim.explore.points import Point, find_points
+from sim.explore.sweep import Sweep, run_sweep
+from sim.report.rankings import BEST, command, print_rows_json, print_sweep
+from sim.report.tables import print_result
+from sim.runs import run_training
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
 
 @pytest.fixture(scope="module")
 def scenario():
-    return Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
+    return Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def table_rows(text):
 
 
 def test_names_are_never_taken_for_markup(capsys, result, sweep):
-    print_result(replace(result, model="[/red] :smile:"))
+    print_result(replace(result, model="[/red] :smile:"), sweep.scenario)
     assert "[/red] :smile: on 8 GPUs" in capsys.readouterr().out
     model = replace(sweep.scenario.model, title="[bold] title [/x]")
     print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)))
@@ -74,7 +74,7 @@ def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):
 
 
 def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
     sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
     run_sweep(sweep, workers=1)
     print_sweep(sweep)
@@ -87,7 +87,7 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
 
 
 def test_strategies_without_a_feasible_point_are_named_by_what_they_lack(capsys):
-    scenario = Scenario.of(load_model("cdm-lsun"), load_cluster("p4de"), TrainingWorkload(8, 8))
+    scenario = Scenario(load_model("cdm-lsun"), load_cluster("p4de"), TrainingWorkload(8, 8))
     sweep = Sweep(scenario, points=find_points(scenario, ["1f1b", "ddp", "gpipe", "spp"]))
     run_sweep(sweep, workers=1)
     print_sweep(sweep)
@@ -116,7 +116,7 @@ def test_rows_as_json_are_one_list(capsys, sweep):
 
 
 def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
     sweep = Sweep(scenario, points=find_points(scenario, ["spp", "ddp"], {"p2p": "blocking"}))
     run_sweep(sweep, workers=1)
     print_sweep(sweep)
@@ -128,7 +128,7 @@ def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
 
 
 def test_where_other_strategies_vary_what_one_holds_fixed_it_is_named(capsys):
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
     sweep = Sweep(scenario, points=find_points(scenario, ["pulse", "wave"]))
     run_sweep(sweep, workers=1)
     print_sweep(sweep)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.rounds import Pass, least_seconds
+from strategies.bounds.patch_rounds import Pass, least_seconds
 
 ONE_S = Pass(1.0, 1.0)
 

@@ -17,13 +17,13 @@ from statistics import median
 import pytest
 import torch
 
-import sim.engine
 from profiles.errors import DiffusimError, InputError
 from profiles.models import load_model
-from strategies.actions import StageAction
-from strategies.placement import Placement
+from sim.replay import engine
+from strategies.plans.actions import StageAction
+from strategies.plans.placement import Placement
+from strategies.plans.wiring import wire
 from strategies.registry import all_strategies
-from strategies.wiring import wire
 from validate.__main__ import main
 from validate.machine import QUIET_CORES, disturbance
 from validate.running.blocks import Convolutions, FeedForward, build_layer
@@ -34,6 +34,8 @@ from validate.running.preparing import prepare
 from validate.running.scenarios import Question, check_complete
 from validate.running.spawn import run_ranks, start_rank
 from validate.running.torch_runtime import check_schedule
+
+pytestmark = pytest.mark.slow
 
 DATA_PARALLEL = ("ddp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
@@ -320,13 +322,13 @@ def test_real_layers_run_in_the_order_of_the_simulation(trained):
     "factor", [0.0, 0.99, 2.0], ids=["ignored", "a hundredth too short", "counted twice"]
 )
 def test_a_wrong_link_delay_in_the_engine_shows(trained, monkeypatch, factor):
-    leg = sim.engine._leg
+    leg = engine._leg
 
     def wrong(transfer, network):
         ports, travel_s = leg(transfer, network)
         return ports, factor * travel_s
 
-    monkeypatch.setattr(sim.engine, "_leg", wrong)
+    monkeypatch.setattr(engine, "_leg", wrong)
     assert not same_order(replayed(trained))
 
 
@@ -336,14 +338,14 @@ def test_a_wrong_link_delay_in_the_network_shows(trained, monkeypatch):
 
 
 def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
-    wire = sim.engine.wire
+    wire = engine.wire
 
     def wrong(plan):
         wiring = wire(plan)
         wiring.waits = [[() for _ in row] for row in wiring.waits]
         return wiring
 
-    monkeypatch.setattr(sim.engine, "wire", wrong)
+    monkeypatch.setattr(engine, "wire", wrong)
     assert not same_order(replayed(trained))
 
 
@@ -356,8 +358,8 @@ def test_replayed_runs_take_as_long_as_they_did(measured):
 
 @pytest.mark.timed
 def test_a_wrong_link_delay_passes_the_bounds_of_a_replay(measured, monkeypatch):
-    leg = sim.engine._leg
-    monkeypatch.setattr(sim.engine, "_leg", lambda *of: (leg(*of)[0], 2 * leg(*of)[1]))
+    leg = engine._leg
+    monkeypatch.setattr(engine, "_leg", lambda *of: (leg(*of)[0], 2 * leg(*of)[1]))
     errors = [comparison.error for comparison in replayed(measured)]
     assert median(errors) > MEDIAN
     assert max(errors) > WORST

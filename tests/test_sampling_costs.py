@@ -127,6 +127,7 @@ COUNTED = {"pixart": 0.04, "sd3-medium": 0.04, "sdxl": 0.01}
 embeddings and the text's keys and values, which the columns let grow with the pixels."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTED)
 def test_columns_grow_as_a_count_at_another_resolution(name):
     """One forward pass of the real module at 2048 x 1024, on the meta device, and the folder's columns scaled to it."""

@@ -10,12 +10,12 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from profiles.units import GIB
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes
-from sim.sampling import run_sampling
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.runs import run_sampling
+from strategies.patching.footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_BYTES, WORKING_SHARE
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.sampling_footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_BYTES, WORKING_SHARE
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
 PARAMETERS, SAVED_BYTES = 10**6, 5e6
@@ -145,7 +145,7 @@ def pixart(name, side, *, gpus=4, cluster="a100-nvlink-8", parameters=None):
     """The result of two synchronous steps, and in PipeFusion and DistriFusion two more."""
     usual = {"pipefusion": {"patches": 4}, "distrifusion": {"gather_layers": 1}}.get(name, {})
     workload = SamplingWorkload(1 if name == "single" else gpus, side, side, steps=4)
-    scenario = SamplingScenario.of(load_model("pixart"), load_cluster(cluster), workload)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
     return run_sampling(make_sampler(name, parameters or usual), scenario)
 
 

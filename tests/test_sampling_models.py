@@ -99,6 +99,7 @@ def test_every_layer_of_a_backbone_exchanges_something(name):
     assert all(other.exchanges == () for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "height", "width"), [("sdxl", 1280, 1920), ("pixart", 1024, 2048)])
 def test_exchanges_grow_as_their_kinds_say(name, height, width):
     (spec,) = (spec for spec in architecture(name).components if spec.trainable)

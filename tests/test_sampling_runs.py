@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from profiles.errors import DeadlockError
-from sim.engine import simulate
+from sim.replay.engine import simulate
 from validate.__main__ import main
 from validate.sampling_runs import launch
 from validate.sampling_runs.comparison import SAME, Comparison, relative
@@ -27,6 +27,8 @@ from validate.sampling_runs.reference import displaced_image, independent_image,
 from validate.sampling_runs.script import Open, Post, Receive, Send, Start, Wait, script
 from validate.sampling_runs.settings import LOST_PATCH, ROWS, WRONG_SIZE, WRONG_VERSION, Settings
 from validate.sampling_runs.transformer import Blockwise, attend
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,15 +11,15 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.frames import rows, write_rows
-from sim.points import Asked
-from sim.rankings import print_rows_json, print_sweep
-from sim.sampling import run_sampling, run_sampling_within
-from sim.space import best_of_each, pareto_front
-from sim.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Point, Sweep, find_points, objectives, run_sweep
-from strategies.naive_patch import NaivePatch
+from sim.explore.frames import rows, write_rows
+from sim.explore.points import Asked, Point, find_points
+from sim.explore.space import best_of_each, pareto_front
+from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Sweep, objectives, run_sweep
+from sim.report.rankings import front, print_rows_json, print_sweep
+from sim.runs import run_sampling, run_sampling_within
 from strategies.registry import all_samplers, make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.strategy import gpu_counts
 
 SAMPLERS = list(all_samplers())
 PIPELINES = ("single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid")
@@ -28,7 +28,7 @@ PIPELINES = ("single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid
 
 def pixart(num_gpus=4, cluster="a100-nvlink-8", resolution=512, steps=4, **workload):
     workload = SamplingWorkload(num_gpus, resolution, resolution, steps, **workload)
-    return SamplingScenario.of(load_model("pixart"), load_cluster(cluster), workload)
+    return SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
 
 
 def swept(scenario, objective="latency", names=None, fixed=None, workers=1, top=TOP):
@@ -59,7 +59,7 @@ SCENARIOS = {
     "pcie, three images": lambda: pixart(4, "l40-pcie-8", 1024, batch_size=3),
     "two nodes": lambda: pixart(16, "p4de", 512, 2, guidance="none"),
     "guidance in parallel": lambda: pixart(8, guidance="parallel", batch_size=2),
-    "u-net": lambda: SamplingScenario.of(
+    "u-net": lambda: SamplingScenario(
         load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)
     ),
     "six devices": lambda: pixart(6),
@@ -186,7 +186,7 @@ def test_a_result_says_on_how_many_gpus_it_runs_and_what_an_image_costs(sweep):
 
 
 def test_fewer_gpus_can_win_by_cost():
-    best = simulated(swept(pixart(8), "cost", [name for name in SAMPLERS if name != NaivePatch.name]))[0]
+    best = simulated(swept(pixart(8), "cost"))[0]
     assert best.num_gpus < 8
     assert best.name != simulated(swept(pixart(8)))[0].name
 
@@ -238,7 +238,7 @@ def test_each_task_has_its_objectives_and_its_default():
 
 
 def test_points_that_do_not_exist_are_infeasible_with_their_equation():
-    scenario = SamplingScenario.of(
+    scenario = SamplingScenario(
         load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)
     )
     sweep = swept(scenario, names=["pipefusion", "ring", "distrifusion"])
@@ -251,7 +251,7 @@ def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
     cluster = load_cluster("ideal")
     device = replace(cluster.device, memory_bytes=9 * 2.0**30)
     workload = SamplingWorkload(4, model.height, model.width, 3, guidance="none")
-    scenario = SamplingScenario.of(model, replace(cluster, device=device), workload)
+    scenario = SamplingScenario(model, replace(cluster, device=device), workload)
     sweep = swept(scenario)
     lacking = [point for point in sweep.points if point.kind == "out of memory"]
     assert {point.name for point in lacking} >= {"single", "ulysses", "naive-patch"}
@@ -265,20 +265,58 @@ def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
 # What a person and a file get
 
 
-def test_the_best_is_the_best_whose_patches_see_one_another(sweep):
-    assert simulated(sweep)[0].name == NaivePatch.name
-    best = sweep.best()
-    others = [point for point in simulated(sweep) if point.name != NaivePatch.name]
-    assert best is others[0]
-    assert swept(pixart(2), names=[NaivePatch.name]).best().name == NaivePatch.name
+@pytest.mark.parametrize("objective", SAMPLING_OBJECTIVES)
+def test_what_leaves_seams_ranks_below_all_that_does_not_and_is_never_the_best(objective):
+    sweep = swept(pixart(8), objective)
+    ranked = simulated(sweep)
+    seams = [point for point in ranked if point.name == "naive-patch"]
+    assert seams
+    assert ranked[-len(seams) :] == seams
+    if objective in ("latency", "throughput"):
+        assert seams[0].score(objective) < ranked[0].score(objective), "or the test shows nothing"
+    assert sweep.best() is ranked[0]
+    items = rows(sweep)
+    assert {item["strategy"] for item in items if not item["recommended"]} == {"naive-patch"}
+    assert "naive-patch" not in {item["strategy"] for item in pareto_front(items)}
+    assert "naive-patch" not in {point.name for point in front(ranked)}
+
+
+def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
+    sweep = swept(pixart(2), names=["naive-patch"])
+    assert simulated(sweep)
+    assert sweep.best() is None
+    print_sweep(sweep)
+    assert (
+        "best: none; every point that fits leaves seams, which is not recommended" in capsys.readouterr().out
+    )
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best() is None
+
+
+def test_a_sampler_of_any_name_that_says_it_leaves_seams_is_not_recommended(monkeypatch):
+    before = swept(pixart(4)).best().name
+    assert before != "usp"
+    monkeypatch.setattr(all_samplers()[before], "seamless", False, raising=False)
+    sweep = swept(pixart(4))
+    assert sweep.best().name not in (before, "naive-patch")
+    assert {item["seamless"] for item in rows(sweep) if item["strategy"] == before} == {False}
+
+
+def test_the_result_of_a_run_says_whether_it_is_seamless():
+    for name, seamless in (("naive-patch", False), ("distrifusion", True)):
+        assert run_sampling(make_sampler(name, {}), pixart(2)).to_json()["seamless"] is seamless
+
+
+def test_a_sampler_that_runs_on_some_numbers_of_gpus_alone_says_which():
+    assert gpu_counts(all_samplers()["single"], 8) == [1]
+    assert gpu_counts(all_samplers()["usp"], 12) == [12, 8, 4, 2]
+    assert gpu_counts(all_samplers()["usp"], 1) == []
 
 
 def test_every_status_has_its_keys(sweep):
     items = rows(sweep)
     by_status = {item["status"]: item for item in items}
     asked = {"task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution"}
-    asked |= {"steps", "guidance", "status"}
+    asked |= {"steps", "guidance", "status", "seamless", "recommended"}
     assert set(by_status["bounded"]) == asked | {"bound_s"}
     assert asked | {"latency_s", "step_s", "gpu_s_per_sample"} < set(by_status["simulated"])
     assert {item["task"] for item in items} == {"sample"}
@@ -314,7 +352,8 @@ def test_a_sweep_prints_the_best_of_each_strategy_then_the_best_twenty(sweep, ca
     (single,) = (row for row in cells[:-TOP] if row[1] == "single")
     assert single[2] == "1"
     assert "1.00" in single
-    assert f"best without seams (naive-patch leaves them): {sweep.best().name}" in text
+    assert f"best: {sweep.best().name}" in text
+    assert "naive-patch: seams show, so not recommended, and ranked last" in text
     assert "of each run the devices compute" in text
     again = next(line for line in text.splitlines() if line.startswith("again: "))
     assert f"--strategy {sweep.best().name}" in again

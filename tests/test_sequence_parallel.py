@@ -13,12 +13,12 @@ from profiles.components import Exchange
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.sampling import run_sampling
-from strategies.distrifusion import DistriFusion
-from strategies.pipefusion import PipeFusion
+from sim.replay.engine import simulate
+from sim.runs import run_sampling
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 LAYERS = 6
 ROWS, HIDDEN, HEADS = 16, 64, 8
@@ -174,7 +174,7 @@ SDXL_GB = {
 @pytest.mark.parametrize("name", SDXL_GB)
 def test_sdxl_sends_what_was_published(name, side):
     workload = SamplingWorkload(8, side, side, steps=1, guidance="none")
-    scenario = SamplingScenario.of(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
     sampler = DistriFusion(warmup_steps=0) if name == "distrifusion" else make_sampler(name, {})
     trace = simulate(sampler.plan(scenario))
     gathered = 7 * scenario.output_bytes if name == "distrifusion" else 0.0

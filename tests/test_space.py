@@ -7,9 +7,10 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
-from sim.experiment import run_training
-from sim.space import best_of_each, grid, pareto_front, samples_per_s, scaled_cluster, sweep_front
-from sim.sweep import Sweep, find_points, run_sweep
+from sim.explore.points import find_points
+from sim.explore.space import best_of_each, grid, pareto_front, samples_per_s, scaled_cluster, sweep_front
+from sim.explore.sweep import Sweep, run_sweep
+from sim.runs import run_training
 
 NAMES = ["1f1b", "ddp", "diffusionpipe", "gpipe", "spp"]
 

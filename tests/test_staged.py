@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InfeasibleError
-from sim.engine import simulate
-from strategies.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction
-from strategies.pipeline import PipelineBuilder, Recipe
-from strategies.rendezvous import posted_in_time
-from strategies.staged import Layout, problem_of, refuse_distant_skips, staged_bound, staged_plan, steps_s
-from strategies.stages import Cut, Shape
+from sim.replay.engine import simulate
+from strategies.bounds.pipelines import staged_bound, steps_s
+from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.layout import Layout, problem_of, refuse_distant_skips, staged_plan
+from strategies.pipelining.receives import posted_in_time
+from strategies.pipelining.stages import Cut, Shape
+from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction
 
 
 def fill_and_drain(layout):

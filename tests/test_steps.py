@@ -19,6 +19,8 @@ from validate.profiling.steps import MeasuredStep, SamplingStep, TrainingStep, a
 from validate.profiling.time_files import read_first_backwards
 from validate.profiling.tiny import profiled_architecture
 
+pytestmark = pytest.mark.slow
+
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 
 

@@ -1,11 +1,14 @@
 """The stopwatch: the clocks of one device, by hand and against a replay."""
 
+from inspect import signature
+
 import pytest
 
-from strategies.actions import PatchAction
-from strategies.network import Network
-from strategies.placement import Placement
-from strategies.stopwatch import Stopwatch
+from strategies.bounds.stopwatch import Stopwatch
+from strategies.patching.builder import SamplingBuilder
+from strategies.plans.actions import PatchAction
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
 
 WORK = PatchAction(0, 0, 0)
 
@@ -66,3 +69,11 @@ def test_compute_beside_a_collective_is_slowed_down(watch, slowdown, work_s, fre
     clock.compute(0, WORK, work_s)
     clock.expect(0, passed_on)
     assert clock.free_s == free_s
+
+
+def test_builder_and_stopwatch_are_told_the_same_and_nothing_that_no_sampler_tells():
+    told = list(signature(SamplingBuilder.collective).parameters)
+    assert told == list(signature(Stopwatch.collective).parameters)
+    assert told == [
+        "self", "operation", "devices", "size_bytes", "stage", "number", "calls", "held_bytes", "wait"
+    ]  # fmt: skip

@@ -8,9 +8,10 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model, model_names
-from sim.experiment import bound, run_training
-from sim.rankings import print_sweep
-from sim.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Point, Sweep, find_points, run_sweep
+from sim.explore.points import Point, find_points
+from sim.explore.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Sweep, run_sweep
+from sim.report.rankings import print_sweep
+from sim.runs import bound, run_training
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -24,7 +25,7 @@ def scenario():
 
 
 def sd21(num_gpus, batch_size, cluster="p4de", **workload):
-    return Scenario.of(
+    return Scenario(
         load_model("sd21"), load_cluster(cluster), TrainingWorkload(num_gpus, batch_size, **workload)
     )
 
@@ -93,7 +94,7 @@ def test_the_best_are_exact_for_every_objective(scenario, everything, objective)
 
 @pytest.mark.parametrize(("model", "batch_size"), [("cdm-lsun", 64), ("uvit-h", 16), ("hunyuan-3b", 8)])
 def test_the_best_are_exact_on_other_models(model, batch_size):
-    scenario = Scenario.of(load_model(model), load_cluster("p4de"), TrainingWorkload(8, batch_size))
+    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, batch_size))
     everything, sweep = simulate_everything(scenario), swept(scenario)
     assert described(simulated(sweep)[:TOP]) == described(simulated(everything)[:TOP])
     for name in {point.name for point in everything.points}:
@@ -240,7 +241,7 @@ def test_more_micro_batches_than_a_sweep_looks_at_are_infeasible():
 
 @pytest.mark.parametrize("model", model_names())
 def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys):
-    scenario = Scenario.of(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
+    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
     sweep = swept(scenario)
     assert {point.name for point in sweep.points} == set(TRAINING)
     best = {point.name for point in simulated(sweep)}
@@ -320,7 +321,7 @@ def test_the_parameters_of_a_point_are_its_strategys(scenario):
 
 def test_where_each_group_draws_the_sweep_finds_the_larger_groups_that_draw_less():
     workload = TrainingWorkload(8, 256, self_conditioning=0.5, self_conditioning_draw="rank")
-    scenario = Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
     sweep = Sweep(scenario, points=find_points(scenario, ["1f1b"]))
     run_sweep(sweep, workers=1)
     every = {p.strategy: run_training(p.strategy, scenario).expected.iteration_s for p in sweep.points}

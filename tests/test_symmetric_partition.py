@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from profiles.models import load_model
-from strategies.collocation import collocated_skips
-from strategies.symmetric_partition import symmetric_partition
+from strategies.partitions.collocation import collocated_skips
+from strategies.partitions.symmetric import symmetric_partition
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 

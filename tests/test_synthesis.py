@@ -10,22 +10,13 @@ from random import Random
 import pytest
 
 from profiles.errors import InfeasibleError, InputError
-from sim.cli import main
-from strategies.actions import format_order, parse_action, parse_order
-from strategies.lanes import lanes_of, tails
-from strategies.ordering import (
-    Chain,
-    Problem,
-    evaluate,
-    list_schedule,
-    lower_bound_s,
-    peak_held_bytes,
-    wave_positions,
-    wave_problem,
-)
-from strategies.pattern import extend
-from strategies.room import fits
-from strategies.synthesis import CERTIFICATE, LIST, PROGRAMME, common_unit_s, synthesize
+from sim.cli.main import main
+from strategies.orders.capacity import fits, peak_held_bytes
+from strategies.orders.list_scheduling import evaluate, list_schedule, lower_bound_s
+from strategies.orders.pattern import extend
+from strategies.orders.problem import Chain, Problem, lanes_of, tails, wave_positions, wave_problem
+from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, common_unit_s, synthesize
+from strategies.plans.actions import format_order, parse_action, parse_order
 
 PROVEN_BY_HAND = {(2, 2): 16.0, (2, 4): 27.0, (3, 3): 26.0, (4, 4): 36.0}
 """Makespans of waves with f = 1, b = 2: the closed form, and for (2, 4) the bound."""
@@ -144,6 +135,7 @@ def test_whole_durations_are_solved_and_proven(seed):
                 assert numbers == sorted(numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_real_durations_lie_between_bound_and_order(seed):
     problem = tiny_problem(Random(seed), lambda rng: rng.uniform(0.5, 2.5))
@@ -224,6 +216,7 @@ def test_what_no_time_is_given_for_is_not_called_proven():
     assert (synthesis.proven, synthesis.method) == (False, LIST)
 
 
+@pytest.mark.slow
 def test_a_solver_that_ran_out_of_time_has_refuted_nothing():
     """HiGHS takes seconds for this, and PuLP calls what it has at the limit optimal."""
     synthesis = synthesize(wave_problem(8, 8, 2), 0.3)

@@ -7,7 +7,7 @@ from profiles.costs import ModelCosts
 from profiles.devices import load_device
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
-from sim.experiment import run_training
+from sim.runs import run_training
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -92,7 +92,7 @@ def test_numbers_out_of_range_are_refused(given, message):
 @pytest.mark.parametrize(("share", "stages", "micro_batches", "percent"), POINTS)
 def test_bubble_ratios_are_those_of_the_paper(share, stages, micro_batches, percent):
     model = equal_layers_model(12, frozen_share=share)
-    scenario = Scenario.of(model, load_cluster("ideal"), TrainingWorkload(stages, 144))
+    scenario = Scenario(model, load_cluster("ideal"), TrainingWorkload(stages, 144))
     strategy = make_strategy("1f1b", {"pipeline_degree": stages, "micro_batches": micro_batches})
     assert 100 * run_training(strategy, scenario).bubble_ratio == pytest.approx(percent, abs=0.051)
 

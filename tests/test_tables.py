@@ -6,9 +6,7 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.experiment import run_training
-from sim.sampling import run_sampling
-from sim.tables import (
+from sim.report.tables import (
     command_of,
     print_clusters,
     print_drawing,
@@ -17,14 +15,14 @@ from sim.tables import (
     print_strategies,
     progress,
 )
+from sim.runs import run_sampling, run_training
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 
 
 @pytest.fixture(scope="module")
 def scenario():
-    return Scenario.of(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
+    return Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +83,8 @@ def test_strategies_as_json_describe_every_parameter(capsys):
     assert strategy["parameters"]["fill"]["default"] == "partial"
 
 
-def test_a_result_is_shown_with_its_stages(capsys, result):
-    print_result(result)
+def test_a_result_is_shown_with_its_stages(capsys, result, scenario):
+    print_result(result, scenario)
     text = capsys.readouterr().out
     assert "spp (pipeline_degree 4, micro_batches 4, group_size 4" in text
     assert f"{result.expected.iteration_s * 1e3:,.1f} ms" in text
@@ -98,7 +96,7 @@ def test_a_result_is_shown_with_its_stages(capsys, result):
 def drawn():
     """A scenario of two images, and what pipefusion and the text encoder make of it."""
     workload = SamplingWorkload(4, 2048, 1024, 5, "none", 2, include=("text_encoder",))
-    scenario = SamplingScenario.of(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
     sampler = make_sampler("pipefusion", {"layers": (7, 7, 7, 7), "warmup_steps": 1})
     return scenario, run_sampling(sampler, scenario)
 
@@ -118,7 +116,7 @@ def test_a_drawing_says_by_how_much_published_latencies_scale_it(capsys, drawn):
     scenario, result = drawn
     print_drawing(result, scenario)
     assert "those of the backbone times" in capsys.readouterr().out
-    unpublished = SamplingScenario.of(load_model("uvit-h"), scenario.cluster, SamplingWorkload(1, 256, 256))
+    unpublished = SamplingScenario(load_model("uvit-h"), scenario.cluster, SamplingWorkload(1, 256, 256))
     print_drawing(run_sampling(make_sampler("single", {}), unpublished), unpublished)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines if line.startswith("layer times")] == [

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sim.engine import simulate
-from sim.memory import peak_memory_bytes
-from sim.timelines import (
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.replay.timelines import (
     Bar,
     CollectiveBar,
     category,
@@ -13,8 +13,8 @@ from sim.timelines import (
     idle_spans,
     memory_curves,
 )
-from strategies.actions import parse_action
-from strategies.plan import Buffer
+from strategies.plans.actions import parse_action
+from strategies.plans.plan import Buffer
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from torch.distributed.pipelining.schedules import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from strategies.actions import BACKWARD, FORWARD, format_torch
-from strategies.interleaved import interleaved_order
+from strategies.plans.actions import BACKWARD, FORWARD, format_torch
 from strategies.registry import make_strategy
-from strategies.zero_bubble import zero_bubble_order
+from strategies.training.interleaved import interleaved_order
+from strategies.training.zero_bubble import zero_bubble_order
 
 WORKER = Path(__file__).parent / "data" / "pipeline_worker.py"
 SCHEDULES = {
@@ -148,6 +148,7 @@ def test_torch_loads_the_order_that_we_wrote(load, schedule, ranks, micro_batche
     assert runtime.stage_index_to_group_rank == ranks_of_stages(order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_gradients_of_a_real_run_equal_those_of_a_single_process(real_run, schedule):
     ranks, micro_batches, results = real_run

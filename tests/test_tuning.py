@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.cli import main
-from sim.experiment import run_training
-from sim.tuning import tune
-from strategies.pulse import Pulse
-from strategies.pulse_equations import all_reduce_s, peak_memory_bytes, schedule_s
+from sim.cli.main import main
+from sim.explore.pulse_equations import all_reduce_s, peak_memory_bytes, schedule_s
+from sim.explore.tuning import tune
+from sim.runs import run_training
+from strategies.training.pulse import Pulse
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_a_bound_rules_out_is_not_replayed(scenario):
 
 def test_a_device_too_small_for_any_choice_is_one_clear_line(scenario):
     device = replace(scenario.cluster.device, memory_bytes=1000.0)
-    small = replace(scenario, cluster=replace(scenario.cluster, device=device), _memo={})
+    small = replace(scenario, cluster=replace(scenario.cluster, device=device))
     with pytest.raises(InfeasibleError, match="no pipeline degree fits"):
         tune(small)
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from sim.engine import simulate
-from sim.experiment import jobs, least_memory_bytes, replay, run_training
-from sim.memory import memory_events, peak_memory_bytes, resident_bytes
-from strategies.actions import format_order
+from sim.replay.engine import simulate
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
+from sim.runs import jobs, least_memory_bytes, replay, run_training
+from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
-from strategies.zero3 import UNIT_PARAMETERS, cut_units
+from strategies.training.zero3 import UNIT_PARAMETERS, cut_units
 
 GPUS, UNITS = 4, 3
 WIRE = 1e9

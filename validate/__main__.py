@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sim.console import Parser, guarded
+from sim.cli.console import Parser, guarded
 from validate.closed_forms.command import add_closed_forms_parser
 from validate.counting.config_files import add_config_arguments, run_count
 from validate.green.command import add_green_parser

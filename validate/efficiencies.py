@@ -24,12 +24,12 @@ from rich.table import Table
 
 from profiles.clusters import OPERATIONS, Cluster, Collectives, load_cluster
 from profiles.units import MICROSECOND
-from strategies.distrifusion import DistriFusion
-from strategies.pipefusion import PipeFusion
-from strategies.ring import Ring
-from strategies.sampler import Sampler
-from strategies.tensor import TensorParallel
-from strategies.ulysses import Ulysses
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.sampling.ring import Ring
+from strategies.sampling.tensor import TensorParallel
+from strategies.sampling.ulysses import Ulysses
+from strategies.strategy import Sampler
 from validate.published.sampling_rows import SamplingRow, sampling_rows
 from validate.published.sampling_scenes import Place, outcome_of
 from validate.writing import write_file

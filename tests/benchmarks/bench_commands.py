@@ -7,7 +7,7 @@ over every training strategy; 3 s and 6 s for sweeps over all samplers on 8 and 
 import subprocess
 import sys
 
-COMMAND = [sys.executable, "-m", "sim.cli"]
+COMMAND = [sys.executable, "-m", "sim"]
 
 
 def call(benchmark, folder, arguments, rounds):

@@ -8,12 +8,12 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.synthetic import equal_layers_model
-from sim.engine import no_collection, simulate
-from sim.memory import peak_memory_bytes, residencies
-from strategies.network import Network
+from sim.replay.engine import no_collection, simulate
+from sim.replay.memory import peak_memory_bytes, residencies
+from strategies.plans.network import Network
+from strategies.plans.wiring import wire
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.wiring import wire
 
 SIZES = pytest.mark.parametrize(("positions", "micro_batches"), [(8, 64), (64, 512)])
 
@@ -25,7 +25,7 @@ def point(positions, micro_batches):
     )
     workload = TrainingWorkload(positions, micro_batches)
     strategy = make_strategy("1f1b", {"pipeline_degree": positions, "micro_batches": micro_batches})
-    return strategy, Scenario.of(model, load_cluster("p4de"), workload)
+    return strategy, Scenario(model, load_cluster("p4de"), workload)
 
 
 def run(benchmark, function):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from strategies.bubbles import Bubble, find_bubbles
-from strategies.filling import FrozenChain, fill_bubbles
+from strategies.pipelining.filling import FrozenChain, fill_bubbles
+from strategies.plans.bubbles import Bubble, find_bubbles
 
 
 def chains(num_components: int, num_layers: int = 25) -> list[FrozenChain]:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategies.pair_partition import PairCosts, PairSearch, pair_partition, pair_partitions, pair_rounds
-from strategies.partition import ChainCosts, partition_front
-from strategies.stages import Shape
+from strategies.partitions.chain import ChainCosts, partition_front
+from strategies.partitions.pair import PairCosts, PairSearch, pair_partition, pair_rounds
+from strategies.pipelining.two_way import two_way_layout
+from strategies.training.diffusionpipe import DiffusionPipe
 
 GPUS = 64
 
@@ -27,33 +28,30 @@ def pair(batch, num_layers=100):
     return PairCosts(u_net(num_layers, batch, 0), u_net(num_layers, batch, 1))
 
 
-def divisors(number):
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def shapes(batch_size):
-    """Every degree and group size that divide the GPUs, with every number of micro-batches that divides."""
-    return [
-        Shape(degree, count, size)
-        for degree in divisors(GPUS)
-        for size in divisors(GPUS)
-        if degree > 1 and size % degree == 0
-        for count in divisors(batch_size * degree // GPUS)
-    ]
+def backbone(make, name, num_layers, seed):
+    """A component that costs what a `u_net` does, as nearly as a model folder says it."""
+    costs = [u_net(num_layers, batch, seed) for batch in (0, 1)]
+    fixed, each = costs[0].forward_s, costs[1].forward_s - costs[0].forward_s
+    return make.component(
+        name, each.tolist(), fixed_s=float(fixed.mean()), output_bytes=2e6, parameters=5_000_000
+    )
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.5])
 @pytest.mark.parametrize("batch_size", [512, 1024, 1536, 2048])
-def test_every_shape_of_64_gpus(benchmark, batch_size, probability):
-    points = shapes(batch_size)
+def test_every_shape_of_64_gpus(benchmark, make, batch_size, probability):
+    """Where the product cuts two backbones: every degree, group size and number of micro-batches of a sweep."""
+    model = make.model(backbone(make, "down", 100, 0), backbone(make, "up", 100, 1))
+    link = make.link(bandwidth=100e9, latency_s=1e-5)
+    cluster = make.cluster(link, make.link("nic", 12e9, 1e-5), devices_per_node=8)
+    scenario = make.scenario(model, cluster, GPUS, batch_size, self_conditioning=probability)
+    points = {replace(point, fill="none") for point in DiffusionPipe.candidates(scenario)}
 
-    def local_batch(shape):
-        return batch_size * shape.degree // (GPUS * shape.micro_batches)
+    def cut():
+        fresh = replace(scenario)  # remembers nothing
+        return [two_way_layout(point, fresh) for point in points]
 
-    def search():
-        return list(pair_partitions(points, local_batch, lambda shape: pair(local_batch(shape)), probability))
-
-    assert len(benchmark.pedantic(search, rounds=1)) == len(points)
+    assert len(benchmark.pedantic(cut, rounds=1)) == len(points)
     benchmark.extra_info["points"] = len(points)
 
 

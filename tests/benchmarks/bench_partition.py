@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.partition import ChainCosts, optimal_partition, partition_front
+from strategies.partitions.chain import ChainCosts, optimal_partition, partition_front
 
 
 def u_net(num_layers):

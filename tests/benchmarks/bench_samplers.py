@@ -7,11 +7,11 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.engine import no_collection, simulate
-from sim.sampling import run_sampling
-from strategies.network import Network
+from sim.replay.engine import no_collection, simulate
+from sim.runs import run_sampling
+from strategies.plans.network import Network
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 POINTS = {
     "pipefusion, 8 stages x 16 patches": ("pixart", 2048, 20, "pipefusion", {"patches": 16}),
@@ -28,7 +28,7 @@ def point(name):
     """A sampler on eight A100s that NVSwitch connects; nothing is known of the scenario yet."""
     model, pixels, steps, sampler, parameters = POINTS[name]
     workload = SamplingWorkload(8, pixels, pixels, steps)
-    scenario = SamplingScenario.of(load_model(model), load_cluster("a100-nvlink-8"), workload)
+    scenario = SamplingScenario(load_model(model), load_cluster("a100-nvlink-8"), workload)
     return make_sampler(sampler, parameters), scenario
 
 

@@ -8,16 +8,17 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.sweep import TOP, Sweep, find_points, run_sweep
+from sim.explore.points import find_points
+from sim.explore.sweep import TOP, Sweep, run_sweep
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
 
 
 def space(model_name, num_gpus, resolution, steps=20):
     """The scenario as a sweep meets it: nothing is known of it yet."""
     model = load_model(model_name)
     workload = SamplingWorkload(num_gpus, resolution, resolution, steps, model.guidance)
-    return SamplingScenario.of(model, load_cluster("p4de"), workload)
+    return SamplingScenario(model, load_cluster("p4de"), workload)
 
 
 def explore(scenario, workers, objective="latency"):

@@ -12,7 +12,8 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.sweep import TOP, Sweep, find_points, run_sweep
+from sim.explore.points import find_points
+from sim.explore.sweep import TOP, Sweep, run_sweep
 from strategies.scenario import Scenario, TrainingWorkload
 
 NUM_GPUS, SAMPLES_PER_GPU = 2048, 840
@@ -23,12 +24,12 @@ def space():
     model = load_model("sd21")
     unet = replace(model.components[model.backbones[0]], inputs=(), self_conditioning=0.0)
     workload = TrainingWorkload(NUM_GPUS, NUM_GPUS * SAMPLES_PER_GPU, checkpointing="full")
-    return Scenario.of(replace(model, components=(unet,)), load_cluster("p4de"), workload)
+    return Scenario(replace(model, components=(unet,)), load_cluster("p4de"), workload)
 
 
 def sd21(num_gpus):
     workload = TrainingWorkload(num_gpus, 32 * num_gpus)
-    return Scenario.of(load_model("sd21"), load_cluster("p4de"), workload)
+    return Scenario(load_model("sd21"), load_cluster("p4de"), workload)
 
 
 def explore(scenario, workers, names=("1f1b", "gpipe", "spp"), objective="throughput", top=TOP):

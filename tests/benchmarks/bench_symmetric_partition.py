@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.symmetric_partition import symmetric_partition
+from strategies.partitions.symmetric import symmetric_partition
 
 LAYERS = 200
 STAGES = range(2, 33, 2)

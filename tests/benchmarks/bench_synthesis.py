@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from strategies.ordering import list_schedule, lower_bound_s, wave_problem
-from strategies.pattern import extend
-from strategies.synthesis import synthesize
+from strategies.orders.list_scheduling import list_schedule, lower_bound_s
+from strategies.orders.pattern import extend
+from strategies.orders.problem import wave_problem
+from strategies.orders.synthesis import synthesize
 
 
 @pytest.mark.parametrize(("degree", "micro_batches"), [(4, 4), (4, 8), (8, 8), (8, 64)])

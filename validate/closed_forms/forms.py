@@ -6,10 +6,10 @@ from typing import Final
 
 from profiles.clusters import load_cluster
 from profiles.models import Model
-from sim.experiment import replay
+from sim.runs import replay
+from strategies.plans.traces import Trace
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.traces import Trace
 from validate.published.rows import Section
 
 EXACT: Final = 1e-9
@@ -59,7 +59,7 @@ Family = Callable[[], Forms]
 def trained(model: Model, strategy: str, degree: int, batch_size: int, **asked: int | str) -> Trace:
     """Return the replay of one iteration of a strategy on as many devices as it has positions, on free links."""
     workload = TrainingWorkload(degree, batch_size, self_conditioning=0.0)
-    scenario = Scenario.of(model, load_cluster("ideal"), workload)
+    scenario = Scenario(model, load_cluster("ideal"), workload)
     return replay(make_strategy(strategy, {"pipeline_degree": degree, **asked}), scenario)
 
 

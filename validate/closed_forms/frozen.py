@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from profiles.synthetic import equal_layers_model
-from sim.metrics import idle_s
+from sim.replay.metrics import idle_s
 from validate.closed_forms.forms import Form, trained
 from validate.published.rows import published
 

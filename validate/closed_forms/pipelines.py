@@ -10,9 +10,9 @@ from functools import cache
 from typing import Final
 
 from profiles.synthetic import equal_layers_model
-from sim.memory import peak_memory_bytes, resident_bytes
-from sim.metrics import idle_s
-from strategies.traces import Trace
+from sim.replay.memory import peak_memory_bytes, resident_bytes
+from sim.replay.metrics import idle_s
+from strategies.plans.traces import Trace
 from validate.closed_forms.forms import Form, trained
 
 DEGREES: Final = (2, 4, 8)

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from profiles.clusters import load_cluster
 from profiles.synthetic import equal_blocks_transformer
-from sim.engine import simulate
-from sim.metrics import busy_s
-from sim.sampling import run_sampling
+from sim.replay.engine import simulate
+from sim.replay.metrics import busy_s
+from sim.runs import run_sampling
+from strategies.plans.traces import Trace
 from strategies.registry import make_sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.traces import Trace
+from strategies.scenario import SamplingScenario, SamplingWorkload
 from validate.closed_forms.forms import Form
 
 LAYERS: Final = 24
@@ -33,7 +33,7 @@ BYTES: Final = (
 def _scenario(num_gpus: int, steps: int, guidance: str = "none") -> SamplingScenario:
     model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN)
     workload = SamplingWorkload(num_gpus, model.height, model.width, steps, guidance)
-    return SamplingScenario.of(model, load_cluster("ideal"), workload)
+    return SamplingScenario(model, load_cluster("ideal"), workload)
 
 
 def _replayed(name: str, scenario: SamplingScenario, **asked: Any) -> Trace:  # noqa: ANN401  as of make_sampler

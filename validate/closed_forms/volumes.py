@@ -10,10 +10,10 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from profiles.units import MIB
-from sim.experiment import replay
+from sim.runs import replay
+from strategies.plans.traces import Trace
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.traces import Trace
 from validate.closed_forms.forms import Form, trained
 
 ROWS: Final = 16
@@ -71,7 +71,7 @@ def uvit() -> Iterator[Form]:
     """Yield what U-ViT 2.7 B sends, beside hidden states of its own size; the paper prints the same."""
     for strategy, degree, way, formula, states, printed in UVIT:
         workload = TrainingWorkload(degree, degree, self_conditioning=0.0)
-        scenario = Scenario.of(load_model("uvit-2.7b"), load_cluster("p4de"), workload)
+        scenario = Scenario(load_model("uvit-2.7b"), load_cluster("p4de"), workload)
         trace = replay(
             make_strategy(strategy, {"pipeline_degree": degree, "micro_batches": degree}), scenario
         )

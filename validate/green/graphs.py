@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from strategies.plan import Plan
+from strategies.plans.plan import Plan
 from validate.green.partitions import GreenLanes
 from validate.green.work import LayerWork
 

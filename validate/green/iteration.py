@@ -6,8 +6,8 @@ from statistics import mean, median
 from time import perf_counter
 from typing import Final, Protocol
 
-from strategies.network import Network
-from strategies.wiring import Wiring, previous_collectives
+from strategies.plans.network import Network
+from strategies.plans.wiring import Wiring, previous_collectives
 from validate.green.lanes import Lanes, Mark
 from validate.green.ordering import LaneMap, Launch, Message, Reduction, check_plan, enqueue_order
 

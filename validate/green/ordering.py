@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from profiles.errors import DeadlockError, InputError
-from strategies.plan import Plan
-from strategies.wiring import Wiring, previous_collectives
+from strategies.plans.plan import Plan
+from strategies.plans.wiring import Wiring, previous_collectives
 
 
 class Launch(NamedTuple):

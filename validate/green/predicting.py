@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sim.engine import simulate
-from sim.metrics import idle_s
-from strategies.plan import Op, Plan
-from strategies.traces import Trace
+from sim.replay.engine import simulate
+from sim.replay.metrics import idle_s
+from strategies.plans.plan import Op, Plan
+from strategies.plans.traces import Trace
 from validate.green.iteration import Durations, Span
 
 ROUNDS: Final = 50

@@ -11,8 +11,8 @@ import torch
 
 from profiles.errors import DiffusimError, InputError
 from profiles.models import Model, load_model
-from strategies.plan import Plan
-from strategies.wiring import wire
+from strategies.plans.plan import Plan
+from strategies.plans.wiring import wire
 from validate.green.graphs import GraphWork
 from validate.green.iteration import Record, Runner, Work
 from validate.green.lanes import Lanes, ThreadLanes

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from profiles.models import Model
-from strategies.actions import OPTIMIZER, FrozenAction, StageAction
-from strategies.plan import Plan
-from strategies.wiring import Wiring
+from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
+from strategies.plans.plan import Plan
+from strategies.plans.wiring import Wiring
 from validate.running.blocks import CPU, SMALL, Layers, Shape, batch_of, build_layer
 from validate.running.crossing import Crossing
 from validate.running.passes import Batch, Passes

@@ -134,7 +134,11 @@ def _link(samples: Sequence[Sample], num_nodes: int, wiring: Wiring, notes: list
         raise InputError(
             f"messages {where}: their times do not grow with their bytes; measure larger ones, or on a quieter machine"
         )
-    return Link(wiring.kind, 1 / law.s_per_unit, 0.0, law.fixed_s)
+    bandwidth = 1 / law.s_per_unit
+    shared = (
+        (wiring.switch_size, bandwidth, bandwidth) if wiring.kind == PCIE else ()
+    )  # as fast as ports, as yet
+    return Link(wiring.kind, bandwidth, 0.0, law.fixed_s, *shared)
 
 
 def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:

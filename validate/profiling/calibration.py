@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from profiles.costs import FloatArray
+from profiles.costs import ELEMENT_BYTES, FloatArray
 from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
 from profiles.models import Model
-from profiles.sampling_costs import ELEMENT_BYTES
 from validate.fit import Fit
 from validate.profiling.left_out import Errors, Fold, by_model, by_shape, fit_samples, halves
 from validate.profiling.time_files import Header, read_header

@@ -17,12 +17,11 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
-from sim.experiment import replay
-from sim.sampling import replay_phases, step_s
-from strategies.ddp import DDP
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
-from strategies.single import Single
+from sim.results import step_s
+from sim.runs import replay, replay_phases
+from strategies.sampling.single import Single
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.training.ddp import DDP
 from validate.counting.component import ModelCount
 from validate.counting.specs import Architecture
 from validate.profiling.building import draws
@@ -73,7 +72,7 @@ class TrainingStep:
         if first:
             model = in_turn(model, device.name, first, self.micro_batches)
         workload = TrainingWorkload(1, self.batch, self_conditioning=0.0, memory_recipe=RECIPES[dtype])
-        scenario = Scenario.of(model, alone(device), workload)
+        scenario = Scenario(model, alone(device), workload)
         return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
@@ -116,7 +115,7 @@ class SamplingStep:
     def predict_s(self, model: Model, device: Device) -> float:
         """Return the step's seconds."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
-        return step_s(replay_phases(Single(), SamplingScenario.of(model, alone(device), workload)))
+        return step_s(replay_phases(Single(), SamplingScenario(model, alone(device), workload)))
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
         """Run the backbone without gradients; the update of the image by the scheduler is not in it."""

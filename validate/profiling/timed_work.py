@@ -6,11 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from profiles.costs import FloatArray
+from profiles.costs import ELEMENT_BYTES, FloatArray
 from profiles.devices import RATE_KEYS
 from profiles.models import Layer, Model
 from profiles.recipes import RECIPES
-from profiles.sampling_costs import ELEMENT_BYTES
 from profiles.units import GB, TFLOP
 from validate.fit import LATENCY, Equation, Fit, Observation, Work
 from validate.profiling.time_files import Header, TimeRow, read_times

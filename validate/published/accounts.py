@@ -9,9 +9,9 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from profiles.costs import anchor_factor
 from profiles.files import read_rows
 from profiles.models import load_model
-from profiles.sampling_costs import anchor_factor
 from profiles.units import GIB
 from validate.published.report import why_not
 from validate.published.rows import Prediction, Published, all_published

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import InputError
-from sim.plots.charts import (
+from sim.report.plots.charts import (
     ENDINGS,
     FRONT,
     GRID,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from profiles.units import GIB
-from strategies.pulse import Pulse
-from strategies.pulse_equations import peak_memory_bytes
+from sim.explore.pulse_equations import peak_memory_bytes
+from strategies.training.pulse import Pulse
 from validate.published.rows import Prediction, Section, published
 from validate.published.settings import MICRO_BATCHES, Setting, Task, largest, run
 from validate.published.volumes import CHOSEN, nearest, readings

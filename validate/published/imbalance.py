@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.models import Model
-from sim.experiment import TrainingResult, run_training
-from strategies.pulse import Pulse
-from strategies.pulse_equations import schedule_s
+from sim.explore.pulse_equations import schedule_s
+from sim.results import TrainingResult
+from sim.runs import run_training
+from strategies.training.pulse import Pulse
 from validate.published.costs import costs_of
 from validate.published.rows import Prediction, Section, percent, the_published
 from validate.published.scenes import scenario

@@ -10,12 +10,10 @@ from typing import Final
 from profiles.clusters import load_cluster
 from profiles.models import Model
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
-from sim.experiment import replay, run_training
-from sim.metrics import idle_s
-from sim.sampling import run_sampling
+from sim.replay.metrics import idle_s
+from sim.runs import replay, run_sampling, run_training
 from strategies.registry import make_sampler, make_strategy
-from strategies.sampling import SamplingScenario, SamplingWorkload
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 from validate.published.rows import Prediction, Published, Section, percent, published, the_published
 from validate.published.scenes import scenario, with_all_gradients
 
@@ -149,7 +147,7 @@ def _bubbles(row: Published) -> Iterator[Prediction]:
     share = 1 / first.value
     model = equal_layers_model(LAYERS, frozen_share=share)
     workload = TrainingWorkload(stages, stages * micro_batches * LAYERS)
-    point = Scenario.of(model, load_cluster("ideal"), workload)
+    point = Scenario(model, load_cluster("ideal"), workload)
     asked = {"pipeline_degree": stages, "micro_batches": micro_batches}
     trace = replay(make_strategy("1f1b", asked), point)
     bubble_s = idle_s(trace)
@@ -166,7 +164,7 @@ def useful_share() -> Section:
     stages = row.num_gpus or 1
     model = equal_blocks_transformer(LAYERS)
     workload = SamplingWorkload(stages, model.height, model.width, STEPS, "none")
-    point = SamplingScenario.of(model, load_cluster("ideal"), workload)
+    point = SamplingScenario(model, load_cluster("ideal"), workload)
     sampler = make_sampler("pipefusion", {"patches": stages, "warmup_steps": 0})
     share = 1 - run_sampling(sampler, point).bubble_ratio
     found = Prediction(row, share, "equal layers, no synchronous step", provenance=EQUAL)

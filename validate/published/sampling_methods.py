@@ -12,19 +12,19 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
-from strategies.distrifusion import DistriFusion
-from strategies.hybrid import Hybrid
-from strategies.naive_patch import NaivePatch
-from strategies.pipefusion import PipeFusion
 from strategies.registry import all_samplers, make_sampler
-from strategies.ring import Ring
-from strategies.sampler import Sampler
-from strategies.sampling import SamplingScenario
-from strategies.single import Single
-from strategies.sync_patch import SyncPatch
-from strategies.tensor import TensorParallel
-from strategies.ulysses import Ulysses
-from strategies.usp import USP
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.hybrid import Hybrid
+from strategies.sampling.naive_patch import NaivePatch
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.sampling.ring import Ring
+from strategies.sampling.single import Single
+from strategies.sampling.sync_patch import SyncPatch
+from strategies.sampling.tensor import TensorParallel
+from strategies.sampling.ulysses import Ulysses
+from strategies.sampling.usp import USP
+from strategies.scenario import SamplingScenario
+from strategies.strategy import Sampler
 from validate.published.sampling_rows import SamplingRow, Uncovered
 
 WARMUPS: Final = (("DistriFusion", 5), ("PipeFusion", 2), ("", 0))

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from profiles.clusters import Cluster, Collectives, Link, cluster_names, load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import Model, load_model, model_names
-from sim.sampling import run_sampling
-from strategies.hybrid import Hybrid
-from strategies.sampler import Sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from sim.runs import run_sampling
+from strategies.sampling.hybrid import Hybrid
+from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.strategy import Sampler
 from validate.published.sampling_methods import guidance, samplers
 from validate.published.sampling_rows import SamplingRow, Uncovered, sampling_rows
 
@@ -207,7 +207,7 @@ def sent_bytes(prediction: SamplingPrediction) -> float:
 def scenario_of(place: Place) -> SamplingScenario:
     """Return the scenario of a place."""
     workload = SamplingWorkload(place.num_gpus, place.height, place.width, place.steps, place.guidance)
-    return SamplingScenario.of(_model(place.model), place.cluster, workload)
+    return SamplingScenario(_model(place.model), place.cluster, workload)
 
 
 @cache

@@ -20,7 +20,7 @@ TWICE: Final = 0.002
 """Relative difference below which two numbers of one point are one measurement, rounded twice."""
 MEMORY_SOURCE: Final = ("Fig7 memory.py",)
 MEMORY_METHODS: Final = ("original", "sp_ulysses")
-"""The rows from which the constants of ``strategies.sampling_footprint`` were taken."""
+"""The rows from which the constants of ``strategies.patching.footprint`` were taken."""
 NO_RIVALS: Final = (FREE, "hybrid(best)")
 """No methods that compete with others: an ideal, and the best of all the others by its definition."""
 HEADER: Final = ("", "numbers", "median error", "worst error", "within 15 %")

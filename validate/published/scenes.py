@@ -9,8 +9,9 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.components import Component, Layer
 from profiles.costs import ComponentCosts, FloatArray
 from profiles.models import MeasuredTime, Model, load_model
-from sim.experiment import TrainingResult
-from sim.sweep import Sweep, find_points, run_sweep
+from sim.explore.points import find_points
+from sim.explore.sweep import Sweep, run_sweep
+from sim.results import TrainingResult
 from strategies.scenario import Scenario, TrainingWorkload
 
 TWO_BATCHES: Final = (1, 2)
@@ -34,7 +35,7 @@ def scenario(
     """Return what is trained where, by names or with model and cluster at hand."""
     of = _model(model) if isinstance(model, str) else model
     where = _cluster(cluster) if isinstance(cluster, str) else cluster
-    return Scenario.of(of, where, TrainingWorkload(num_gpus, batch_size, **options))
+    return Scenario(of, where, TrainingWorkload(num_gpus, batch_size, **options))
 
 
 @cache

@@ -18,7 +18,8 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.units import GIB, MIB
-from sim.experiment import TrainingResult, run_training
+from sim.results import TrainingResult
+from sim.runs import run_training
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 from validate.published.costs import COSTS, costs_of

@@ -10,14 +10,14 @@ from time import perf_counter
 from typing import Final
 
 from profiles.models import load_model
-from sim.engine import simulate
-from sim.experiment import bound
-from sim.sweep import find_points
-from strategies.network import network_of
-from strategies.ordering import wave_problem
+from sim.explore.points import find_points
+from sim.replay.engine import simulate
+from sim.runs import bound
+from strategies.orders.problem import wave_problem
+from strategies.orders.synthesis import synthesize
+from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 from strategies.strategy import Refining, Strategy
-from strategies.synthesis import synthesize
 from validate.published.rows import Prediction, Section, published, the_published
 from validate.published.scenes import scenario
 

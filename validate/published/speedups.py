@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.models import Model
-from sim.experiment import TrainingResult
+from sim.results import TrainingResult
 from strategies.scenario import Scenario
 from validate.published.ratios import CONTROLNETS
 from validate.published.rows import Prediction, Section, percent, published, the_published

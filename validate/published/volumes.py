@@ -12,9 +12,9 @@ from functools import cache
 from typing import Final
 
 from profiles.units import MIB
-from sim.experiment import replay
+from sim.runs import replay
+from strategies.plans.traces import Trace
 from strategies.registry import make_strategy
-from strategies.traces import Trace
 from validate.published.rows import Prediction, Published, Section, published
 from validate.published.scenes import scenario
 from validate.published.settings import Task, base_of

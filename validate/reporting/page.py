@@ -7,7 +7,7 @@ from html import escape
 from io import BytesIO
 from typing import Final
 
-from sim.plots.charts import Chart
+from sim.report.plots.charts import Chart
 from validate.published.rows import Section
 
 STYLE: Final = """

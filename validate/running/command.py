@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from profiles.errors import DiffusimError, InputError
 from profiles.models import load_model
-from sim.flags import PARAMETER, add_parameters, integer, number
+from sim.cli.flags import PARAMETER, add_parameters, integer, number
 from strategies.registry import all_strategies, make_strategy
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")

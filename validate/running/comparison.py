@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from math import nan
 from statistics import mean, median
 
-from sim.engine import simulate
-from sim.metrics import idle_s
-from strategies.plan import Op, Plan
+from sim.replay.engine import simulate
+from sim.replay.metrics import idle_s
+from strategies.plans.plan import Op, Plan
 from validate.machine import disturbance
 from validate.running.executor import OpTimes
 from validate.running.job import Iteration, Job, Outcome

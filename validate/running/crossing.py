@@ -1,7 +1,7 @@
 """Crossing: which skips each message of a plan carries."""
 
 from profiles.models import Model
-from strategies.plan import Plan, Tensor
+from strategies.plans.plan import Plan, Tensor
 
 Key = tuple[int, int]
 

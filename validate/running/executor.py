@@ -9,8 +9,8 @@ from typing import Final
 
 from torch import distributed as dist
 
-from strategies.plan import Collective, Op
-from strategies.wiring import Wiring
+from strategies.plans.plan import Collective, Op
+from strategies.plans.wiring import Wiring
 from validate.running.clock import ALWAYS, Instant, now, sleep_until
 from validate.running.kernels import Kernels
 from validate.running.mailbox import Mailbox

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from profiles.models import Model
-from strategies.network import Network
-from strategies.plan import Plan
+from strategies.plans.network import Network
+from strategies.plans.plan import Plan
 from validate.running.executor import RankIteration
 from validate.running.samples import FrozenSamples
 

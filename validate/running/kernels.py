@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from strategies.plan import Op
+from strategies.plans.plan import Op
 from validate.running.clock import now, sleep_until
 
 SLEEP_NUMEL: Final = 128

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from strategies.wiring import Wiring
+from strategies.plans.wiring import Wiring
 from validate.running.clock import ALWAYS, Instant
 from validate.running.errors import LostRankError
 from validate.running.ordered import OrderedMessages

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from strategies.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
-from strategies.plan import Op
-from strategies.sharding import GATHER, SCATTER
-from strategies.wiring import Wiring
+from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
+from strategies.plans.plan import Op
+from strategies.plans.wiring import Wiring
 from validate.running.blocks import NUMEL, TOKENS, WIDTH, Layers, batch_of
 from validate.running.crossing import Crossing
 from validate.running.job import Job

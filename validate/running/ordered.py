@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from strategies.wiring import Wiring
+from strategies.plans.wiring import Wiring
 from validate.running.seats import RankSeat
 
 Groups = Mapping[tuple[int, int], dist.ProcessGroup]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import distributed as dist
 
-from strategies.wiring import Wiring, wire
+from strategies.plans.wiring import Wiring, wire
 from validate.machine import OtherPrograms
 from validate.running.clock import now
 from validate.running.executor import Executor, RankIteration

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from profiles.models import Model
-from strategies.plan import Plan
+from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from validate.running.job import Job
 from validate.running.links import emulated_cluster

@@ -5,9 +5,9 @@ A plan says how many; which they are follows from the order in which they are la
 
 from dataclasses import dataclass
 
-from strategies.actions import FORWARD, FrozenAction, StageAction
-from strategies.frozen import FrozenWork
-from strategies.plan import Plan
+from strategies.pipelining.frozen import FrozenWork
+from strategies.plans.actions import FORWARD, FrozenAction, StageAction
+from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 
 Span = tuple[int, int]

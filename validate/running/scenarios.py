@@ -9,9 +9,16 @@ from profiles.clusters import load_cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InputError
 from profiles.models import MeasuredTime, Model
-from sim.experiment import jobs, replay
-from strategies.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, FORWARD, StageAction
-from strategies.plan import Plan
+from sim.runs import jobs, replay
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    EXTRA_FORWARD,
+    FORWARD,
+    StageAction,
+)
+from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from validate.running.links import DEVICE, emulated_cluster
@@ -59,7 +66,7 @@ def scenario_of(question: Question, model: Model) -> Scenario:
         self_conditioning=float(question.extra_forward),
         extra_forward=question.extra_forward,
     )
-    return Scenario.of(model, emulated_cluster(question.link_s), workload)
+    return Scenario(model, emulated_cluster(question.link_s), workload)
 
 
 def plan_of(question: Question, scenario: Scenario) -> Plan:

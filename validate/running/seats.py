@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from strategies.placement import Placement
-from strategies.plan import Collective
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Collective
 
 
 @dataclass(frozen=True, slots=True)

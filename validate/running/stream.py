@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import distributed as dist
 
-from strategies.wiring import Wiring
+from strategies.plans.wiring import Wiring
 from validate.running.clock import Instant, sleep_until
 from validate.running.errors import LostRankError
 

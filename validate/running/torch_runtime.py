@@ -17,8 +17,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from profiles.errors import InputError
-from strategies.actions import OPTIMIZER, StageAction, format_torch
-from strategies.plan import Plan
+from strategies.plans.actions import OPTIMIZER, StageAction, format_torch
+from strategies.plans.plan import Plan
 from validate.running.blocks import Layers, batch_of
 from validate.running.crossing import Crossing
 from validate.running.job import Job

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
-from sim.flags import PARAMETER, add_parameters, integer
+from sim.cli.flags import PARAMETER, add_parameters, integer
 from validate.sampling_runs.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
 
 if TYPE_CHECKING:

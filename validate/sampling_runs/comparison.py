@@ -9,8 +9,8 @@ from typing import Final
 
 from torch import Tensor
 
-from sim.engine import simulate
-from strategies.actions import PatchAction
+from sim.replay.engine import simulate
+from strategies.plans.actions import PatchAction
 from validate.sampling_runs.executor import Outcome
 from validate.sampling_runs.faults import stated_plan
 from validate.sampling_runs.member import Seen

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from profiles.errors import DiffusimError
-from strategies.actions import PatchAction
-from strategies.plan import Plan
+from strategies.plans.actions import PatchAction
+from strategies.plans.plan import Plan
 from validate.sampling_runs.faults import die_in_time, faulty_plan
 from validate.sampling_runs.member import COMPUTED, Computed, Member, Offer, Pass, Seen
 from validate.sampling_runs.messages import Messages, Pending, Sent

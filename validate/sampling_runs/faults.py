@@ -8,9 +8,9 @@ import signal
 from dataclasses import replace
 from typing import Final
 
-from strategies.actions import PatchAction
-from strategies.plan import Op, Plan, Tensor
-from strategies.wiring import wire
+from strategies.plans.actions import PatchAction
+from strategies.plans.plan import Op, Plan, Tensor
+from strategies.plans.wiring import wire
 from validate.sampling_runs.settings import KILLED_RANK, LOST_PATCH, WRONG_SIZE, Settings
 
 WRONG: Final = 1.5

@@ -19,7 +19,7 @@ from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessContext, ProcessException, start_processes
 
 from profiles.errors import DiffusimError, InputError
-from strategies.wiring import wire
+from strategies.plans.wiring import wire
 from validate.own_ranks import check_own_ranks
 from validate.ranks import gather_pids, name_lost, one_machine, watched
 from validate.sampling_runs.executor import Outcome, run_rank

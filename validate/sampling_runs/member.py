@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from profiles.errors import DiffusimError
-from strategies.actions import PatchAction
+from strategies.plans.actions import PatchAction
 from validate.sampling_runs.keys_values import KeysValues
 from validate.sampling_runs.settings import LAYERS, ROWS, WRONG_VERSION, Settings
 from validate.sampling_runs.transformer import Modulation, Scheduler, SmallTransformer, first_latents

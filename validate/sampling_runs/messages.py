@@ -15,8 +15,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from profiles.collectives import sent_bytes
-from strategies.plan import Collective
-from strategies.wiring import Transfer
+from strategies.plans.plan import Collective
+from strategies.plans.wiring import Transfer
 from validate.sampling_runs.script import Direction
 from validate.sampling_runs.settings import WIDENING
 

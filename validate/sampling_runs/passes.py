@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from strategies.actions import PatchAction
+from strategies.plans.actions import PatchAction
 from validate.sampling_runs.keys_values import WHOLE
 from validate.sampling_runs.member import COMPUTED, Member, Offer, Pass
 from validate.sampling_runs.settings import HIDDEN, LAYERS, PATCHED, PIPELINES, ROWS, TENSORED, Settings

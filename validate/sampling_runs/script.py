@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from profiles.errors import InputError
-from strategies.actions import PatchAction
-from strategies.plan import Collective, Op, Plan
-from strategies.wiring import Transfer, wire
+from strategies.plans.actions import PatchAction
+from strategies.plans.plan import Collective, Op, Plan
+from strategies.plans.wiring import Transfer, wire
 
 Direction = tuple[int, int]
 """Source and target of messages."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.synthetic import HALF, equal_blocks_transformer
-from strategies.plan import Plan
+from strategies.plans.plan import Plan
 from strategies.registry import make_sampler
-from strategies.sampler import Sampler
-from strategies.sampling import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.strategy import Sampler
 
 LAYERS: Final = 8
 ROWS: Final = 16
@@ -91,7 +91,7 @@ class Settings:
         """The small model on devices whose links are free: a plan's bytes depend on neither."""
         model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS)
         workload = SamplingWorkload(self.ranks, model.height, model.width, self.steps, self.guidance)
-        return SamplingScenario.of(model, load_cluster("ideal"), workload)
+        return SamplingScenario(model, load_cluster("ideal"), workload)
 
     @cached_property
     def sampler(self) -> Sampler:

@@ -1,0 +1,98 @@
+"""Rules that values keep however they are made; each refusal names the value's owner, its field and the rule."""
+
+from collections.abc import Iterable, Sequence
+from math import inf, isfinite
+from numbers import Integral, Real
+
+from profiles.errors import InputError
+
+
+def check_numbers(owner: str, **values: float) -> None:
+    """Refuse what is no finite number that is at least 0.
+
+    Raises:
+        InputError: a value is not.
+    """
+    for key, value in values.items():
+        _check_real(owner, key, value)
+        if not isfinite(value):
+            raise InputError(f"{owner}: {key} is {value}, must be finite")
+        if value < 0:
+            raise InputError(f"{owner}: {key} is {value}, must not be negative")
+
+
+def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
+    """Refuse what is no number above 0; infinity passes where there is no ``most``.
+
+    Raises:
+        InputError: a value is not.
+    """
+    for key, value in values.items():
+        _check_real(owner, key, value)
+        if not value > 0:
+            raise InputError(f"{owner}: {key} is {value}, must be positive")
+        if value > most:
+            raise InputError(f"{owner}: {key} is {value}, must be at most {most:g}")
+
+
+def _check_real(owner: str, key: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{owner}: {key} is {value!r}, must be a number")
+
+
+def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
+    """Refuse what is no integer of at least ``least``.
+
+    Raises:
+        InputError: a value is not.
+    """
+    for key, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise InputError(f"{owner}: {key} is {value!r}, must be an integer")
+        if value < least:
+            raise InputError(f"{owner}: {key} is {value}, must be at least {least}")
+
+
+def check_choice(owner: str, key: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse what is none of the choices.
+
+    Raises:
+        InputError: it is not.
+    """
+    if value not in choices:
+        raise InputError(f"{owner}: {key} is {value!r}, must be one of {', '.join(choices)}")
+
+
+def check_index(owner: str, key: str, value: int, count: int, of: str) -> None:
+    """Refuse what is no index into ``count`` things.
+
+    Raises:
+        InputError: it is not.
+    """
+    check_counts(owner, **{key: value})
+    if value >= count:
+        raise InputError(f"{owner}: {key} is {value}, must be below {count}, the {of}")
+
+
+def check_tuples(owner: str, **values: object) -> None:
+    """Refuse what could change inside a frozen value.
+
+    Raises:
+        InputError: it is no tuple.
+    """
+    for key, value in values.items():
+        if not isinstance(value, tuple):
+            raise InputError(f"{owner}: {key} is a {type(value).__name__}, must be a tuple")
+
+
+def check_distinct(owner: str, key: str, values: Iterable[object]) -> None:
+    """Refuse what stands twice.
+
+    Raises:
+        InputError: something does.
+    """
+    seen: list[object] = []
+    for value in values:
+        if value in seen:
+            raise InputError(f"{owner}: {key} names {value} twice")
+        seen.append(value)

@@ -1,0 +1,216 @@
+"""Flags: those of scenarios, of training and of sampling, and one for each field of a strategy.
+
+What is not given is absent from the parsed options, so that a flag of the other task is noticed and every default
+stands once, beside the value it belongs to.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any, Final
+
+from profiles.recipes import RECIPES
+from strategies.registry import all_samplers, all_strategies, sampler_class, strategy_class, task_of
+from strategies.scenario import CHECKPOINTINGS, DRAWS, GUIDANCES, PLACEMENTS
+
+MAX_INTEGER: Final = 10**12
+MAX_PARAMETER: Final = 2**16
+"""Orders of more positions or micro-batches than this would take hours."""
+TASKS: Final = ("train", "sample")
+TRAINING: Final = (
+    "self_conditioning",
+    "self_conditioning_draw",
+    "checkpointing",
+    "memory_recipe",
+    "placement",
+)
+SAMPLING: Final = ("resolution", "steps", "guidance", "include", "decode_chunks")
+FLAGS_OF_TASK: Final = {"train": TRAINING, "sample": SAMPLING}
+PARAMETER: Final = "parameter_"
+"""Before the names of fields of strategies among the parsed options."""
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option or a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def strategy_names() -> list[str]:
+    """The names of all strategies: those that train, then those that sample."""
+    return [*all_strategies(), *all_samplers()]
+
+
+def class_of(name: str) -> type[Any]:
+    """The strategy of a name, whatever its task.
+
+    Raises:
+        InputError: there is none.
+    """
+    return sampler_class(name) if task_of(name) == "sample" else strategy_class(name)
+
+
+def flags_of(name: str) -> list[str]:
+    """The flags of a strategy's fields."""
+    return [flag_of(item.name) for item in fields(class_of(name))]
+
+
+def add_scenario(
+    parser: argparse.ArgumentParser,
+    *,
+    required_strategy: bool,
+    optional_model: bool = False,
+    tasks: Collection[str] = TASKS,
+    shown: Collection[str] = TASKS,
+) -> None:
+    """Offer what says which model does what on which cluster.
+
+    Args:
+        parser: gets the flags.
+        required_strategy: whether a strategy must be named.
+        optional_model: whether it can do without a model.
+        tasks: those whose flags it takes.
+        shown: those of them whose flags its help shows.
+    """
+    shared = parser.add_argument_group("scenario")
+    shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
+    shared.add_argument(
+        "--cluster", default="p4de", help="a cluster's name, or a cluster file (default: p4de)"
+    )
+    gpus = "one node; of single: 1" if "sample" in tasks and "sample" in shown else "one node"
+    shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
+    batch = {
+        "train": "samples of all GPUs together (default: 32 per GPU)",
+        "sample": "images drawn together (default: 1)",
+    }
+    words = "; or ".join(batch[task] for task in TASKS if task in tasks and task in shown)
+    shared.add_argument("--batch-size", type=integer, help=words)
+    shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+    for task, add in (("train", _add_training), ("sample", _add_sampling)):
+        if task in tasks:
+            add(parser, task in shown)
+
+
+def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
+    add = _adder(parser, "training", shown)
+    add("--self-conditioning", type=number, metavar="P", help="probability (default: the model's)")
+    add("--self-conditioning-draw", choices=DRAWS, help="who draws (default: iteration)")
+    add("--checkpointing", choices=CHECKPOINTINGS, help="what is recomputed (default: none)")
+    add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
+    add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
+
+
+def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
+    add = _adder(parser, "sampling", shown)
+    add(
+        "--resolution",
+        type=resolution,
+        metavar="PIXELS",
+        help="1024, or 1280x1920: width x height (default: the model's reference)",
+    )
+    add("--steps", type=integer, help="denoising steps (default: 20)")
+    add(
+        "--guidance",
+        choices=GUIDANCES,
+        help="no guidance, both predictions in one batch, or on two groups of GPUs (default: the model's)",
+    )
+    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas")
+    add("--decode-chunks", type=integer, help="bands of rows in which an included VAE decodes (default: 1)")
+
+
+def _adder(parser: argparse.ArgumentParser, title: str, shown: bool) -> Callable[..., Any]:
+    """A function that adds flags to a group; hidden ones are parsed too, so that they can be refused."""
+    group = parser.add_argument_group(title)
+
+    def add(flag: str, **settings: Any) -> None:  # noqa: ANN401
+        if not shown:
+            settings["help"] = argparse.SUPPRESS
+        group.add_argument(flag, default=argparse.SUPPRESS, **settings)
+
+    return add
+
+
+def add_parameters(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    """Offer the fields of strategies as flags; a field of several strategies is one flag."""
+    known: dict[str, Field[Any]] = {}
+    for name in names:
+        for item in fields(class_of(name)):
+            known.setdefault(item.name, item)
+    if not known:
+        return
+    group = parser.add_argument_group(f"parameters of {', '.join(names)}")
+    for item in known.values():
+        group.add_argument(
+            flag_of(item.name),
+            dest=PARAMETER + item.name,
+            type=_parameter_type(item),
+            choices=item.metadata["choices"] or None,
+            default=MISSING,
+            metavar=None if item.metadata["choices"] else item.name.upper(),
+            help=item.metadata["help"] + ("" if item.default is None else f" (default: {item.default})"),
+        )
+
+
+def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
+    if isinstance(item.default, str):
+        return str
+    if isinstance(item.default, float):
+        return number
+    one = integers if item.metadata["kind"] is tuple else small_integer
+    return _or_none(one) if item.default is None else one
+
+
+def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type that also takes ``none``, where the default is none."""
+    return lambda text: None if text.lower() == "none" else convert(text)
+
+
+def integer(text: str) -> int:
+    """An integer; one that no command could ever want is refused."""
+    try:
+        if not text.isascii() or "_" in text:
+            raise ValueError
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is '{text}', must be an integer") from None
+    if abs(value) > MAX_INTEGER:
+        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_INTEGER}")
+    return value
+
+
+def small_integer(text: str) -> int:
+    """An integer that a parameter of a strategy may have."""
+    value = integer(text)
+    if value > MAX_PARAMETER:
+        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_PARAMETER}")
+    return value
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """Integers that stand between commas."""
+    if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"is '{text}', must be integers with commas between them")
+    return tuple(map(small_integer, text.split(",")))
+
+
+def number(text: str) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is '{text}', must be a number") from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names that stand between commas; none where the text is empty."""
+    return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def resolution(text: str) -> tuple[int, int]:
+    """Width and height in pixels; one number is both."""
+    if not re.fullmatch(r"-?\d+(x-?\d+)?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"is '{text}', must be pixels such as 1024, or width x height such as 1280x1920"
+        )
+    sides = [integer(side) for side in text.split("x")]
+    return sides[0], sides[-1]

@@ -1,0 +1,159 @@
+"""The command line: ``sim models | clusters | strategies | run | sweep | tune | schedule | synthesize``.
+
+Results go to stdout, everything else to stderr. Exit code 0; 2 with one line for anything the user can mend; 130
+on Ctrl-C; a traceback is a bug.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import InputError
+from sim.cli import commands
+from sim.cli.console import Parser, guarded
+from sim.cli.flags import TASKS, add_parameters, add_scenario, flags_of, small_integer, strategy_names
+from sim.cli.synthesize import add_flags, run_synthesize
+from strategies.registry import task_of
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    return guarded("sim", _main, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    options, unknown = _parser(arguments).parse_known_args(arguments)
+    if unknown:
+        raise InputError(_describe_unknown(unknown[0].partition("=")[0], options))
+    command: Callable[[argparse.Namespace], int] = options.command
+    return command(options)
+
+
+def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
+    """The message about an argument that no parser took."""
+    if not argument.startswith("-") or argument.lstrip("-")[:1].isdigit():
+        return f"unexpected argument '{argument}'"
+    names = (getattr(options, "strategy", None) or "").split(",")
+    known = [flags_of(name) for name in names if name]
+    if known and any(argument in flags_of(name) for name in strategy_names()):
+        own = ", ".join(dict.fromkeys(flag for flags in known for flag in flags)) or "none"
+        return f"{', '.join(names)} has no parameter {argument}; it has {own}"
+    return f"unknown flag {argument}; choose from {', '.join(options.flags)}"
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; the flags of the strategies named in the arguments are among its own."""
+    parser = Parser(prog="sim", description="Explore how to parallelise diffusion models, without a cluster.")
+    parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, summary in (
+        ("models", commands.models_command, "list the models"),
+        ("clusters", commands.clusters_command, "list the clusters"),
+        ("strategies", commands.strategies_command, "list the strategies and their parameters"),
+    ):
+        sub = subparsers.add_parser(name, help=summary, description=summary)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.set_defaults(command=command, flags=["--json"])
+    named, shown = _named_strategies(arguments)
+    _add_run(subparsers, named, shown)
+    _add_sweep(subparsers, named, shown)
+    _add_tune(subparsers)
+    _add_schedule(subparsers, named, shown)
+    synthesize = subparsers.add_parser(
+        "synthesize", help="find the shortest order", description="Find the shortest order of a pipeline."
+    )
+    add_flags(synthesize, small_integer)
+    _set_command(synthesize, run_synthesize)
+    return parser
+
+
+def _set_command(parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int]) -> None:
+    """Say what a subcommand does, and which flags are worth naming where one is unknown."""
+    visible = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
+    flags = [flag for action in visible for flag in action.option_strings if flag.startswith("--")]
+    parser.set_defaults(command=command, flags=flags)
+
+
+def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The strategies named by --strategy, so that their flags are known before the rest is parsed.
+
+    Returns:
+        The names that exist, and the tasks whose flags matter.
+    """
+    early = Parser(add_help=False)
+    early.add_argument("--strategy", default="")
+    early.add_argument("--task", default="")
+    known, _ = early.parse_known_args([a for a in arguments if a not in ("-h", "--help")])
+    there = strategy_names()
+    named = [name for name in known.strategy.split(",") if name in there]
+    tasks = {task_of(name) for name in named} or {known.task}.intersection(TASKS) or set(TASKS)
+    return named, [task for task in TASKS if task in tasks]
+
+
+def _add_run(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
+    run = subparsers.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
+    add_scenario(run, required_strategy=True, shown=shown)
+    run.add_argument("--json", action="store_true", help="print the result as JSON")
+    run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
+    run.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
+    add_parameters(run, named)
+    _set_command(run, commands.run_command)
+
+
+def _add_sweep(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
+    from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES
+
+    sweep = subparsers.add_parser(
+        "sweep", help="find the best strategy", description="Find the best strategy."
+    )
+    add_scenario(sweep, required_strategy=False, shown=shown)
+    sweep.add_argument(
+        "--task",
+        choices=TASKS,
+        help="what is swept (default: sample, where a flag of sampling is given, else train)",
+    )
+    sweep.add_argument(
+        "--objective",
+        choices=dict.fromkeys(OBJECTIVES + SAMPLING_OBJECTIVES),
+        help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image;"
+        " pareto finds all that nothing beats in both speed and memory",
+    )
+    sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
+    sweep.add_argument("--json", action="store_true", help="print all rows as JSON")
+    sweep.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
+    )
+    sweep.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
+    sweep.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
+    add_parameters(sweep, named or [name for name in strategy_names() if task_of(name) in shown])
+    _set_command(sweep, commands.sweep_command)
+
+
+def _add_tune(subparsers: Any) -> None:  # noqa: ANN401
+    tune = subparsers.add_parser(
+        "tune",
+        help="tune PULSE's degrees and micro-batch",
+        description="Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
+    )
+    add_scenario(tune, required_strategy=False, tasks=("train",))
+    tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
+    tune.add_argument("--json", action="store_true", help="print JSON")
+    tune.set_defaults(memory_recipe="pulse")
+    _set_command(tune, commands.tune_command)
+
+
+def _add_schedule(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
+    schedule = subparsers.add_parser(
+        "schedule", help="print a strategy's order", description="Print a strategy's order."
+    )
+    add_scenario(schedule, required_strategy=True, optional_model=True, shown=shown)
+    schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
+    add_parameters(schedule, named)
+    _set_command(schedule, commands.schedule_command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

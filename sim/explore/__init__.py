@@ -1,0 +1,1 @@
+"""Explore: the points of a design space and which of them are best."""

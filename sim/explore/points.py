@@ -1,0 +1,206 @@
+"""Points: the places of a design space, those of training and those of sampling, and what is known of each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from profiles.errors import InfeasibleError, InputError
+from sim.results import SamplingResult, TrainingResult
+from strategies.parameters import check_parameters
+from strategies.registry import all_samplers, all_strategies, sampler_class, strategy_class
+from strategies.scenario import SamplingScenario, Scenario
+from strategies.strategy import Sampler, Strategy, gpu_counts, is_seamless
+
+AnyScenario = Scenario | SamplingScenario
+AnyStrategy = Strategy | Sampler
+Result = TrainingResult | SamplingResult
+
+REFUSED: Final = "a value that others of the sweep know"
+
+
+class Asked(NamedTuple):
+    """A strategy, and the number of GPUs it is to run on."""
+
+    strategy: AnyStrategy
+    num_gpus: int
+
+
+@dataclass(slots=True)
+class Point:
+    """One point of the design space and what is known of it.
+
+    Attributes:
+        strategy: the strategy with its parameters; None where a strategy does not apply at all.
+        name: the strategy's name.
+        bound_s: seconds that its iteration, or its run of the sampler, cannot undercut.
+        least_memory_bytes: bytes that its fullest device cannot do without.
+        result: what its simulation gave.
+        reason: why it cannot exist, or does not fit.
+        kind: the reason without its numbers.
+        num_gpus: GPUs that it runs on; None: all that the sweep is about.
+        seamless: whether no seams show in what it draws.
+    """
+
+    strategy: AnyStrategy | None
+    name: str
+    bound_s: float = inf
+    least_memory_bytes: float = 0.0
+    result: Result | None = None
+    reason: str | None = None
+    kind: str | None = None
+    num_gpus: int | None = None
+    seamless: bool = True
+
+    @property
+    def recommended(self) -> bool:
+        """Whether it may be the best: it ranks before every point that may not, whatever is ranked by."""
+        return self.seamless
+
+    def __repr__(self) -> str:
+        known = self.reason or (
+            f"at least {self.bound_s:.4g} s" if self.result is None else repr(self.result)
+        )
+        return f"<Point {self.strategy or self.name}: {known}>"
+
+    @property
+    def reached(self) -> bool:
+        """Whether anything is known of it; not so where a sweep was interrupted before it."""
+        return self.status != "bounded" or self.bound_s < inf
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The strategy's parameters; none where it does not apply at all."""
+        return {} if self.strategy is None else asdict(self.strategy)  # type: ignore[call-overload]
+
+    @property
+    def status(self) -> str:
+        """``infeasible``, ``simulated`` or ``bounded``."""
+        if self.reason is not None:
+            return "infeasible"
+        return "bounded" if self.result is None else "simulated"
+
+    @property
+    def identity(self) -> tuple[Any, ...] | None:
+        """What two points of equal results share; parameters that change nothing make no other point."""
+        if self.status != "simulated" or self.result is None:
+            return None
+        return (self.name, self.result.num_gpus, self.result.expected)
+
+    def price(self, objective: str) -> int:
+        """Weight of a second: the GPU count for objective ``cost``, else 1."""
+        return (self.num_gpus or 1) if objective == "cost" else 1
+
+    def least_score(self, objective: str) -> float:
+        """Lower bound of the score of a point."""
+        if objective == "memory":
+            return self.least_memory_bytes
+        return self.bound_s * self.price(objective)
+
+    def score(self, objective: str) -> float:
+        """Score that the ranking minimises: seconds, GPU-seconds or bytes; infinite where it is not known."""
+        if self.status != "simulated" or self.result is None:
+            return inf
+        if objective == "memory":
+            return self.result.expected.peak_memory_bytes
+        return seconds(self.result) * self.price(objective)
+
+
+def task(scenario: AnyScenario) -> str:
+    """The task of a sweep over a scenario: ``train`` or ``sample``."""
+    return "sample" if isinstance(scenario, SamplingScenario) else "train"
+
+
+def seconds(result: Result) -> float:
+    """Seconds of one iteration, or of one run of the sampler."""
+    if isinstance(result, SamplingResult):
+        return result.expected.latency_s
+    return result.expected.iteration_s
+
+
+def find_points(
+    scenario: AnyScenario, names: Sequence[str] | None = None, fixed: Mapping[str, Any] | None = None
+) -> list[Point]:
+    """The points of all strategies of a scenario's task, or those named, that keep to fixed parameters.
+
+    A value that some strategies know and others do not, such as a way to cut the backbone, leaves the others out.
+    Samplers are looked at on fewer GPUs too.
+
+    Raises:
+        InputError: a strategy is unknown, no strategy has a fixed parameter, or none takes its value.
+    """
+    classes = _classes(scenario, names)
+    fixed = fixed or {}
+    for key in fixed:
+        if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
+            raise InputError(f"no strategy of this sweep has the parameter --{key.replace('_', '-')}")
+    points: list[Point] = []
+    refused: list[InputError] = []
+    for cls in classes:
+        seamless = is_seamless(cls)
+        try:
+            found = [Asked(check_parameters(s), gpus) for s, gpus in _keep(_candidates(cls, scenario), fixed)]
+            points += [
+                Point(strategy, cls.name, num_gpus=gpus, seamless=seamless)
+                for strategy, gpus in dict.fromkeys(found)
+            ]
+        except InfeasibleError as error:
+            points.append(Point(None, cls.name, reason=str(error), kind=error.kind, seamless=seamless))
+        except InputError as error:
+            refused.append(error)
+            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED, seamless=seamless))
+    if refused and not any(point.strategy is not None and _has(point.strategy, fixed) for point in points):
+        raise refused[0]
+    return points
+
+
+def _classes(
+    scenario: AnyScenario, names: Sequence[str] | None
+) -> Sequence[type[Strategy]] | Sequence[type[Sampler]]:
+    """The strategies of a scenario's task, or those of them that are named."""
+    if isinstance(scenario, SamplingScenario):
+        samplers = all_samplers() if names is None else dict.fromkeys(names)
+        return [sampler_class(name) for name in samplers]
+    return [strategy_class(name) for name in dict.fromkeys(all_strategies() if names is None else names)]
+
+
+def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
+    """The points of a strategy worth a look, on every number of GPUs worth a look.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    gpus = scenario.workload.num_gpus
+    if not isinstance(scenario, SamplingScenario):
+        return [Asked(strategy, gpus) for strategy in cls.candidates(scenario)]
+    found: list[Asked] = []
+    errors: list[InfeasibleError] = []
+    for count in gpu_counts(cls, gpus):
+        try:
+            found += [Asked(sampler, count) for sampler in cls.candidates(scenario.on(count))]
+        except InfeasibleError as error:
+            errors.append(error)
+    if not found:
+        raise (
+            errors[0]
+            if errors
+            else InfeasibleError(f"no degrees of parallelism for gpus({gpus})", "no degrees for so few GPUs")
+        )
+    return found
+
+
+def _has(strategy: AnyStrategy, fixed: Mapping[str, Any]) -> bool:
+    """Whether a strategy has one of the fixed parameters."""
+    return any(hasattr(strategy, key) for key in fixed)
+
+
+def _keep(candidates: list[Asked], fixed: Mapping[str, Any]) -> list[Asked]:
+    """The candidates with a fixed value; where none has it, all of them set to it."""
+    for key, value in fixed.items():
+        if candidates and hasattr(candidates[0].strategy, key):
+            matching = [c for c in candidates if getattr(c.strategy, key) == value]
+            candidates = matching or [
+                Asked(replace(strategy, **{key: value}), gpus)  # type: ignore[type-var]
+                for strategy, gpus in candidates
+            ]
+    return candidates

@@ -1,0 +1,123 @@
+"""Tuning: PULSE's search over pipeline degree P, data-parallel degree G and micro-batch b, with M = P.
+
+Micro-batches are powers of two as far as Eq. 14 allows. Points are replayed in order of their bounds per sample: the
+first of each P, then what can still beat the best. Eq. 15 is printed beside, as an estimate. Source: PULSE, section VI.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from profiles.errors import InfeasibleError
+from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
+from sim.results import TrainingResult
+from sim.runs import bound, run_training
+from strategies.pipelining.candidates import divisors
+from strategies.scenario import Scenario
+from strategies.training.pulse import Pulse
+
+MAX_MICRO_BATCH: Final = 1024
+"""Larger micro-batches are not looked at."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One (P, G, b) and what is known of it; seconds per iteration, bytes per device.
+
+    Attributes:
+        degree: pipeline degree P.
+        replicas: data-parallel degree G.
+        micro_batch: samples b of one micro-batch.
+        equation_bytes: peak memory by Eq. 14.
+        estimate_s: iteration by Eq. 15.
+        bound_s: what no iteration can undercut.
+        result: what the replay gave; None where the bound ruled it out.
+    """
+
+    strategy: Pulse
+    scenario: Scenario
+    degree: int
+    replicas: int
+    micro_batch: int
+    equation_bytes: float
+    estimate_s: float
+    bound_s: float
+    result: TrainingResult | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one iteration, b P G."""
+        return self.scenario.workload.batch_size
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput; 0 where the point was not replayed or does not fit."""
+        return self.result.samples_per_s if self.result and self.result.fits_memory else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice under public keys."""
+        return {
+            "pipeline_degree": self.degree,
+            "data_parallel_degree": self.replicas,
+            "micro_batch": self.micro_batch,
+            "batch_size": self.batch_size,
+            "equation_14_bytes": self.equation_bytes,
+            "equation_15_s": self.estimate_s,
+            "bound_s": self.bound_s,
+            "result": None if self.result is None else self.result.to_json(),
+        }
+
+
+def tune(scenario: Scenario, *, p2p: str = "overlapped") -> list[Choice]:
+    """All choices that fit by Eq. 14, the best first; the batch size of the scenario is not used.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    choices = sorted(_choices(scenario, p2p), key=lambda choice: choice.bound_s / choice.batch_size)
+    best, seen = 0.0, set()
+    for choice in choices:
+        if choice.degree in seen and choice.batch_size / choice.bound_s <= best:
+            continue
+        seen.add(choice.degree)
+        choice.result = run_training(choice.strategy, choice.scenario)
+        best = max(best, choice.samples_per_s)
+    return sorted(choices, key=lambda choice: (-choice.samples_per_s, choice.bound_s / choice.batch_size))
+
+
+def _choices(scenario: Scenario, p2p: str) -> Iterator[Choice]:
+    reasons, found = [], False
+    for degree in divisors(scenario.workload.num_gpus):
+        try:
+            for choice in _micro_batches(scenario, degree, p2p):
+                found = True
+                yield choice
+        except InfeasibleError as error:
+            reasons.append(str(error))
+    if not found:
+        raise InfeasibleError("no pipeline degree fits: " + (reasons[0] if reasons else "not even b = 1"))
+
+
+def _micro_batches(scenario: Scenario, degree: int, p2p: str) -> Iterator[Choice]:
+    """The choices of one (P, G), b = 1, 2, 4, ... as far as Eq. 14 allows."""
+    gpus, there = scenario.workload.num_gpus, scenario.cluster.device.memory_bytes or inf
+    micro_batch = 1
+    while micro_batch <= MAX_MICRO_BATCH:
+        strategy = Pulse(degree, degree, degree, p2p=p2p)
+        own = scenario.with_batch(micro_batch * gpus)
+        layout = strategy.layout(own)
+        needed = peak_memory_bytes(own, layout)
+        if needed > there:
+            return
+        yield Choice(
+            strategy,
+            own,
+            degree,
+            gpus // degree,
+            micro_batch,
+            needed,
+            schedule_s(own, layout),
+            bound(strategy, own),
+        )
+        micro_batch *= 2

@@ -1,0 +1,125 @@
+"""Workers: the processes that bound and simulate the points of a sweep; none where there is little to do."""
+
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import active_children
+from typing import Final
+
+from profiles.errors import InfeasibleError
+from sim.explore.points import AnyScenario, Asked, Result
+from sim.runs import bound, check_held_memory, least_memory_bytes, run_sampling_within, run_training_within
+from strategies.scenario import SamplingScenario
+from strategies.strategy import MemoryBoundedSampler, Sampler, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a point cannot undercut: seconds, and bytes of its fullest device."""
+
+    bound_s: float
+    least_memory_bytes: float
+
+
+Outcome = Result | InfeasibleError | float
+"""A result, why there is none, or seconds that the point cannot undercut."""
+
+
+def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
+    """Bounds of a point, or the reason why it does not exist."""
+    try:
+        if isinstance(scenario, SamplingScenario):
+            return _sampling_bounds(asked, scenario)
+        assert isinstance(asked.strategy, Strategy)
+        return Bounds(bound(asked.strategy, scenario), least_memory_bytes(asked.strategy, scenario))
+    except InfeasibleError as error:
+        return error
+
+
+def _sampling_bounds(asked: Asked, scenario: SamplingScenario) -> Bounds:
+    sampler, there = asked.strategy, scenario.on(asked.num_gpus)
+    assert isinstance(sampler, Sampler)
+    least = sampler.least_memory_bytes(there) if isinstance(sampler, MemoryBoundedSampler) else 0.0
+    return Bounds(sampler.bound(there), least)
+
+
+def outcome_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Outcome:
+    """The outcome of a point: its result, or only seconds where these are at least the limit."""
+    try:
+        if isinstance(scenario, SamplingScenario):
+            assert isinstance(asked.strategy, Sampler)
+            return run_sampling_within(asked.strategy, scenario.on(asked.num_gpus), limit_s)
+        assert isinstance(asked.strategy, Strategy)
+        check_held_memory(asked.strategy, scenario)
+        return run_training_within(asked.strategy, scenario, limit_s)
+    except InfeasibleError as error:
+        return error
+
+
+SERIAL_POINTS: Final = 48
+"""Fewer points than this are done before worker processes would have started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Processes that know a scenario; without an executor this process does it all.
+
+    Attributes:
+        scenario: what all points are asked about.
+        executor: runs the processes.
+    """
+
+    scenario: AnyScenario
+    executor: Executor | None = None
+
+    def bounds(self, groups: Iterable[Sequence[Asked]]) -> Iterator[list[Bounds | InfeasibleError]]:
+        """The bounds of groups of points that have much in common, in their order."""
+        if self.executor is not None:
+            return self.executor.map(_bounds_in_worker, groups)
+        return ([bounds_of(asked, self.scenario) for asked in group] for group in groups)
+
+    def outcomes(self, points: Sequence[Asked], limits_s: Sequence[float]) -> Iterator[Outcome]:
+        """The outcomes of some points, in their order."""
+        if self.executor is not None:
+            return self.executor.map(_outcome_in_worker, points, limits_s)
+        pairs = zip(points, limits_s, strict=True)
+        return (outcome_of(asked, self.scenario, limit_s) for asked, limit_s in pairs)
+
+
+@contextmanager
+def start_workers(scenario: AnyScenario, count: int) -> Iterator[Workers]:
+    """Start processes, and stop them at the end; none where one would do."""
+    if count == 1:
+        yield Workers(scenario)
+        return
+    executor = ProcessPoolExecutor(count, initializer=_start_worker, initargs=(scenario,))
+    others = set(active_children())
+    try:
+        yield Workers(scenario, executor)
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - others:
+            process.terminate()  # or the exit would wait for the points they are at
+        raise
+    executor.shutdown(wait=False, cancel_futures=True)
+
+
+_scenario_of_worker: list[AnyScenario] = []
+"""The scenario a worker process was started with; empty elsewhere."""
+
+
+def _start_worker(scenario: AnyScenario) -> None:
+    """Give a process its scenario once; an interrupt is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _scenario_of_worker.append(scenario)
+
+
+def _bounds_in_worker(group: Sequence[Asked]) -> list[Bounds | InfeasibleError]:
+    return [bounds_of(asked, _scenario_of_worker[0]) for asked in group]
+
+
+def _outcome_in_worker(asked: Asked, limit_s: float) -> Outcome:
+    return outcome_of(asked, _scenario_of_worker[0], limit_s)

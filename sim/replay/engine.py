@@ -1,0 +1,294 @@
+"""The engine: SimPy replays a plan on shared ports.
+
+One process per device walks its list of ops, one per collective moves its chunks. Ports are first-come-first-served
+clocks; an event exists only where somebody really waits. SimPy orders events of the same time by one insertion
+counter, so two runs of a plan are identical to the bit.
+"""
+
+import gc
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil, inf, ulp
+from typing import Final
+
+import simpy
+
+from profiles.errors import DeadlockError
+from strategies.plans.network import CollectiveRoute, Network, Route
+from strategies.plans.plan import Plan
+from strategies.plans.traces import Span, Trace
+from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
+
+CHUNK_S: Final = 1e-3
+"""Collectives move in chunks of at most this long, so that point-to-point traffic gets its turn."""
+MAX_CHUNKS: Final = 64
+"""More chunks than this are not worth their events; longer collectives move in larger ones."""
+
+ROUNDING_S: Final = 1e-12
+"""Work below this is done: the last digits of a sum of times."""
+
+Process = Generator[simpy.Event, None, None]
+
+
+def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None = None) -> Trace:
+    """The trace of one replayed iteration.
+
+    Args:
+        plan: what every device does.
+        network: its ports; by default those of the plan's placement.
+        wiring: its deliveries, where they are known already.
+
+    Raises:
+        DeadlockError: the order can never be carried out; the text names what each device was waiting for.
+    """
+    with no_collection():
+        return _Replay(wiring or wire(plan), network or Network(plan.placement)).run()
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking a plan's many small objects again and again; none are cyclic."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Replay:
+    """State of one replay: the clocks of all ports, and what was sent and has arrived."""
+
+    def __init__(self, wiring: Wiring, network: Network) -> None:
+        self.env = simpy.Environment()
+        self.wiring = wiring
+        self.plan = plan = wiring.plan
+        count = len(wiring.transfers)
+        self.sent = [inf] * count
+        self.arrived = [inf] * count
+        self.written = [False] * count
+        self.unposted = list(wiring.posted)
+        self.waiting: list[simpy.Event | None] = [None] * count
+        self.starts: list[list[float]] = [[] for _ in plan.ops]
+        self.ends: list[list[float]] = [[] for _ in plan.ops]
+        self.early: list[list[float]] = [[] for _ in plan.ops]
+        self.legs = [_leg(transfer, network) for transfer in wiring.transfers]
+        self.collective_routes = [network.collective(collective) for collective in plan.collectives]
+        self.clocks = [0.0] * network.num_ports
+        self.spans: list[Span | None] = [None] * len(plan.collectives)
+        self.done = [self.env.event() for _ in plan.collectives]
+        self.beside = _streams(plan)
+
+    def run(self) -> Trace:
+        """Replay the plan to its end."""
+        for number, before in enumerate(previous_collectives(self.plan.collectives)):
+            self.env.process(self._collective(number, before))
+        for device in range(len(self.plan.ops)):
+            self.env.process(self._device(device))
+        self.env.run()
+        if any(len(ends) < len(ops) for ends, ops in zip(self.ends, self.plan.ops, strict=True)):
+            raise DeadlockError(describe_deadlock(self.wiring, [len(e) for e in self.ends], self.arrived))
+        return self._trace()
+
+    def _trace(self) -> Trace:
+        spans = [span for span in self.spans if span is not None]
+        kept = [self.arrived[self.wiring.slots[key]] for key in self.plan.kept if key in self.wiring.slots]
+        last = [ends[-1] for ends in self.ends if ends] + [end for _, end in spans] + kept
+        sent = sum(transfer.size_bytes for transfer in self.wiring.transfers if transfer is not None)
+        return Trace(
+            self.wiring,
+            self.starts,
+            self.ends,
+            self.early,
+            self.sent,
+            self.arrived,
+            spans,
+            max(last, default=0.0),
+            sent * self.plan.placement.copies,
+            sum(route.sent_bytes for route in self.collective_routes),
+        )
+
+    def _device(self, device: int) -> Process:
+        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire."""
+        env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
+        timeout, send = env.timeout, self._write if any(self.unposted) else self._send
+        began, ended = self.starts[device].append, self.ends[device].append
+        early, receives = self.wiring.early[device], self.wiring.receives[device]
+        rows = zip(self.plan.ops[device], self.wiring.waits[device], self.wiring.sends[device], strict=True)
+        now = 0.0
+        for index, (op, waits, sends) in enumerate(rows):
+            start = now
+            for slot in waits:
+                if arrived[slot] == inf:
+                    event = waiting[slot] = waiting[slot] or env.event()
+                    yield event
+                    now = env.now
+                if arrived[slot] > start:
+                    start = arrived[slot]
+            if index in early:
+                yield from self._run_early(device, start - now, index, beside)
+            elif beside is None:
+                yield timeout(start - now + op.duration_s)
+            else:
+                yield timeout(start - now + beside.estimate_s(op.duration_s, start))
+                if beside.overlaps(start):
+                    yield from self._finish(op.duration_s, start, beside)
+            now = env.now
+            began(start)
+            ended(now)
+            for slot in sends:
+                send(slot, now)
+            if index in receives:
+                self._post(receives[index], now)
+
+    def _run_early(self, device: int, wait_s: float, index: int, beside: "_Stream | None") -> Process:
+        """Run one op that writes tensors before it ends: piece by piece, from one write to the next."""
+        duration_s, early = self.plan.ops[device][index].duration_s, self.wiring.early[device][index]
+        yield self.env.timeout(wait_s)
+        done = 0.0
+        for offset, slots in [*early, (duration_s, ())]:
+            start = self.env.now
+            yield self.env.timeout(offset - done)
+            if beside is not None:
+                yield from self._finish(offset - done, start, beside)
+            done = offset
+            for slot in slots:
+                self._write(slot, self.env.now)
+            self.early[device].append(self.env.now)
+        self.early[device].pop()  # the end of the op
+
+    def _finish(self, work_s: float, start: float, beside: "_Stream") -> Process:
+        """Run on until ``work_s`` since ``start`` is done, although collectives run beside it."""
+        env = self.env
+        while (left_s := work_s - beside.done_s(start, env.now)) > max(ROUNDING_S, 4 * ulp(env.now)):
+            yield env.timeout(beside.estimate_s(left_s, env.now))
+
+    def _write(self, slot: int, now: float) -> None:
+        """Hand a delivery over; it goes on the wire unless its receive is still to be posted."""
+        if self.unposted[slot]:
+            self.written[slot] = True
+        else:
+            self._send(slot, now)
+
+    def _post(self, slots: Sequence[int], now: float) -> None:
+        for slot in slots:
+            self.unposted[slot] = False
+            if self.written[slot]:
+                self._send(slot, now)
+
+    def _send(self, slot: int, now: float) -> None:
+        """Put a delivery on the wire: it holds its ports, then arrives after its delay."""
+        begin, clocks = now, self.clocks
+        ports, travel_s = self.legs[slot]
+        for port, _ in ports:
+            if clocks[port] > begin:
+                begin = clocks[port]
+        for port, hold_s in ports:
+            clocks[port] = begin + hold_s
+        self.sent[slot] = begin
+        self.arrived[slot] = begin + travel_s
+        event = self.waiting[slot]
+        if event is not None:
+            event.succeed()  # who waits learns when it arrives, and sleeps until then
+
+    def _collective(self, number: int, before: list[int]) -> Process:
+        """Run one collective once its predecessors are done and everything it reads is written."""
+        env, route = self.env, self.collective_routes[number]
+        for other in before:
+            yield self.done[other]
+        for slot in self.wiring.collective_waits[number]:
+            if self.arrived[slot] == inf:
+                event = self.waiting[slot] = self.waiting[slot] or env.event()
+                yield event
+        start = env.now
+        streams = [self.beside[device] for device in self.plan.collectives[number].devices]
+        active = [stream for stream in streams if stream is not None]
+        for stream in active:
+            stream.begin(start, route.fixed_s + route.wire_s)
+        yield env.timeout(route.fixed_s)
+        yield from self._move(route, active)
+        for stream in active:
+            stream.end(env.now)
+        self.spans[number] = (start, env.now)
+        for slot in self.wiring.collective_sends[number]:
+            self._write(slot, env.now)
+        self.done[number].succeed()
+
+    def _move(self, route: CollectiveRoute, streams: "list[_Stream]") -> Process:
+        """Move a collective chunk by chunk; each ends when what is above its cards has carried it too."""
+        clocks = self.clocks
+        chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
+        for chunk in range(chunks):
+            begin = max([self.env.now] + [clocks[port] for port, _ in route.ports])
+            end = begin + route.wire_s / chunks
+            for port, hold in route.ports:
+                clocks[port] = begin + hold / chunks
+            for port, hold in route.shared:
+                clocks[port] = max(clocks[port], begin) + hold / chunks
+                end = max(end, clocks[port])
+            for stream in streams:
+                stream.until = begin + route.wire_s * (chunks - chunk) / chunks
+            yield self.env.timeout(end - self.env.now)
+
+
+def _leg(transfer: Transfer | None, network: Network) -> tuple[tuple[tuple[int, float], ...], float]:
+    """The (port, seconds held) pairs of a delivery and the seconds it travels; a signal takes none."""
+    if transfer is None:
+        return (), 0.0
+    route: Route = network.route(transfer.source, transfer.target)
+    size = transfer.size_bytes
+    ports = tuple([(port, size * hold) for port, hold in route.ports])
+    return ports, size * route.wire_s_per_byte + route.delay_s
+
+
+class _Stream:
+    """When a device's communication stream was busy, for the slowdown of compute beside it."""
+
+    __slots__ = ("_spans", "running", "slowdown", "until")
+
+    def __init__(self, slowdown: float) -> None:
+        self.slowdown = slowdown
+        self.until = 0.0
+        self.running = False
+        self._spans: list[list[float]] = []
+
+    def begin(self, now: float, at_least_s: float) -> None:
+        """A collective begins; it takes at least so long."""
+        self.running, self.until = True, now + at_least_s
+        self._spans.append([now, inf])
+
+    def end(self, now: float) -> None:
+        """The collective ends."""
+        self.running = False
+        self._spans[-1][1] = now
+
+    def overlaps(self, start: float) -> bool:
+        """Whether a collective has run since a time."""
+        return bool(self._spans) and self._spans[-1][1] > start
+
+    def done_s(self, start: float, now: float) -> float:
+        """The work that compute from a start to now has done."""
+        overlap = 0.0
+        for begun, ended in reversed(self._spans):
+            if ended <= start:
+                break
+            overlap += min(ended, now) - max(begun, start)
+        return now - start - overlap * (1 - 1 / self.slowdown)
+
+    def estimate_s(self, work_s: float, now: float) -> float:
+        """The seconds until work is done if no other collective begins; never too long."""
+        if not self.running or self.until <= now:
+            return work_s
+        beside = min(work_s * self.slowdown, self.until - now)
+        return beside + max(0.0, work_s - beside / self.slowdown)
+
+
+def _streams(plan: Plan) -> list[_Stream | None]:
+    """The communication streams of the devices that have one and whose compute it slows down."""
+    streams: list[_Stream | None] = [None] * len(plan.ops)
+    slowdown = plan.placement.cluster.overlap_slowdown
+    if slowdown > 1:
+        for device in {device for collective in plan.collectives for device in collective.devices}:
+            streams[device] = _Stream(slowdown)
+    return streams

@@ -1,0 +1,70 @@
+"""Metrics: the quantities of a result, each a function of a trace."""
+
+from collections.abc import Iterable
+
+from strategies.plans.bubbles import Bubble, find_bubbles
+from strategies.plans.traces import Span, Trace
+
+
+def bubbles(trace: Trace) -> list[Bubble]:
+    """The spans in which the same set of devices is idle, in order of time."""
+    return find_bubbles([trace.busy(device) for device in range(trace.plan.num_devices)], trace.end_s)
+
+
+def busy_s(trace: Trace) -> float:
+    """The mean over devices of the seconds in which compute runs."""
+    total = sum(end - start for device in range(trace.plan.num_devices) for start, end in trace.busy(device))
+    return total / trace.plan.num_devices
+
+
+def idle_s(trace: Trace) -> float:
+    """The mean over devices of the seconds in which no compute runs."""
+    return max(0.0, trace.end_s - busy_s(trace))  # a sum of spans may round up
+
+
+def collective_s(trace: Trace) -> float:
+    """The mean over devices of the seconds in which a collective runs, exposed or not."""
+    spans: list[list[Span]] = [[] for _ in trace.plan.ops]
+    for collective, span in zip(trace.plan.collectives, trace.collectives, strict=True):
+        for device in collective.devices:
+            spans[device].append(span)
+    return sum(map(_union_s, spans)) / trace.plan.num_devices
+
+
+def exposed_communication_s(trace: Trace) -> float:
+    """The mean over devices of idle seconds while something the device waits for is on the wire.
+
+    Waiting for a port that others hold is idle time, but not this.
+    """
+    wire = _wire_spans(trace)
+    total = 0.0
+    for device, waits in enumerate(trace.wiring.waits):
+        before = 0.0
+        for index, (start, end) in enumerate(trace.busy(device)):
+            if start > before and waits[index]:
+                spans = (wire[slot] for slot in waits[index])
+                total += _union_s((max(a, before), min(b, start)) for a, b in spans)
+            before = end
+        kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
+        spans = (wire[slot] for slot in kept if slot is not None)
+        total += _union_s((max(a, before), b) for a, b in spans)
+    return total / trace.plan.num_devices
+
+
+def _wire_spans(trace: Trace) -> list[Span]:
+    """For each slot when it was on the wire; a collective's result while the collective ran."""
+    spans = list(zip(trace.sent, trace.arrived, strict=True))
+    for slots, span in zip(trace.wiring.collective_sends, trace.collectives, strict=True):
+        for slot in slots:
+            spans[slot] = span
+    return spans
+
+
+def _union_s(spans: Iterable[Span]) -> float:
+    """The seconds that spans cover together; empty and inverted ones cover none."""
+    total, reach = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        if end > max(start, reach):
+            total += end - max(start, reach)
+            reach = end
+    return total

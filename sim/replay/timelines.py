@@ -1,0 +1,134 @@
+"""Timelines: what every device does over time, as plain values that plots and exports draw."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sim.replay.memory import memory_events, resident_bytes
+from sim.replay.metrics import bubbles
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    EXTRA_FORWARD,
+    FORWARD,
+    OPTIMIZER,
+    Action,
+    FrozenAction,
+    StageAction,
+)
+from strategies.plans.traces import Span, Trace
+
+CATEGORIES: Final = {
+    FORWARD: "forward",
+    EXTRA_FORWARD: "extra forward",
+    BACKWARD: "backward",
+    BACKWARD_INPUT: "input backward",
+    BACKWARD_WEIGHT: "weight backward",
+    OPTIMIZER: "optimizer",
+}
+FROZEN: Final = "frozen"
+COLLECTIVE: Final = "collective"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One op on a device's compute stream; its times in seconds from the start of the iteration.
+
+    Attributes:
+        chunk: the place of its stage among those of its device; 0 where it has no stage.
+    """
+
+    device: int
+    start_s: float
+    end_s: float
+    category: str
+    action: Action
+    chunk: int = 0
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds it runs."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveBar:
+    """One collective on the communication stream of one of its devices."""
+
+    device: int
+    start_s: float
+    end_s: float
+    operation: str
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCurve:
+    """Bytes on one device over time: from each time on, the bytes beside it.
+
+    A time stands as often as tensors are born or die at it, births first, so the largest value is the peak.
+    """
+
+    device: int
+    times_s: list[float]
+    sizes_bytes: list[float]
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most bytes held at any time."""
+        return max(self.sizes_bytes)
+
+
+def category(action: Action) -> str:
+    """The kind of work an action is, in words; a patch is a forward."""
+    if isinstance(action, FrozenAction):
+        return FROZEN
+    return CATEGORIES[action.kind] if isinstance(action, StageAction) else CATEGORIES[FORWARD]
+
+
+def compute_bars(trace: Trace) -> list[Bar]:
+    """All ops, device by device, in order of time."""
+    bars = []
+    for device, row in enumerate(trace.plan.order):
+        stages = sorted({action.stage for action in row if not isinstance(action, FrozenAction)})
+        for action, (start, end) in zip(row, trace.busy(device), strict=True):
+            chunk = 0 if isinstance(action, FrozenAction) else stages.index(action.stage)
+            bars.append(Bar(device, start, end, category(action), action, chunk))
+    return bars
+
+
+def collective_bars(trace: Trace) -> list[CollectiveBar]:
+    """All collectives, once for each of their devices, in the order of the plan."""
+    return [
+        CollectiveBar(device, start, end, collective.operation, collective.size_bytes)
+        for collective, (start, end) in zip(trace.plan.collectives, trace.collectives, strict=True)
+        for device in collective.devices
+    ]
+
+
+def idle_spans(trace: Trace) -> list[list[Span]]:
+    """For each device when it is idle: its bubbles, those that touch joined."""
+    spans: list[list[Span]] = [[] for _ in trace.plan.ops]
+    for bubble in bubbles(trace):
+        for device in bubble.positions:
+            own = spans[device]
+            if own and own[-1][1] == bubble.start_s:
+                own[-1] = (own[-1][0], bubble.end_s)
+            else:
+                own.append((bubble.start_s, bubble.end_s))
+    return spans
+
+
+def memory_curves(trace: Trace) -> list[MemoryCurve]:
+    """The bytes on each device, from its resident buffers at 0 to the end of the iteration."""
+    devices, times, changes = memory_events(trace)
+    curves = []
+    for device, resident in enumerate(resident_bytes(trace)):
+        own = devices == device
+        held = float(resident) + np.cumsum(changes[own])
+        moments = [0.0, *times[own].tolist()]
+        sizes = [float(resident), *held.tolist()]
+        curves.append(MemoryCurve(device, [*moments, trace.end_s], [*sizes, sizes[-1]]))
+    return curves

@@ -1,0 +1,1 @@
+"""Report: tables, rankings and plots."""

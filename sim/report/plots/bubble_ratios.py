@@ -1,0 +1,71 @@
+"""Bubble ratios over stages and micro-batches."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from profiles.errors import InputError
+from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, Row, chart, contrast, is_number, set_title
+
+
+@dataclass(frozen=True, slots=True)
+class BubbleRatioInfo:
+    """Bubble ratios by stages (rows) and micro-batches (columns); None where there is no result."""
+
+    stages: list[int]
+    micro_batches: list[int]
+    ratios: list[list[float | None]]
+
+
+def plot_bubble_ratios_info(rows: Iterable[Row]) -> BubbleRatioInfo:
+    """The values that ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.
+
+    Args:
+        rows: results under their public keys; those without stages, micro-batches or a ratio are left out.
+
+    Raises:
+        InputError: no row is left.
+    """
+    best: dict[tuple[int, int], float] = {}
+    for row in rows:
+        parameters = row.get("parameters", {})
+        key = parameters.get("pipeline_degree"), parameters.get("micro_batches")
+        if all(map(is_number, (*key, row.get("bubble_ratio")))):
+            best[key] = min(best.get(key, 1.0), float(row["bubble_ratio"]))
+    if not best:
+        raise InputError("no row has a pipeline_degree, micro_batches and a bubble_ratio: nothing to plot")
+    stages = sorted({degree for degree, _ in best})
+    counts = sorted({count for _, count in best})
+    return BubbleRatioInfo(stages, counts, [[best.get((p, m)) for m in counts] for p in stages])
+
+
+def plot_bubble_ratios(rows: Iterable[Row], title: str = "") -> Figure:
+    """The bubble ratios as a map with the percentages written in its cells.
+
+    Source: DiffusionPipe, Figure 4.
+    """
+    info = plot_bubble_ratios_info(rows)
+    figure, axes = chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages))
+    percent = np.ma.masked_invalid([[np.nan if r is None else 100 * r for r in row] for row in info.ratios])
+    highest = float(percent.max()) or 1.0
+    colours = mpl.colormaps["Blues"].with_extremes(bad=IDLE_FACE)
+    cells = axes.pcolormesh(percent, cmap=colours, vmin=0.0, vmax=highest, edgecolors="white", linewidth=2.0)
+    for (y, x), value in np.ndenumerate(percent.filled(np.nan)):
+        known = isfinite(value)
+        colour = contrast(colours(value / highest)) if known else IDLE_HATCH
+        text = f"{value:.1f}" if known else "-"
+        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour)
+    axes.set_xticks(np.arange(len(info.micro_batches)) + 0.5, list(map(str, info.micro_batches)))
+    axes.set_yticks(np.arange(len(info.stages)) + 0.5, list(map(str, info.stages)))
+    axes.invert_yaxis()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("micro-batches")
+    axes.set_ylabel("stages")
+    figure.colorbar(cells, ax=axes, label="bubble ratio in %")
+    set_title(axes, title)
+    return figure

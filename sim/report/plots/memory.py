@@ -1,0 +1,50 @@
+"""The memory of every device over one iteration."""
+
+from dataclasses import dataclass
+from math import ceil
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from profiles.units import GIB, MILLISECOND
+from sim.replay.timelines import MemoryCurve, memory_curves
+from sim.report.plots.charts import GRID, LIMIT, chart, set_title
+from strategies.plans.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Memory of every device over one iteration, and what a device has; None: unlimited."""
+
+    curves: list[MemoryCurve]
+    capacity_bytes: float | None
+
+
+def plot_memory_info(trace: Trace) -> MemoryInfo:
+    """The values that ``plot_memory`` draws."""
+    return MemoryInfo(memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
+
+
+def plot_memory(trace: Trace, title: str = "") -> Figure:
+    """The memory of each device over one iteration, as steps."""
+    info = plot_memory_info(trace)
+    figure, axes = chart(10.0, 4.6)
+    every = ceil(len(info.curves) / 16)
+    colours = mpl.colormaps["viridis"]
+    for number, curve in enumerate(info.curves):
+        axes.step(
+            [time / MILLISECOND for time in curve.times_s], [size / GIB for size in curve.sizes_bytes],
+            where="post", linewidth=1.4, color=colours(0.9 * number / max(1, len(info.curves) - 1)),
+            label=f"device {curve.device}" if number % every == 0 else None,
+        )  # fmt: skip
+    if info.capacity_bytes is not None:
+        axes.axhline(info.capacity_bytes / GIB, color=LIMIT, linestyle="--", label="capacity")
+    axes.set_xlim(0.0, max(trace.end_s, 1e-12) / MILLISECOND)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("time in ms")
+    axes.set_ylabel("memory in GiB")
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    top = max(info.curves, key=lambda curve: curve.peak_bytes)
+    set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on device {top.device}")
+    return figure

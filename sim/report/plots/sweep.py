@@ -1,0 +1,148 @@
+"""A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log2
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from profiles.errors import InputError
+from profiles.units import GIB
+from sim.explore.space import pareto_front, samples_per_s
+from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, Row, chart, is_number, set_title, strategy_look
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One simulated point: samples per second against the peak memory of a device.
+
+    Of sampling, where a sweep looks at several numbers of GPUs, also the latency and that number.
+    """
+
+    strategy: str
+    peak_memory_bytes: float
+    samples_per_s: float
+    fits_memory: bool
+    latency_s: float | None = None
+    num_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepInfo:
+    """The points of a sweep in the order of its rows, and the Pareto front of those that fit, by memory."""
+
+    points: list[SweepPoint]
+    front: list[SweepPoint]
+
+    @property
+    def by_latency(self) -> bool:
+        """Whether all points are of sampling, so that they are drawn by their latency."""
+        return all(point.latency_s is not None for point in self.points)
+
+    def height(self, point: SweepPoint) -> float:
+        """The coordinates at which a point is drawn."""
+        return (point.latency_s or 0.0) if self.by_latency else point.samples_per_s
+
+
+def plot_sweep_info(results: Iterable[Row]) -> SweepInfo:
+    """The values that ``plot_sweep`` draws.
+
+    Args:
+        results: results under their public keys; rows that were not simulated are left out.
+
+    Raises:
+        InputError: no row is left.
+    """
+    rows = [row for row in results if is_number(row.get("peak_memory_bytes"))]
+    if not rows:
+        raise InputError("no row has been simulated: nothing to plot")
+    return SweepInfo(list(map(_sweep_point, rows)), list(map(_sweep_point, pareto_front(rows))))
+
+
+def _sweep_point(row: Row) -> SweepPoint:
+    return SweepPoint(
+        row["strategy"],
+        row["peak_memory_bytes"],
+        samples_per_s(row),
+        bool(row.get("fits_memory", True)),
+        row.get("latency_s"),
+        row.get("num_gpus") if "latency_s" in row else None,
+    )
+
+
+def plot_sweep(results: Iterable[Row], title: str = "", memory_bytes: float | None = None) -> Figure:
+    """Throughput against peak memory, one marker per strategy; hollow ones do not fit the device.
+
+    Of sampling, latency on a logarithmic axis against peak memory: the larger a marker, the more GPUs.
+
+    Args:
+        results: results under their public keys.
+        title: of the figure.
+        memory_bytes: what a device has, drawn as a line.
+    """
+    info = plot_sweep_info(results)
+    figure, axes = chart(9.0, 5.4)
+    if info.front:
+        memory_gib = [point.peak_memory_bytes / GIB for point in info.front]
+        heights = [info.height(point) for point in info.front]
+        axes.step(memory_gib, heights, where="post", color=FRONT, linewidth=1.6, zorder=1)
+        _label_best(axes, info, info.front[-1])
+    if memory_bytes is not None:
+        axes.axvline(memory_bytes / GIB, color=LIMIT, linestyle="--", linewidth=1.2, zorder=0)
+    names = list(dict.fromkeys(point.strategy for point in info.points))
+    for name in names:
+        _scatter(axes, info, name)
+    axes.margins(0.08)
+    axes.set_xlabel("peak memory of a device in GiB")
+    axes.set_ylabel("latency in s" if info.by_latency else "samples per second")
+    axes.set_xlim(left=0.0)
+    if info.by_latency:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0.0)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    handles = _sweep_legend(names, info, memory_bytes)
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    set_title(axes, title)
+    return figure
+
+
+def _label_best(axes: Axes, info: SweepInfo, best: SweepPoint) -> None:
+    number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
+    axes.annotate(
+        f"{best.strategy}, {number}",
+        (best.peak_memory_bytes / GIB, info.height(best)),
+        textcoords="offset points", xytext=(9, -4) if info.by_latency else (0, 9),
+        ha="left" if info.by_latency else "center", fontsize=9, color=INK,
+    )  # fmt: skip
+
+
+def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
+    colour, marker = strategy_look(name)
+    for fits in (True, False):
+        own = [point for point in info.points if point.strategy == name and point.fits_memory == fits]
+        axes.scatter(
+            [point.peak_memory_bytes / GIB for point in own], [info.height(point) for point in own],
+            s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in own],
+            marker=marker, facecolor=colour if fits else "none", edgecolor="white" if fits else colour,
+            linewidth=0.6 if fits else 1.2, zorder=2,
+        )  # fmt: skip
+
+
+def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | None) -> list[Line2D]:
+    handles = []
+    for name in names:
+        colour, marker = strategy_look(name)
+        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name))
+    if info.front:
+        handles.append(Line2D([], [], color=FRONT, label="Pareto front"))
+    if memory_bytes is not None:
+        handles.append(Line2D([], [], color=LIMIT, linestyle="--", label="memory of a device"))
+    if not all(point.fits_memory for point in info.points):
+        hollow = Line2D([], [], linestyle="none", marker="o", markerfacecolor="none", color=INK)
+        hollow.set_label("does not fit")
+        handles.append(hollow)
+    return handles

@@ -1,0 +1,193 @@
+"""The timeline of one iteration: a Gantt chart with its idle spans and collectives."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from profiles.units import MILLISECOND
+from sim.replay.metrics import idle_s
+from sim.replay.timelines import (
+    COLLECTIVE,
+    FROZEN,
+    Bar,
+    CollectiveBar,
+    collective_bars,
+    compute_bars,
+    idle_spans,
+)
+from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, milliseconds, set_title
+from sim.report.plots.patches import PatchColours
+from strategies.plans.actions import PatchAction, StageAction
+from strategies.plans.traces import Span, Trace
+
+COLOURS: Final = {
+    "forward": "#0072B2",
+    "extra forward": "#56B4E9",
+    "backward": "#E69F00",
+    "input backward": "#E69F00",
+    "weight backward": "#F0E442",
+    "optimizer": "#CC79A7",
+    FROZEN: "#009E73",
+    COLLECTIVE: "#D55E00",
+}
+Box = tuple[float, float, float, float]
+"""Left, right, upper and lower edge."""
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineInfo:
+    """One iteration as a Gantt chart; times in seconds.
+
+    Attributes:
+        bars: what each device computes.
+        idle: for each device when it is idle.
+        collectives: what runs on the communication streams.
+        end_s: the end of the iteration.
+        bubble_ratio: share of the devices' time in which they are idle.
+        cross_iteration: the frozen work belongs to the next iteration.
+    """
+
+    bars: list[Bar]
+    idle: list[list[Span]]
+    collectives: list[CollectiveBar]
+    end_s: float
+    bubble_ratio: float
+    cross_iteration: bool
+
+
+def plot_timeline_info(trace: Trace) -> TimelineInfo:
+    """The values that ``plot_timeline`` draws."""
+    return TimelineInfo(
+        bars=compute_bars(trace),
+        idle=idle_spans(trace),
+        collectives=collective_bars(trace),
+        end_s=trace.end_s,
+        bubble_ratio=max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0,
+        cross_iteration=trace.plan.cross_iteration,
+    )
+
+
+def plot_timeline(trace: Trace, title: str = "") -> Figure:
+    """The Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
+    info = plot_timeline_info(trace)
+    num_devices = len(info.idle)
+    width, row_height = 12.0, max(0.16, min(0.62, 18 / num_devices))
+    figure, axes = chart(width, 1.35 + row_height * num_devices)
+    foot = 0.2 if info.collectives else 0.42
+    _draw_idle(axes, info, foot)
+    _draw_bars(axes, info, foot)
+    _draw_collectives(axes, info)
+    _number_bars(axes, info, foot, (width - 1.0) / max(info.end_s, 1e-12), row_height)
+    _dress_timeline(axes, info, (foot - 0.42) / 2, row_height)
+    handles = _timeline_legend(info)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    set_title(axes, title, milliseconds(info.end_s), f"bubble ratio {100 * info.bubble_ratio:.1f} %")
+    return figure
+
+
+def _boxes(boxes: Iterable[Box], **style: Any) -> PolyCollection:  # noqa: ANN401
+    """Rectangles; their times are given in seconds and drawn in milliseconds."""
+    corners = []
+    for start_s, end_s, top, bottom in boxes:
+        left, right = start_s / MILLISECOND, end_s / MILLISECOND
+        corners.append([(left, top), (right, top), (right, bottom), (left, bottom)])
+    return PolyCollection(corners, **style)
+
+
+def _draw_idle(axes: Axes, info: TimelineInfo, foot: float) -> None:
+    boxes = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
+    axes.add_collection(_boxes(boxes, facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0))
+
+
+def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
+    """Draw the ops; white lines part them, except where bars are so narrow that nothing else would be seen."""
+    narrow_s = info.end_s / 400
+    patches = PatchColours.of(info.bars)
+    groups: dict[tuple[Colour, bool], list[Box]] = {}
+    for bar in info.bars:
+        if bar.duration_s > 0:
+            box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
+            groups.setdefault((_face(bar, patches), bar.duration_s > narrow_s), []).append(box)
+    for (face, wide), boxes in groups.items():
+        edge, width = ("white", 0.5) if wide else (face, 0.1)
+        axes.add_collection(_boxes(boxes, facecolor=face, edgecolor=edge, linewidth=width))
+
+
+def _draw_collectives(axes: Axes, info: TimelineInfo) -> None:
+    boxes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
+    axes.add_collection(
+        _boxes(boxes, facecolor=COLOURS[COLLECTIVE], edgecolor=COLOURS[COLLECTIVE], linewidth=0.5)
+    )
+
+
+def _face(bar: Bar, patches: PatchColours) -> Colour:
+    if isinstance(bar.action, PatchAction):
+        return patches.face(bar.action)
+    return _shade(COLOURS[bar.category], bar.chunk)
+
+
+def _shade(colour: str, chunk: int) -> Colour:
+    """A colour, lighter for later stages of the same device."""
+    share = 1.0 - 0.6 ** min(chunk, 4)
+    red, green, blue = (value + (1.0 - value) * share for value in to_rgb(colour))
+    return red, green, blue
+
+
+def _number_bars(axes: Axes, info: TimelineInfo, foot: float, inches_per_s: float, row_height: float) -> None:
+    """Write the micro-batch, or the patch and its step, into each bar that is wide enough."""
+    size, patches = min(8.0, 72 * row_height * 0.4), PatchColours.of(info.bars)
+    for bar in info.bars:
+        room = (72 * bar.duration_s * inches_per_s / size - 0.3) / 0.65
+        text = _number(bar, patches, room)
+        if size >= 4 and text and len(text) < room:
+            middle = (bar.start_s + bar.end_s) / 2 / MILLISECOND
+            colour = contrast(_face(bar, patches))
+            axes.text(
+                middle, bar.device + (foot - 0.42) / 2, text,
+                ha="center", va="center_baseline", fontsize=size, color=colour, clip_on=True,
+            )  # fmt: skip
+
+
+def _number(bar: Bar, patches: PatchColours, room: float) -> str:
+    if isinstance(bar.action, PatchAction):
+        return patches.label(bar.action, room)
+    if isinstance(bar.action, StageAction) and bar.action.micro_batch >= 0:
+        return str(bar.action.micro_batch)
+    return ""
+
+
+def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: float) -> None:
+    devices = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
+    axes.set_xlim(0.0, max(info.end_s, 1e-12) / MILLISECOND)
+    axes.set_ylim(len(info.idle) - 0.45, -0.55)
+    axes.set_yticks([device + middle for device in devices], [f"device {device}" for device in devices])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("time in ms")
+
+
+def _timeline_legend(info: TimelineInfo) -> list[Patch]:
+    present = {
+        bar.category for bar in info.bars if bar.duration_s > 0 and not isinstance(bar.action, PatchAction)
+    }
+    names = {FROZEN: "frozen layers of the next iteration" if info.cross_iteration else "frozen layers"}
+    handles = [
+        Patch(facecolor=colour, label=names.get(name, name))
+        for name, colour in COLOURS.items()
+        if name in present
+    ] + PatchColours.of(info.bars).legend()
+    if info.collectives:
+        handles.append(Patch(facecolor=COLOURS[COLLECTIVE], label="collective"))
+    if any(info.idle):
+        handles.append(
+            Patch(facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0, label="idle")
+        )
+    return handles

@@ -1,0 +1,382 @@
+"""Tables: what a person reads on the terminal."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from time import monotonic
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from profiles.clusters import Cluster, Link
+from profiles.costs import anchor_factor
+from profiles.models import Model
+from profiles.units import GB, GIB
+from sim.explore.tuning import Choice
+from sim.results import SamplingResult, TrainingResult
+from strategies.scenario import SamplingScenario, Scenario
+from strategies.strategy import Sampler, Strategy
+
+REFRESH_S: Final = 0.1
+"""Progress is drawn again at most this often."""
+
+
+def console() -> Console:
+    """The console that tables are printed on; 140 characters wide where it is no terminal."""
+    width = None if sys.stdout.isatty() else 140
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def print_models(models: Sequence[Model], as_json: bool) -> None:
+    """Print the models, one component per row."""
+    if as_json:
+        print(json.dumps([_model_json(model) for model in models]))
+        return
+    table = Table(
+        "model",
+        "component",
+        "trained",
+        "layers",
+        "blocks",
+        "parameters",
+        "skips",
+        "measured on",
+        "sampled on",
+    )
+    for model in models:
+        for number, component in enumerate(model.components):
+            table.add_row(
+                model.name if number == 0 else "",
+                component.name,
+                "yes" if component.trainable else "frozen",
+                str(len(component.layers)),
+                str(len({layer.block for layer in component.layers})),
+                f"{component.parameters / 1e6:,.1f} M",
+                str(len(component.skips)),
+                ", ".join(device for device, _ in component.times) or "estimated",
+                _sampled_words(model) if component.trainable else "",
+            )
+    screen = console()
+    screen.print(table)
+    screen.print(
+        "sampled on several GPUs: an exchanges.csv says what they need of one another; no guidance: one prediction"
+        " per step is the default",
+        soft_wrap=True,
+    )
+
+
+def _sampled_on(model: Model) -> str | None:
+    """The ways a model can sample: on several GPUs where its exchanges are known; None where it cannot."""
+    drawn = model.for_task("sample")
+    if len(drawn.backbones) != 1:
+        return None
+    return "several GPUs" if drawn.components[drawn.backbones[0]].exchanges else "one GPU"
+
+
+def _sampled_words(model: Model) -> str:
+    where = _sampled_on(model)
+    return "-" if where is None else where + (", no guidance" if model.guidance == "none" else "")
+
+
+def _model_json(model: Model) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "title": model.title,
+        "source": model.source,
+        "guidance": model.guidance,
+        "sampled_on": _sampled_on(model),
+        "components": [
+            {
+                "name": component.name,
+                "trainable": component.trainable,
+                "layers": len(component.layers),
+                "parameters": component.parameters,
+                "skips": len(component.skips),
+                "measured_on": [device for device, _ in component.times],
+                "exchanges": sorted({exchange.kind for exchange in component.exchanges}),
+            }
+            for component in model.components
+        ],
+    }
+
+
+def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
+    """Print the clusters."""
+    if as_json:
+        print(json.dumps([_cluster_json(cluster) for cluster in clusters]))
+        return
+    table = Table("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
+    for cluster in clusters:
+        table.add_row(
+            cluster.name,
+            cluster.device.name,
+            str(cluster.devices_per_node),
+            str(cluster.max_nodes),
+            *(_link_words(link) for link in (cluster.intra_node, cluster.inter_node)),
+        )
+    console().print(table)
+
+
+def _link_words(link: Link | None) -> str:
+    if link is None:
+        return "-"
+    return link.kind if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
+
+
+def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "source": cluster.source,
+        "device": cluster.device.name,
+        "devices_per_node": cluster.devices_per_node,
+        "max_nodes": cluster.max_nodes,
+        "intra_node": _link_json(cluster.intra_node),
+        "inter_node": None if cluster.inter_node is None else _link_json(cluster.inter_node),
+    }
+
+
+def _link_json(link: Link) -> dict[str, Any]:
+    bandwidth = None if link.kind == "ideal" else link.bandwidth_bytes_per_s
+    return {
+        "kind": link.kind,
+        "bandwidth_bytes_per_s": bandwidth,
+        "latency_s": link.latency_s,
+        "call_s": link.call_s,
+    }
+
+
+def print_strategies(strategies: Sequence[type[Strategy | Sampler]], as_json: bool) -> None:
+    """Print the strategies with their parameters and defaults."""
+    if as_json:
+        print(json.dumps([_strategy_json(cls) for cls in strategies]))
+        return
+    table = Table("strategy", "task", "what it is", "parameters")
+    for cls in strategies:
+        flags = " ".join(f"--{f.name.replace('_', '-')}" for f in fields(cls))  # type: ignore[arg-type]
+        table.add_row(cls.name, cls.task, cls.summary, flags)
+    console().print(table)
+
+
+def _strategy_json(cls: type[Strategy | Sampler]) -> dict[str, Any]:
+    return {
+        "name": cls.name,
+        "task": cls.task,
+        "summary": cls.summary,
+        "parameters": {
+            item.name: {
+                "default": item.default,
+                "choices": list(item.metadata["choices"]),
+                "help": item.metadata["help"],
+            }
+            for item in fields(cls)  # type: ignore[arg-type]
+        },
+    }
+
+
+def print_result(result: TrainingResult, scenario: Scenario) -> None:
+    """Print one result."""
+    expected = result.expected
+    screen = console()
+    screen.print(_title(result.strategy, result.parameters))
+    screen.print(f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, batch {result.batch_size}")
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in (
+        ("iteration", milliseconds(expected.iteration_s)),
+        ("first iteration", milliseconds(expected.first_iteration_s)),
+        ("throughput", f"{result.samples_per_s:,.1f} samples/s" + _per_backbone(result)),
+        ("bubble ratio", f"{result.bubble_ratio:.1%}"),
+        ("exposed communication", milliseconds(expected.exposed_communication_s)),
+        ("collectives", milliseconds(expected.collective_s)),
+        ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB by all GPUs together"),
+        ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB by all GPUs together"),
+        ("peak memory", _memory(result)),
+        ("layer times", _provenance(result, scenario, scenario.model.height * scenario.model.width)),
+    ):
+        table.add_row(name, value)
+    screen.print(table)
+    screen.print(_stage_table(result))
+
+
+def print_drawing(result: SamplingResult, scenario: SamplingScenario) -> None:
+    """Print one result of a sampler; means over its GPUs where each has its own."""
+    expected, screen, workload = result.expected, console(), scenario.workload
+    screen.print(_title(result.strategy, result.parameters))
+    guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
+    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
+    screen.print(
+        f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, {images} of {result.resolution} pixels,"
+        f" {result.steps} steps, {guidance}"
+    )
+    table = Table(show_header=False, box=None, pad_edge=False)
+    waiting = expected.exposed_communication_s
+    for name, value in (
+        ("latency", milliseconds(expected.latency_s)),
+        ("steady step", milliseconds(expected.step_s)),
+        ("throughput", f"{result.samples_per_s:,.3f} images/s"),
+        ("cost", f"{result.gpu_s_per_sample:,.2f} GPU-seconds per image"),
+        ("compute", _part(expected.latency_s - expected.idle_s, expected.latency_s)),
+        ("exposed communication", _part(waiting, expected.latency_s)),
+        ("idle otherwise", _part(max(0.0, expected.idle_s - waiting), expected.latency_s)),
+        ("collectives", milliseconds(expected.collective_s)),
+        ("sent point to point", _per_image(expected.p2p_bytes, result)),
+        ("sent in collectives", _per_image(expected.collective_bytes, result)),
+        ("peak memory", _memory(result)),
+        ("layer times", _provenance(result, scenario, workload.height * workload.width)),
+    ):
+        table.add_row(name, value)
+    screen.print(table)
+    screen.print(_drawing_stages(result))
+
+
+def _title(strategy: str, parameters: Mapping[str, Any]) -> str:
+    """A strategy with its parameters in words; those left to it are not said."""
+    words = [f"{key} {_joined(value)}" for key, value in parameters.items() if value is not None]
+    return f"{strategy} ({', '.join(words)})" if words else strategy
+
+
+def _joined(value: Any) -> str:  # noqa: ANN401
+    """A value as a flag takes it: lists with commas."""
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _part(seconds: float, of_s: float) -> str:
+    return f"{milliseconds(seconds)}, {seconds / of_s:.1%} of the latency"
+
+
+def _per_image(size_bytes: float, result: SamplingResult) -> str:
+    return f"{size_bytes / result.batch_size / GB:,.2f} GB per image by all GPUs together"
+
+
+def _provenance(
+    result: TrainingResult | SamplingResult, scenario: Scenario | SamplingScenario, pixels: int
+) -> str:
+    """Where layer times are from, and by how much what was published for one GPU scales them."""
+    device = scenario.cluster.device
+    if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
+        return result.provenance
+    factor = anchor_factor(scenario.model, device, pixels)
+    return (
+        f"{result.provenance}, those of the backbone times {factor:.2f}, from published latencies of one GPU"
+    )
+
+
+def _drawing_stages(result: SamplingResult) -> Table:
+    table = Table("stage", "devices", "layers", "forward", "parameters", title="per step")
+    for number, stage in enumerate(result.stages):
+        first, last = stage["first_layer"], stage["last_layer"]
+        table.add_row(
+            str(number),
+            _span(stage["devices"]),
+            f"{first}-{last}" if first <= last else "none",
+            milliseconds(stage["forward_s"]),
+            f"{stage['parameters'] / 1e6:,.1f} M",
+        )
+    return table
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _per_backbone(result: TrainingResult) -> str:
+    return (
+        ""
+        if result.num_backbones == 1
+        else f", each counted once for each of {result.num_backbones} backbones"
+    )
+
+
+def _stage_table(result: TrainingResult) -> Table:
+    table = Table("stage", "devices", "layers", "forward", "backward", "parameters", title="per micro-batch")
+    for number, stage in enumerate(result.stages):
+        table.add_row(
+            str(number),
+            _span(stage["devices"]),
+            f"{stage['first_layer']}-{stage['last_layer']}",
+            milliseconds(stage["forward_s"]),
+            milliseconds(stage["backward_s"]),
+            f"{stage['parameters'] / 1e6:,.1f} M",
+        )
+    return table
+
+
+def _span(devices: list[int]) -> str:
+    if len(devices) > 2 and devices == list(range(devices[0], devices[-1] + 1)):
+        return f"{devices[0]}-{devices[-1]}"
+    return ",".join(map(str, devices))
+
+
+def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
+    """Print what tuning found, the best first."""
+    if as_json:
+        print(json.dumps([choice.to_json() for choice in choices], allow_nan=False))
+        return
+    table = Table(
+        "P", "G", "b", "batch", "memory, Eq. 14", "replayed", "Eq. 15", "bound", "iteration", "samples/s"
+    )
+    for choice in choices:
+        result = choice.result
+        table.add_row(
+            str(choice.degree), str(choice.replicas), str(choice.micro_batch), str(choice.batch_size),
+            f"{choice.equation_bytes / GIB:.1f} GiB",
+            "-" if result is None else f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
+            milliseconds(choice.estimate_s),
+            milliseconds(choice.bound_s),
+            "-" if result is None else milliseconds(result.expected.iteration_s),
+            "-" if result is None else f"{result.samples_per_s:,.1f}" if result.fits_memory else "does not fit",
+        )  # fmt: skip
+    screen = console()
+    screen.print(table)
+    if best := next((choice for choice in choices if choice.samples_per_s), None):
+        assert best.result is not None
+        screen.print(f"again: {command_of(best.result)}", soft_wrap=True)
+
+
+def command_of(result: TrainingResult | SamplingResult) -> str:
+    """The command line that gives a result again."""
+    flags = {
+        "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
+        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters,
+    }  # fmt: skip
+    if isinstance(result, SamplingResult):
+        flags |= {"resolution": result.resolution, "steps": result.steps, "guidance": result.guidance}
+    given = {key: value for key, value in (flags | dict(result.options)).items() if value not in (None, "")}
+    words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
+    return shlex.join(["sim", "run", *words])
+
+
+def milliseconds(seconds: float) -> str:
+    """A time in words."""
+    return f"{seconds * 1e3:,.1f} ms"
+
+
+def _memory(result: TrainingResult | SamplingResult) -> str:
+    there = "" if result.memory_bytes is None else f" of {result.memory_bytes / GIB:.0f} GiB"
+    return f"{result.expected.peak_memory_bytes / GIB:.1f} GiB{there}"
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show progress on stderr while something runs; nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    shown = sys.stderr is not None and sys.stderr.isatty()
+    # no thread of its own: worker processes may be forked while it is shown
+    with Progress(*columns, console=console, transient=True, disable=not shown, auto_refresh=False) as bar:
+        tasks: dict[str, Any] = {}
+        refreshed = 0.0
+
+        def report(stage: str, done: int, total: int) -> None:
+            nonlocal refreshed
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            due = monotonic() - refreshed > REFRESH_S
+            refreshed = monotonic() if due else refreshed
+            bar.update(tasks[stage], completed=done, total=total, refresh=due)
+
+        yield report

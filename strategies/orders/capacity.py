@@ -1,0 +1,158 @@
+"""Room: whether a forward may start under caps on what devices hold, so that every micro-batch can still end.
+
+A micro-batch frees nothing before its last forward, so a device that fills up with young ones leaves the oldest
+stuck for ever. What it still lacks is therefore kept free.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+from profiles.errors import InfeasibleError
+from strategies.orders.problem import ROUNDING, Lane, Problem
+from strategies.plans.actions import BACKWARD, FORWARD, StageAction
+
+
+def check_room(problem: Problem) -> None:
+    """Refuse caps that leave no room for a single micro-batch; under all others there is an order.
+
+    Raises:
+        InfeasibleError: a device cannot hold one micro-batch.
+    """
+    for device, capacity in enumerate(problem.capacity_bytes or ()):
+        for _, stages, claim in claims_on(problem, device):
+            if claim > capacity * (1 + ROUNDING):
+                terms = " + ".join(f"{(problem.held_bytes or ())[stage]:g}" for stage in stages)
+                equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
+                raise InfeasibleError(
+                    f"one micro-batch takes {equation} on device {device} (stages {', '.join(map(str, stages))}),"
+                    f" which may hold {capacity:g}",
+                    "a device cannot hold one micro-batch",
+                )
+    for stage, limit in enumerate(problem.in_flight or ()):
+        if limit < 1:
+            raise InfeasibleError(
+                f"in_flight of stage {stage} is {limit}, must be at least 1", "nothing may be in flight"
+            )
+
+
+def claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], float]]:
+    """For each chain on a device its number, its stages there and what one micro-batch holds in all."""
+    held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
+    claims = []
+    for number, chain in enumerate(problem.chains):
+        stages = [stage for stage in chain.stages if problem.positions[stage] == device]
+        if stages:
+            claims.append((number, stages, sum(held_bytes[stage] for stage in stages)))
+    return claims
+
+
+class Room:
+    """The caps of a problem and what is held of them.
+
+    Micro-batches are taken to end in the order of their numbers, chains in turn. In that order all can end, from
+    any state that this class allows: what is held for later ones and what an earlier one needs in all fit
+    together. For a single chain the rule forbids nothing else; its micro-batches do end in that order.
+
+    Args:
+        problem: The caps.
+        lanes: Its lanes.
+        done: For each lane the micro-batches that have started; the caller counts them up.
+    """
+
+    def __init__(self, problem: Problem, lanes: Sequence[Lane], done: Sequence[int]) -> None:
+        self.problem = problem
+        self.done = done
+        self.held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
+        self.forward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == FORWARD}
+        self.backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == BACKWARD}
+        self.claims = [claims_on(problem, device) for device in range(problem.num_devices)]
+
+    def allows(self, lane: Lane) -> bool:
+        """True if the next forward of a lane may start."""
+        stage, limits = lane.stage, self.problem.in_flight
+        if limits is not None and self._begun(stage) - self._ended(stage) >= limits[stage]:
+            return False
+        if self.problem.capacity_bytes is None:
+            return True
+        capacity = self.problem.capacity_bytes[lane.device] * (1 + ROUNDING)
+        if self._held(lane.device, stage) > capacity:
+            return False
+        for chain, stages, claim in self.claims[lane.device]:
+            oldest = self._begun(stages[-1], stage)
+            pending = oldest < len(self.problem.chains[chain].micro_batches)
+            if pending and self._held(lane.device, stage, chain, oldest) + claim > capacity:
+                return False
+        return True
+
+    def _begun(self, stage: int, starting: int = -1) -> int:
+        return self.done[self.forward[stage]] + (stage == starting)
+
+    def _ended(self, stage: int) -> int:
+        return self.done[self.backward[stage]]
+
+    def _held(self, device: int, starting: int, chain: int = 0, after: int = -1) -> float:
+        """Bytes held, once a forward has started, by what ends after a micro-batch of a chain."""
+        held = 0.0
+        for number, stages, _ in self.claims[device]:
+            first = after + (number <= chain)
+            for stage in stages:
+                count = self._begun(stage, starting) - max(self._ended(stage), first)
+                held += self.held_bytes[stage] * max(0, count)
+        return held
+
+
+def room_bound_s(
+    problem: Problem, lanes: Sequence[Lane], heads_s: list[list[float]], tails_s: list[list[float]]
+) -> float:
+    """Seconds below which no order can end because of what the devices may hold.
+
+    A stage holds a micro-batch at least for its own way from the forward to the backward. In byte-seconds, all
+    of that has to fit under the capacity, between the first forward and the last backward of the device.
+    """
+    forwards = {lane.stage: lane for lane in lanes if lane.kind == FORWARD}
+    longest = 0.0
+    for device, capacity in enumerate(problem.capacity_bytes or ()):
+        held, first_s, last_s = 0.0, [], []
+        for lane, before, after in zip(lanes, heads_s, tails_s, strict=True):
+            if lane.device != device or not before:
+                continue
+            if lane.kind == FORWARD:
+                first_s.append(before[0])
+            else:
+                forward = forwards[lane.stage]
+                around_s = forward.duration_s + forward.tail_s - lane.tail_s
+                held += (problem.held_bytes or ())[lane.stage] * around_s * len(before)
+                last_s.append(after[-1])
+        if held and capacity:
+            longest = max(longest, min(first_s) + held / capacity + min(last_s))
+    return longest
+
+
+def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
+    """True if an order keeps within the caps."""
+    peaks = peak_held_bytes(problem, rows)
+    capacities = problem.capacity_bytes or (math.inf,) * len(peaks)
+    if any(peak > capacity * (1 + ROUNDING) for peak, capacity in zip(peaks, capacities, strict=True)):
+        return False
+    for stage, limit in enumerate(problem.in_flight or ()):
+        kinds = [action.kind for action in rows[problem.positions[stage]] if action.stage == stage]
+        if max(accumulate(1 if kind == FORWARD else -1 for kind in kinds), default=0) > limit:
+            return False
+    return True
+
+
+def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> tuple[float, ...]:
+    """The most that each device holds at once in a given order.
+
+    Without ``held_bytes`` it counts the activations of stages.
+    """
+    held_bytes = problem.held_bytes or (1.0,) * len(problem.positions)
+    peaks = []
+    for row in rows:
+        held = peak = 0.0
+        for action in row:
+            held += held_bytes[action.stage] if action.kind == FORWARD else -held_bytes[action.stage]
+            peak = max(peak, held)
+        peaks.append(peak)
+    return tuple(peaks)

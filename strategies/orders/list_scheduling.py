@@ -1,0 +1,296 @@
+"""Ordering: in which order each device runs the forwards and backwards of its stages.
+
+List scheduling answers at once, a one-machine bound says how far from the best the answer may be, and a given
+order is replayed for its times. No solver here; see ``strategies.orders.synthesis``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Final
+
+from profiles.errors import DeadlockError
+from strategies.orders.capacity import Room, check_room, fits, peak_held_bytes, room_bound_s
+from strategies.orders.problem import (
+    Chain,
+    Lane,
+    Problem,
+    heads,
+    lanes_of,
+    limits_of,
+    tails,
+    wave_positions,
+    wave_problem,
+)
+from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
+
+__all__ = [
+    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "dispatch", "evaluate", "list_schedule",
+    "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
+]  # fmt: skip
+
+
+PRIORITIES: Final[Mapping[str, Callable[[float, float], float]]] = {
+    "most-advanced": lambda own_s, rest_s: own_s,
+    "longest-tail": lambda own_s, rest_s: -rest_s,
+    "balanced": lambda own_s, rest_s: own_s / 4 - 3 * rest_s / 4,
+}
+"""What a device runs first of the passes that are ready: the one with the least of this.
+
+``own_s`` is what the micro-batch itself still needs after the pass, ``rest_s`` what it and those behind it in the
+same lanes need. With as many micro-batches as devices the most advanced pass does best, with twice as many or
+more the longest tail; three parts of the one and one of the other lie between, and help where stages are many or
+backbones unlike.
+"""
+
+
+BEST: Final = "best"
+"""The priority with the shortest order; the first where several are as short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """An order and its times.
+
+    Attributes:
+        rows: The actions of each device, in order.
+        starts_s: When each of them starts, in seconds.
+        makespan_s: When the last of them ends, in seconds.
+    """
+
+    rows: Rows
+    starts_s: tuple[tuple[float, ...], ...]
+    makespan_s: float
+
+
+def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
+    """An order in which no device idles while one of its passes is ready and may be held.
+
+    Where the devices' capacity stands in the way, fewer micro-batches at a time are let into the pipeline, from
+    one on, and the shortest order is kept: early ones that fill the first devices are in the way of others.
+
+    Args:
+        problem: What is to be ordered.
+        priority: One of ``PRIORITIES``, or ``BEST``.
+
+    Raises:
+        InfeasibleError: a device cannot even hold one micro-batch.
+    """
+    check_room(problem)
+    free = _best(replace(problem, capacity_bytes=None), priority)
+    if fits(problem, free.rows):
+        return free
+    first = {chain.stages[0] for chain in problem.chains}
+    limits = limits_of(problem)
+    throttled = [
+        replace(
+            problem, in_flight=tuple(min(k, most) if s in first else most for s, most in enumerate(limits))
+        )
+        for k in range(1, max(limits[stage] for stage in first) + 1)
+    ]
+    return min((_best(problem, priority) for problem in throttled), key=attrgetter("makespan_s"))
+
+
+def _best(problem: Problem, priority: str) -> Ordering:
+    lanes = lanes_of(problem)
+    rests_s = tails(problem, lanes)
+    orderings = []
+    for name, key in PRIORITIES.items():
+        if priority in (name, BEST):
+            keys = [
+                [key(lane.tail_s, rest_s) for rest_s in of_lane]
+                for lane, of_lane in zip(lanes, rests_s, strict=True)
+            ]
+            orderings.append(dispatch(problem, lanes, keys))
+    return min(orderings, key=attrgetter("makespan_s"))
+
+
+def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> Ordering:
+    """The order in which each device runs, of the passes that are ready and may be held, the least.
+
+    Args:
+        problem: What is to be ordered.
+        lanes: Its lanes.
+        keys: For each lane and micro-batch of its chain what it is ranked by; of equals the older goes first.
+    """
+    ranks = [[(key, index, n) for index, key in enumerate(of_lane)] for n, of_lane in enumerate(keys)]
+    return _ListScheduler(problem, lanes, ranks).run()
+
+
+class _ListScheduler:
+    def __init__(
+        self, problem: Problem, lanes: Sequence[Lane], ranks: list[list[tuple[float, int, int]]]
+    ) -> None:
+        self.problem = problem
+        self.lanes = lanes
+        self.ranks = ranks
+        self.done = [0] * len(lanes)
+        self.room = Room(problem, lanes, self.done)
+        self.ready: list[list[float]] = [[] for _ in lanes]
+        devices = range(problem.num_devices)
+        self.lanes_on = [[n for n, lane in enumerate(lanes) if lane.device == device] for device in devices]
+        self.free_s = [0.0 for _ in devices]
+        self.rows: list[list[StageAction]] = [[] for _ in devices]
+        self.starts: list[list[float]] = [[] for _ in devices]
+        self.wakes = [(0.0, device) for device in devices]
+
+    def run(self) -> Ordering:
+        first = 0
+        for chain in self.problem.chains:
+            self.ready[first] = [0.0] * len(chain.micro_batches)
+            first += 2 * len(chain.stages)
+        while self.wakes:
+            now, device = heappop(self.wakes)
+            if self.free_s[device] <= now:
+                rank = self._choose(device, now)
+                if rank is not None:
+                    self._start(rank[2], now)
+        assert all(len(self.ready[n]) == done for n, done in enumerate(self.done)), "list scheduling is stuck"
+        return _ordering(self.rows, self.starts, self.free_s)
+
+    def _choose(self, device: int, now: float) -> tuple[float, int, int] | None:
+        best = None
+        for number in self.lanes_on[device]:
+            ready, done = self.ready[number], self.done[number]
+            if done < len(ready) and ready[done] <= now:
+                rank, lane = self.ranks[number][done], self.lanes[number]
+                if (best is None or rank < best) and (lane.kind == BACKWARD or self.room.allows(lane)):
+                    best = rank
+        return best
+
+    def _start(self, number: int, now: float) -> None:
+        lane = self.lanes[number]
+        micro_batch = self.problem.chains[lane.chain].micro_batches[self.done[number]]
+        self.rows[lane.device].append(StageAction(lane.stage, lane.kind, micro_batch))
+        self.starts[lane.device].append(now)
+        self.done[number] += 1
+        end = now + lane.duration_s
+        self.free_s[lane.device] = end
+        heappush(self.wakes, (end, lane.device))
+        if lane.following is not None:
+            self.ready[lane.following].append(end + lane.lag_s)
+            heappush(self.wakes, (end + lane.lag_s, self.lanes[lane.following].device))
+
+
+def _ordering(
+    rows: Sequence[Sequence[StageAction]], starts: list[list[float]], ends_s: list[float]
+) -> Ordering:
+    return Ordering(tuple(map(tuple, rows)), tuple(map(tuple, starts)), max(ends_s))
+
+
+def lower_bound_s(problem: Problem) -> float:
+    """Seconds below which no order can end.
+
+    Each device waits until work can reach it, runs it, and the rest of the chain follows: the largest of head +
+    work + tail over all devices and thresholds, where the work is of all passes with at least that head and tail.
+    Caps on what devices hold may ask for more.
+    """
+    lanes = lanes_of(problem)
+    heads_s, tails_s = heads(problem, lanes), tails(problem, lanes)
+    passes: list[list[tuple[float, float, float]]] = [[] for _ in range(problem.num_devices)]
+    for lane, before, after in zip(lanes, heads_s, tails_s, strict=True):
+        passes[lane.device] += [(h, lane.duration_s, q) for h, q in zip(before, after, strict=True)]
+    busy_s = max(one_machine_s(of_device) for of_device in passes)
+    return max(busy_s, room_bound_s(problem, lanes, heads_s, tails_s))
+
+
+def one_machine_s(passes: list[tuple[float, float, float]]) -> float:
+    """The largest head + work + tail of a device, given head, duration and tail of its passes.
+
+    It is the time that the passes take if each may be interrupted and the longest tail always goes first. Source:
+    J. Carlier, "The one-machine sequencing problem", European Journal of Operational Research 11, 1982.
+    """
+    now = longest = 0.0
+    waiting: list[tuple[float, float]] = []
+    arrivals = sorted(passes, reverse=True)
+    while arrivals or waiting:
+        if not waiting:
+            now = max(now, arrivals[-1][0])
+        while arrivals and arrivals[-1][0] <= now:
+            _, duration, tail = arrivals.pop()
+            heappush(waiting, (-tail, duration))
+        negative_tail, left = heappop(waiting)
+        if arrivals and arrivals[-1][0] < now + left:
+            heappush(waiting, (negative_tail, now + left - arrivals[-1][0]))
+            now = arrivals[-1][0]
+        else:
+            now += left
+            longest = max(longest, now - negative_tail)
+    return longest
+
+
+def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Ordering:
+    """The times of a given order: each pass starts as soon as its device and its input are there.
+
+    Whether it stays within the caps is not asked; see ``peak_held_bytes``.
+
+    Raises:
+        DeadlockError: the order can never be carried out.
+    """
+    return _Replay(problem, rows).run()
+
+
+class _Replay:
+    """Walks the rows of all devices as far as their inputs are there, again and again."""
+
+    def __init__(self, problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:
+        lanes = lanes_of(problem)
+        _check_rows(problem, rows)
+        self.rows = rows
+        self.lanes = {(lane.stage, lane.kind): lane for lane in lanes}
+        self.following = {
+            (lane.stage, lane.kind): (lanes[lane.following].stage, lanes[lane.following].kind)
+            for lane in lanes
+            if lane.following is not None
+        }
+        self.ready = {
+            StageAction(chain.stages[0], FORWARD, micro_batch): 0.0
+            for chain in problem.chains
+            for micro_batch in chain.micro_batches
+        }
+        self.starts: list[list[float]] = [[] for _ in rows]
+        self.free_s = [0.0 for _ in rows]
+
+    def run(self) -> Ordering:
+        while sum(self._walk(device) for device in range(len(self.rows))):
+            pass
+        self._check_end()
+        return _ordering(self.rows, self.starts, self.free_s)
+
+    def _walk(self, device: int) -> int:
+        row, starts = self.rows[device], self.starts[device]
+        before = len(starts)
+        while len(starts) < len(row) and row[len(starts)] in self.ready:
+            action = row[len(starts)]
+            lane = self.lanes[action.stage, action.kind]
+            starts.append(max(self.free_s[device], self.ready[action]))
+            self.free_s[device] = starts[-1] + lane.duration_s
+            if lane.following is not None:
+                following = self.following[action.stage, action.kind]
+                self.ready[StageAction(*following, action.micro_batch)] = self.free_s[device] + lane.lag_s
+        return len(starts) - before
+
+    def _check_end(self) -> None:
+        inputs = {after: before for before, after in self.following.items()}
+        stuck = []
+        for device, (row, starts) in enumerate(zip(self.rows, self.starts, strict=True)):
+            if len(starts) < len(row):
+                action = row[len(starts)]
+                missing = StageAction(*inputs[action.stage, action.kind], action.micro_batch)
+                stuck.append(f"device {device} waits in {action} for {missing}")
+        if stuck:
+            raise DeadlockError("deadlock: " + "; ".join(stuck))
+
+
+def _check_rows(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:
+    """Refuse rows that do not hold every pass once, on the device of its stage."""
+    due = sorted(
+        (problem.positions[stage], StageAction(stage, kind, micro_batch))
+        for chain in problem.chains
+        for stage in chain.stages
+        for kind in (FORWARD, BACKWARD)
+        for micro_batch in chain.micro_batches
+    )
+    if len(rows) != problem.num_devices or due != sorted((d, a) for d, row in enumerate(rows) for a in row):
+        raise ValueError("rows must hold every forward and backward once, on the device of its stage")

@@ -1,0 +1,219 @@
+"""Lanes: what is to be ordered on the devices of a pipeline, and how long it takes at least from end to end.
+
+Every micro-batch walks the *lanes* of its chain: the forward of each stage, then the backward of each stage in
+reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq. 6-13, on a given device map.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from strategies.plans.actions import BACKWARD, FORWARD
+
+ROUNDING: Final = 1e-9
+"""Share of a capacity by which sums of bytes may miss it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One pipeline through the devices.
+
+    Attributes:
+        stages: Stage numbers in forward order.
+        micro_batches: Numbers of the micro-batches that run through it, in order.
+    """
+
+    stages: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be ordered.
+
+    Attributes:
+        forward_s: Forward of one micro-batch, per stage, in seconds.
+        backward_s: Backward of one micro-batch, per stage, in seconds.
+        positions: The device of each stage.
+        chains: The pipelines; each stage belongs to one of them.
+        forward_lag_s: From the end of a stage's forward to when the next stage of its chain may begin.
+        backward_lag_s: From the end of a stage's backward to when the previous stage of its chain may begin.
+        held_bytes: Activations of one micro-batch on each stage, from the start of its forward to the end of
+            its backward.
+        capacity_bytes: Most that each device may hold of them.
+        in_flight: Most micro-batches of each stage between the two.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    positions: tuple[int, ...]
+    chains: tuple[Chain, ...]
+    forward_lag_s: tuple[float, ...]
+    backward_lag_s: tuple[float, ...]
+    held_bytes: tuple[float, ...] | None = None
+    capacity_bytes: tuple[float, ...] | None = None
+    in_flight: tuple[int, ...] | None = None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that the stages live on."""
+        return max(self.positions) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One pass of a stage, which the micro-batches of its chain take one after the other.
+
+    Attributes:
+        stage: The stage.
+        kind: Forward or backward.
+        device: Where it runs.
+        chain: Number of its chain.
+        duration_s: How long one micro-batch takes, in seconds.
+        lag_s: From its end to when the next lane may begin, in seconds.
+        tail_s: What a micro-batch needs from its end to the end of the chain, in seconds.
+        following: Number of the next lane of its chain; None at the end.
+    """
+
+    stage: int
+    kind: str
+    device: int
+    chain: int
+    duration_s: float
+    lag_s: float
+    tail_s: float
+    following: int | None
+
+
+def wave_positions(degree: int, waves: int = 1) -> tuple[int, ...]:
+    """The device of each of the 2 x waves x degree stages, laid out down and up again."""
+    return (*range(degree), *reversed(range(degree))) * waves
+
+
+def wave_problem(
+    degree: int, micro_batches: int, waves: int = 1, forward_s: float = 1.0, backward_s: float = 2.0
+) -> Problem:
+    """The problem of one chain of equal stages laid out in waves, on free links."""
+    positions = wave_positions(degree, waves)
+    count = len(positions)
+    return Problem(
+        forward_s=(forward_s,) * count,
+        backward_s=(backward_s,) * count,
+        positions=positions,
+        chains=(Chain(tuple(range(count)), tuple(range(micro_batches))),),
+        forward_lag_s=(0.0,) * count,
+        backward_lag_s=(0.0,) * count,
+    )
+
+
+def lanes_of(problem: Problem) -> list[Lane]:
+    """The lanes, chain after chain, each in the order in which a micro-batch takes them."""
+    _check(problem)
+    lanes: list[Lane] = []
+    for number, chain in enumerate(problem.chains):
+        own: list[Lane] = []
+        tail_s, following = 0.0, None
+        for index, (stage, kind, duration_s, lag_s) in enumerate(_backwards(problem, chain)):
+            tail_s += lag_s
+            device = problem.positions[stage]
+            own.append(Lane(stage, kind, device, number, duration_s, lag_s, tail_s, following))
+            tail_s += duration_s
+            following = len(lanes) + 2 * len(chain.stages) - 1 - index
+        lanes += reversed(own)
+    return lanes
+
+
+def _backwards(problem: Problem, chain: Chain) -> Iterator[tuple[int, str, float, float]]:
+    """Stage, kind, duration and lag of the passes of a chain from its end; it turns round without a lag."""
+    first, last = chain.stages[0], chain.stages[-1]
+    for stage in chain.stages:
+        lag_s = 0.0 if stage == first else problem.backward_lag_s[stage]
+        yield stage, BACKWARD, problem.backward_s[stage], lag_s
+    for stage in reversed(chain.stages):
+        lag_s = 0.0 if stage == last else problem.forward_lag_s[stage]
+        yield stage, FORWARD, problem.forward_s[stage], lag_s
+
+
+def _check(problem: Problem) -> None:
+    """Refuse a problem whose parts do not fit together."""
+    count = len(problem.positions)
+    for values in (problem.forward_s, problem.backward_s, problem.forward_lag_s, problem.backward_lag_s):
+        if len(values) != count or min(values, default=0.0) < 0:
+            raise ValueError(f"each of the {count} stages needs durations and lags of at least 0")
+    if sorted(stage for chain in problem.chains for stage in chain.stages) != list(range(count)):
+        raise ValueError("each stage must belong to one chain")
+    for caps in (problem.held_bytes, problem.in_flight):
+        if caps is not None and len(caps) != count:
+            raise ValueError("held_bytes and in_flight hold one value per stage")
+    if problem.capacity_bytes is not None and (
+        problem.held_bytes is None or len(problem.capacity_bytes) != problem.num_devices
+    ):
+        raise ValueError("capacity_bytes holds one value per device, and needs held_bytes")
+
+
+def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
+    """For each lane and micro-batch of its chain the seconds before which it cannot start.
+
+    The micro-batch comes from lane to lane, those before it take their turn in each, and where a stage may hold
+    only so many, an earlier one must have ended there.
+    """
+    limits = limits_of(problem)
+    result: list[list[float]] = [[] for _ in lanes]
+    for first, chain in _chains(problem):
+        size = len(chain.stages)
+        for index in range(len(chain.micro_batches)):
+            reach = 0.0
+            for offset, lane in enumerate(lanes[first : first + 2 * size]):
+                own = result[first + offset]
+                if index:
+                    reach = max(reach, own[-1] + lane.duration_s)
+                if offset < size and index >= limits[lane.stage]:
+                    backward = first + 2 * size - 1 - offset
+                    freed = result[backward][index - limits[lane.stage]] + lanes[backward].duration_s
+                    reach = max(reach, freed)
+                own.append(reach)
+                reach += lane.duration_s + lane.lag_s
+    return result
+
+
+def tails(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
+    """For each lane and micro-batch of its chain the seconds that must follow its end."""
+    limits = limits_of(problem)
+    result: list[list[float]] = [[0.0] * len(problem.chains[lane.chain].micro_batches) for lane in lanes]
+    for first, chain in _chains(problem):
+        size, count = len(chain.stages), len(chain.micro_batches)
+        for index in reversed(range(count)):
+            rest = 0.0
+            for offset, lane in reversed(list(enumerate(lanes[first : first + 2 * size]))):
+                own = result[first + offset]
+                rest += lane.lag_s
+                if index + 1 < count:
+                    rest = max(rest, own[index + 1] + lane.duration_s)
+                if offset >= size and index + limits[lane.stage] < count:
+                    forward = first + 2 * size - 1 - offset
+                    freed = result[forward][index + limits[lane.stage]] + lanes[forward].duration_s
+                    rest = max(rest, freed)
+                own[index] = rest
+                rest += lane.duration_s
+    return result
+
+
+def _chains(problem: Problem) -> Iterator[tuple[int, Chain]]:
+    """The number of its first lane with each chain."""
+    first = 0
+    for chain in problem.chains:
+        yield first, chain
+        first += 2 * len(chain.stages)
+
+
+def limits_of(problem: Problem) -> list[int]:
+    """For each stage the most micro-batches that it may ever hold at once, at least 1."""
+    most = max(len(chain.micro_batches) for chain in problem.chains)
+    limits = []
+    for stage, position in enumerate(problem.positions):
+        limit = most if problem.in_flight is None else problem.in_flight[stage]
+        if problem.capacity_bytes is not None and problem.held_bytes and problem.held_bytes[stage] > 0:
+            fitting = problem.capacity_bytes[position] * (1 + ROUNDING) / problem.held_bytes[stage]
+            limit = int(min(limit, fitting))
+        limits.append(max(limit, 1))
+    return limits

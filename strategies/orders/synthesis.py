@@ -1,0 +1,335 @@
+"""Schedule synthesis: the shortest order of a pipeline's passes, with proof where there is time for one.
+
+Where list scheduling meets the lower bound, that is the proof. Else an integer programme is asked, horizon by
+horizon from the bound up, whether any order ends in time. Source: PULSE, section V, Eq. 6-13; the stage-to-device
+map (Eq. 8 and 9) is given.
+
+PuLP and HiGHS are imported when the first programme is written; without them list scheduling still works.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from time import monotonic
+from typing import Any, Final
+
+from profiles.errors import InputError
+from strategies.orders.capacity import fits
+from strategies.orders.list_scheduling import Ordering, evaluate, list_schedule, lower_bound_s
+from strategies.orders.problem import ROUNDING, Problem, heads, lanes_of, limits_of, tails
+from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
+
+CERTIFICATE: Final = "certificate"
+PROGRAMME: Final = "programme"
+LIST: Final = "list"
+
+TIME_LIMIT_S: Final = 30.0
+EQUAL: Final = 1e-9
+"""Share by which two times may differ and still count as one."""
+FORGIVEN: Final = 1e-11
+"""Share of a slot or of a time that sums of floats may be wrong by; below what times may differ by."""
+MAX_BINARIES: Final = 20_000
+"""HiGHS gets nowhere with larger programmes in minutes."""
+EXACT_SLOTS: Final = 16
+"""A grid on which every time falls is taken if the shortest pass has at most this many slots."""
+COARSE_SLOTS: Final = (1, 2, 4, 8)
+"""Else times are rounded down to grids on which the shortest pass has this many slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """An order and how good it is.
+
+    Attributes:
+        bound_s: No order of the problem is shorter, in seconds.
+        ordering: The order.
+        proven: Bound and order agree.
+        method: What the answer rests on: ``certificate`` (list scheduling meets the lower bound), ``programme``
+            (the integer programme found the order or proved that none is shorter), or ``list`` (list
+            scheduling; no programme could better or prove it).
+    """
+
+    bound_s: float
+    ordering: Ordering
+    proven: bool
+    method: str
+
+
+def synthesize(
+    problem: Problem, time_limit_s: float = TIME_LIMIT_S, *, certificate: bool = True
+) -> Synthesis:
+    """The shortest order that can be found in a given time.
+
+    Args:
+        problem: What is to be ordered.
+        time_limit_s: After how many seconds the programme gives up.
+        certificate: Take list scheduling that meets the bound for an answer; otherwise the programme has to
+            find its order alone.
+
+    Raises:
+        InfeasibleError: a device cannot even hold one micro-batch.
+        InputError: a programme is needed, and PuLP or HiGHS is not installed.
+    """
+    listed, bound_s = list_schedule(problem), lower_bound_s(problem)
+    certified = Synthesis(bound_s, listed, True, CERTIFICATE) if agree(bound_s, listed.makespan_s) else None
+    if certified and certificate:
+        return certified
+    search = _Search(problem, bound_s, listed if certificate else None, monotonic() + time_limit_s)
+    search.run()
+    if certified and search.found is None:
+        return certified
+    found = search.found or listed
+    proven = agree(search.bound_s, found.makespan_s)
+    method = PROGRAMME if proven or found is not listed else LIST
+    return Synthesis(min(search.bound_s, found.makespan_s), found, proven, method)
+
+
+def agree(bound_s: float, makespan_s: float) -> bool:
+    """True if a bound proves an order to be the shortest."""
+    return makespan_s <= bound_s * (1 + EQUAL)
+
+
+class _Search:
+    """Steps the horizon up from the bound, until the programme finds an order that ends in time.
+
+    On a grid on which every time falls that order is the shortest. On a coarser grid times are rounded down:
+    what is refuted there is refuted, but an order found there may in truth be longer; then a finer grid is next.
+    """
+
+    def __init__(self, problem: Problem, bound_s: float, found: Ordering | None, deadline: float) -> None:
+        self.problem = problem
+        self.bound_s = bound_s
+        self.found = found
+        self.deadline = deadline
+
+    def run(self) -> None:
+        for unit_s, exact in _grids(self.problem):
+            if exact:
+                self.bound_s = -_slots(-self.bound_s, unit_s) * unit_s
+            while not self._ended() and self._step(unit_s, exact):
+                pass
+
+    def _ended(self) -> bool:
+        proven = self.found is not None and agree(self.bound_s, self.found.makespan_s)
+        return proven or monotonic() >= self.deadline
+
+    def _step(self, unit_s: float, exact: bool) -> bool:
+        """Ask about the next horizon; return whether this grid may tell more."""
+        horizon_s = self.bound_s if exact else self.bound_s + unit_s
+        if self.found is not None:
+            horizon_s = min(horizon_s, self.found.makespan_s * (1 - EQUAL / 2))
+        programme = _Programme(self.problem, unit_s, horizon_s)
+        if programme.num_binaries > MAX_BINARIES:
+            return False
+        rows = programme.solve(self.deadline - monotonic())
+        if programme.refuted:
+            self.bound_s = horizon_s + (unit_s if exact else 0.0)
+        return programme.refuted or (rows is not None and self._improve(rows))
+
+    def _improve(self, rows: Rows) -> bool:
+        ordering = evaluate(self.problem, rows)
+        if not fits(self.problem, rows):  # by less than what the solver calls nothing
+            return False
+        if self.found is not None and ordering.makespan_s >= self.found.makespan_s * (1 - EQUAL / 2):
+            return False
+        self.found = ordering
+        return True
+
+
+def _grids(problem: Problem) -> Iterator[tuple[float, bool]]:
+    """The lengths of a slot to try, in seconds, and whether every time is a multiple of it."""
+    durations_s = [*problem.forward_s, *problem.backward_s]
+    shortest_s = min(durations_s)
+    if shortest_s <= 0:
+        return
+    unit_s = common_unit_s([*durations_s, *problem.forward_lag_s, *problem.backward_lag_s])
+    if unit_s is not None and shortest_s <= EXACT_SLOTS * unit_s * (1 + EQUAL):
+        yield unit_s, True
+    else:
+        for slots in COARSE_SLOTS:
+            yield shortest_s / slots, False
+
+
+def common_unit_s(times_s: Iterable[float]) -> float | None:
+    """The longest time of which all are multiples; None where it would be very short.
+
+    Args:
+        times_s: Times in seconds, not all 0.
+    """
+    times_s = [time_s for time_s in times_s if time_s > 0]
+    shortest_s = min(times_s)
+    ratios = [Fraction(time_s / shortest_s).limit_denominator(EXACT_SLOTS) for time_s in times_s]
+    below = math.lcm(*(ratio.denominator for ratio in ratios))
+    unit_s = shortest_s * math.gcd(*(int(ratio * below) for ratio in ratios)) / below
+    fine = all(abs(round(t / unit_s) * unit_s - t) <= EQUAL * t for t in times_s)
+    return unit_s if fine else None
+
+
+def _slots(time_s: float, unit_s: float) -> int:
+    """Whole slots in a time, allowing for rounding in sums of floats."""
+    slots = time_s / unit_s
+    return math.floor(slots + FORGIVEN * max(1.0, abs(slots)))
+
+
+class _Programme:
+    """Whether any order ends within a horizon: one binary per slot in which a pass may have begun or not.
+
+    ``z(lane, micro-batch, t)`` is 1 if the pass has begun by slot t. Before its head it has not, from the
+    horizon less its tail on it has; only in between there is a binary. Times are rounded down to whole slots:
+    then so can be the starts of any real order, and it still keeps every rule below.
+
+    Attributes:
+        refuted: No order ends within the horizon.
+    """
+
+    def __init__(self, problem: Problem, unit_s: float, horizon_s: float) -> None:
+        self.problem = problem
+        self.lanes = lanes_of(problem)
+        self.num_slots = _slots(horizon_s, unit_s) + 1
+        self.duration = [_slots(lane.duration_s, unit_s) for lane in self.lanes]
+        self.reach = [_slots(lane.duration_s + lane.lag_s, unit_s) for lane in self.lanes]
+        self.windows = [
+            [
+                (_slots(head, unit_s), _slots(horizon_s - tail - lane.duration_s, unit_s))
+                for head, tail in zip(*times_s, strict=True)
+            ]
+            for lane, *times_s in zip(
+                self.lanes, heads(problem, self.lanes), tails(problem, self.lanes), strict=True
+            )
+        ]
+        self.refuted = any(first > last for windows in self.windows for first, last in windows)
+        self.num_binaries = sum(last - first for windows in self.windows for first, last in windows)
+
+    def solve(self, limit_s: float) -> Rows | None:
+        """Rows that end in time, or None: refuted, or not answered within the limit."""
+        if self.refuted:
+            return None
+        self.pulp = _load_pulp()
+        with warnings.catch_warnings():
+            # PuLP 3.3 announces how 4 will want models written, which this project does not allow yet
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._write()
+            if self.refuted:
+                return None
+            self.model.solve(self.pulp.HiGHS(msg=False, timeLimit=max(limit_s, 0.1)))
+        # at its time limit HiGHS through PuLP is "Optimal" by status, by sol_status it is not
+        self.refuted = self.model.sol_status == self.pulp.LpSolutionInfeasible
+        return self._rows() if self.model.sol_status == self.pulp.LpSolutionOptimal else None
+
+    def _z(self, lane: int, index: int, slot: int) -> Any:  # noqa: ANN401
+        first, last = self.windows[lane][index]
+        if first <= slot < last:
+            return self.binaries[lane][index][slot - first]
+        return int(slot >= last)
+
+    def _at_most(self, terms: Iterable[tuple[float, Any]], limit: float) -> None:
+        """Add the constraint that a sum is at most a limit, unless it always is."""
+        free = []
+        for factor, z in terms:
+            if isinstance(z, int):
+                limit -= factor * z
+            else:
+                free.append((z, factor))
+        if sum(min(factor, 0.0) for _, factor in free) > limit:
+            self.refuted = True
+        elif sum(max(factor, 0.0) for _, factor in free) > limit:
+            pulp = self.pulp
+            self.model.addConstraint(
+                pulp.LpConstraint(pulp.LpAffineExpression(free), pulp.LpConstraintLE, rhs=limit)
+            )
+
+    def _write(self) -> None:
+        self.model = self.pulp.LpProblem("order")
+        self.binaries = [
+            [
+                [self.pulp.LpVariable(f"z_{n}_{j}_{t}", 0, 1, "Integer") for t in range(first, last)]
+                for j, (first, last) in enumerate(windows)
+            ]
+            for n, windows in enumerate(self.windows)
+        ]
+        self.model.addVariables([z for of_lane in self.binaries for of_pass in of_lane for z in of_pass])
+        for number, lane in enumerate(self.lanes):
+            for index in range(len(self.windows[number])):
+                self._follow((number, index), (number, index), -1)
+                if index:
+                    self._follow((number, index - 1), (number, index), self.duration[number])
+                if lane.following is not None:
+                    self._follow((number, index), (lane.following, index), self.reach[number])
+        self._write_limits()
+        for device in range(self.problem.num_devices):
+            self._write_device(device)
+
+    def _follow(self, before: tuple[int, int], after: tuple[int, int], slots: int) -> None:
+        """Let one pass begin at least so many slots after another (Eq. 10 and 11)."""
+        until = self.windows[before[0]][before[1]][1] + slots
+        for slot in range(self.windows[after[0]][after[1]][0], until):
+            self._at_most([(1, self._z(*after, slot)), (-1, self._z(*before, slot - slots))], 0)
+
+    def _write_limits(self) -> None:
+        """Let a forward wait for the backward that makes room for it."""
+        backward = {lane.stage: number for number, lane in enumerate(self.lanes) if lane.kind == BACKWARD}
+        limits = limits_of(self.problem)
+        for number, lane in enumerate(self.lanes):
+            if lane.kind == FORWARD:
+                freeing, limit = backward[lane.stage], limits[lane.stage]
+                for index in range(limit, len(self.windows[number])):
+                    self._follow((freeing, index - limit), (number, index), self.duration[freeing])
+
+    def _write_device(self, device: int) -> None:
+        """Let a device run one pass at a time (Eq. 7), and hold no more than it may."""
+        capacity = self.problem.capacity_bytes[device] if self.problem.capacity_bytes else math.inf
+        passes = [
+            (number, index)
+            for number, lane in enumerate(self.lanes)
+            for index in range(len(self.windows[number]))
+            if lane.device == device
+        ]
+        for slot in range(self.num_slots):
+            self._at_most([term for of in passes for term in self._running(*of, slot)], 1.0)
+            if capacity < math.inf:
+                held = (term for of in passes for term in self._holding(*of, slot, capacity))
+                self._at_most(held, 1.0 + ROUNDING)
+
+    def _running(self, number: int, index: int, slot: int) -> Iterator[tuple[float, Any]]:
+        """The terms that are 1 while a pass runs, where it can at all."""
+        first, last = self.windows[number][index]
+        if first <= slot < last + self.duration[number]:
+            yield 1.0, self._z(number, index, slot)
+            yield -1.0, self._z(number, index, slot - self.duration[number])
+
+    def _holding(self, number: int, index: int, slot: int, capacity: float) -> Iterator[tuple[float, Any]]:
+        """The share of the capacity that a pass has taken or given back by the end of a slot."""
+        lane = self.lanes[number]
+        share = (self.problem.held_bytes or ())[lane.stage] / capacity
+        if lane.kind == FORWARD:
+            yield share, self._z(number, index, slot)
+        else:
+            yield -share, self._z(number, index, slot - self.duration[number])
+
+    def _rows(self) -> Rows:
+        begun: list[list[tuple[int, StageAction]]] = [[] for _ in range(self.problem.num_devices)]
+        for lane, windows, binaries in zip(self.lanes, self.windows, self.binaries, strict=True):
+            micro_batches = self.problem.chains[lane.chain].micro_batches
+            for micro_batch, (_, last), of_pass in zip(micro_batches, windows, binaries, strict=True):
+                slot = last - sum(z.varValue > 0.5 for z in of_pass)
+                begun[lane.device].append((slot, StageAction(lane.stage, lane.kind, micro_batch)))
+        return tuple(tuple(action for _, action in sorted(row)) for row in begun)
+
+
+def _load_pulp() -> Any:  # noqa: ANN401
+    """PuLP once it can call HiGHS.
+
+    Raises:
+        InputError: one of them is not installed.
+    """
+    try:
+        import pulp  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(
+            f"schedule synthesis needs PuLP and HiGHS ({error}): pip install 'pulp<4' highspy"
+        ) from None
+    if not hasattr(pulp, "HiGHS") or not pulp.HiGHS(msg=False).available():
+        raise InputError("schedule synthesis needs PuLP and HiGHS (PuLP finds no HiGHS): pip install highspy")
+    return pulp

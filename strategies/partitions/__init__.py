@@ -1,0 +1,1 @@
+"""Where a chain of layers is cut; arithmetic alone."""

@@ -1,0 +1,384 @@
+"""Cuts one chain of layers into stages, exactly.
+
+The published objective (M + 2S - 2) W + Y adds up two *separate* maxima over the stages, so the best cut of
+a prefix depends on what follows, and a dynamic programme that keeps one number per state misses the optimum.
+What is kept here is every non-dominated combination of the maxima, found by an epsilon constraint: minimise
+one maximum, then the next with all stages forbidden that exceed the first, forbid the value found, repeat.
+Each step is a shortest path over the cuts in which a path is as long as its longest stage.
+
+Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one replication degree for all stages.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Point: TypeAlias = tuple[float, ...]
+_Scalar = TypeVar("_Scalar", np.float64, np.bool_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainCosts:
+    """Costs of a chain of L layers at one local micro-batch, in seconds.
+
+    Attributes:
+        forward_s: Forward time of each layer, (L,).
+        backward_s: Backward time of each layer, (L,).
+        cut_forward_s: Time of one message forwards over the cut after each layer but the last, bandwidth and
+            latency included, (L - 1,).
+        cut_backward_s: The same for the gradient message backwards, (L - 1,).
+        sync_s: Gradient all-reduce time of each layer without latency, (L,).
+        sync_latency_s: Latency of one all-reduce (L_ar of Eq. 4).
+        legal_cuts: Cuts that are allowed, (L - 1,); None allows all.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    cut_forward_s: FloatArray
+    cut_backward_s: FloatArray
+    sync_s: FloatArray
+    sync_latency_s: float
+    legal_cuts: BoolArray | None = None
+
+    def __post_init__(self) -> None:
+        layers, cuts = (self.num_layers,), (self.num_layers - 1,)
+        assert self.num_layers > 0, "a chain has at least one layer"
+        assert self.forward_s.shape == self.backward_s.shape == self.sync_s.shape == layers
+        assert self.cut_forward_s.shape == self.cut_backward_s.shape == cuts
+        assert self.legal_cuts is None or self.legal_cuts.shape == cuts
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers L."""
+        return len(self.forward_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A chain cut into S stages, and the maxima over its stages.
+
+    Attributes:
+        boundaries: S + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but
+            without, boundaries[s + 1].
+        longest_stage_s: W, the largest of the stages' T0 (Eq. 3).
+        longest_stage_self_conditioned_s: W_sc, the same with the extra forward pass (Eq. 17).
+        largest_gap_s: Y, the largest excess of gradient reduction over the backward that hides it (Eq. 6);
+            may be negative.
+    """
+
+    boundaries: tuple[int, ...]
+    longest_stage_s: float
+    longest_stage_self_conditioned_s: float
+    largest_gap_s: float
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages S."""
+        return len(self.boundaries) - 1
+
+
+def optimal_partition(
+    costs: ChainCosts,
+    num_stages: int,
+    num_micro_batches: int,
+    self_conditioning: float = 0.0,
+    feedback_s: float = 0.0,
+) -> Partition:
+    """The partition with the least `pipeline_bound_s`.
+
+    Equal to `best_of_front` of the whole front, ties included, but stops once no further point can win.
+
+    Args:
+        costs: Costs of the chain at one local micro-batch.
+        num_stages: Stages S, at least 1.
+        num_micro_batches: Micro-batches M, at least 1.
+        self_conditioning: Probability p of the extra forward pass, 0 to 1.
+        feedback_s: Time T_F to send the chain's output back to stage 0.
+
+    Raises:
+        ValueError: If the chain cannot be cut into so many stages.
+
+    Source: DiffusionPipe, Eq. 2 and 18 and the expectation of section 4.3.
+    """
+    search = StageSearch.over(costs, num_stages, self_conditioning)
+    rounds = _num_rounds(num_stages, num_micro_batches)
+    return search.partition(search.best(rounds, self_conditioning * feedback_s))
+
+
+def partition_front(
+    costs: ChainCosts, num_stages: int, self_conditioning: float = 0.0
+) -> tuple[Partition, ...]:
+    """All non-dominated partitions, which serve every number of micro-batches of this size.
+
+    They are compared in (W, Y) without self-conditioning, in (W_sc, Y) where it is certain, and in
+    (W, W_sc, Y) in between; each combination occurs once, with the lexicographically smallest boundaries that
+    reach it.
+
+    Args:
+        costs: Costs of the chain at one local micro-batch.
+        num_stages: Stages S, at least 1.
+        self_conditioning: Probability p of the extra forward pass, 0 to 1.
+
+    Returns:
+        The front in ascending order of the maxima compared.
+
+    Raises:
+        ValueError: If the chain cannot be cut into so many stages.
+
+    Source: DiffusionPipe, Eq. 3 - 9 and 17.
+    """
+    search = StageSearch.over(costs, num_stages, self_conditioning)
+    return tuple(search.partition(point) for point in sorted(search.front(search.criteria)))
+
+
+def best_of_front(
+    front: Sequence[Partition],
+    num_micro_batches: int,
+    self_conditioning: float = 0.0,
+    feedback_s: float = 0.0,
+) -> Partition:
+    """The partition of a front with the least `pipeline_bound_s`.
+
+    Among equals the smallest expected stage time (1 - p) W + p W_sc wins, then the smallest W; equal maxima
+    have one partition in the front, the one with the lexicographically smallest boundaries.
+
+    Args:
+        front: What `partition_front` returned for the same probability, or for any strictly between 0 and 1.
+        num_micro_batches: Micro-batches M, at least 1.
+        self_conditioning: Probability p of the extra forward pass, 0 to 1.
+        feedback_s: Time T_F to send the chain's output back to stage 0.
+    """
+
+    def rank(partition: Partition) -> tuple[float, ...]:
+        return (
+            pipeline_bound_s(partition, num_micro_batches, self_conditioning, feedback_s),
+            _expected_pace_s(partition, self_conditioning),
+            partition.longest_stage_s,
+            partition.longest_stage_self_conditioned_s,
+        )
+
+    return min(front, key=rank)
+
+
+def pipeline_bound_s(
+    partition: Partition, num_micro_batches: int, self_conditioning: float = 0.0, feedback_s: float = 0.0
+) -> float:
+    """The expected upper bound on the pipeline's time, (1 - p)(K W + Y) + p (K W_sc + Y + T_F).
+
+    K = M + 2S - 2 is the number of rounds on the critical path.
+
+    Source: DiffusionPipe, Eq. 1 and 18.
+    """
+    rounds = _num_rounds(partition.num_stages, num_micro_batches)
+    pace = _expected_pace_s(partition, self_conditioning)
+    # Summed in this order everywhere: rounding is monotone, so what bounds a sum exactly also does in floats.
+    return rounds * pace + partition.largest_gap_s + self_conditioning * feedback_s
+
+
+def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
+    """The boundaries, in layers, of stages with an equal number of blocks.
+
+    Args:
+        blocks: Block of each layer, non-decreasing, (L,).
+        num_stages: Stages P; cut i lies at Python's round(i * n / P) of the n blocks.
+
+    Raises:
+        ValueError: If there are fewer blocks than stages.
+    """
+    assert all(before <= after for before, after in pairwise(blocks)), "blocks in order"
+    starts = [layer for layer, block in enumerate(blocks) if layer == 0 or block != blocks[layer - 1]]
+    _check_stages(num_stages, len(starts), "blocks")
+    edges = [*starts, len(blocks)]
+    return tuple(edges[round(i * len(starts) / num_stages)] for i in range(num_stages + 1))
+
+
+def stage_sums(values: npt.ArrayLike, boundaries: Sequence[int]) -> FloatArray:
+    """The sum of a per-layer quantity over each stage, (L,) to (S,)."""
+    sums: FloatArray = np.add.reduceat(np.asarray(values, dtype=np.float64), boundaries[:-1])
+    return sums
+
+
+def stage_table(values: FloatArray) -> FloatArray:
+    """The sum over the layers from i up to, but without, j at [i, j], infinite where i >= j.
+
+    Each sum runs from the stage's own first layer: equal layers then give equal sums wherever the stage lies,
+    and ties stay ties, which differences of one prefix sum would blur.
+    """
+    num_layers = len(values)
+    table = np.full((num_layers + 1, num_layers + 1), np.inf)
+    np.cumsum(np.triu(np.broadcast_to(values, (num_layers, num_layers))), axis=1, out=table[:-1, 1:])
+    table[np.tri(num_layers + 1, dtype=np.bool_)] = np.inf
+    return table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageSearch:
+    """The stages that a chain offers, and the maxima to be kept small.
+
+    Attributes:
+        num_stages: Stages S.
+        edges: Layer indices at which a stage may begin or end, (E + 1,): 0, the legal cuts, L.
+        stage_s: T0 of the stage from edge i to edge j at [i, j], infinite where i >= j, (E + 1, E + 1).
+        self_conditioned_s: T0_SC likewise.
+        gap_s: T_S - T_C likewise.
+        weights: Share of each stage time that counts in the expected pace.
+        criteria: What is minimised, in this order: the stage times that count, then the gap.
+    """
+
+    num_stages: int
+    edges: npt.NDArray[np.intp]
+    stage_s: FloatArray
+    self_conditioned_s: FloatArray
+    gap_s: FloatArray
+    weights: tuple[float, ...]
+    criteria: tuple[FloatArray, ...]
+
+    @classmethod
+    def over(cls, costs: ChainCosts, num_stages: int, self_conditioning: float) -> "StageSearch":
+        """Tabulate Eq. 3, 6 and 17 for every stage between two legal cuts."""
+        _check_stages(num_stages, costs.num_layers, "layers")
+        if not 0 <= self_conditioning <= 1:
+            raise ValueError(f"self_conditioning({self_conditioning}) must be between 0 and 1")
+        edges = _legal_edges(costs, num_stages)
+        between = np.ix_(edges, edges)
+        forward, backward = costs.forward_s, costs.backward_s
+        cut, extra = costs.cut_forward_s + costs.cut_backward_s, costs.cut_forward_s
+        stage = np.maximum(stage_table(forward + backward)[between], _cut_column(cut, edges))
+        conditioned = np.maximum(
+            stage_table(forward + backward + forward)[between], _cut_column(cut + extra, edges)
+        )
+        gap = stage_table(costs.sync_s - backward)[between] + costs.sync_latency_s
+        shares = ((1 - self_conditioning, stage), (self_conditioning, conditioned))
+        counted = [(share, table) for share, table in shares if share > 0]
+        weights = tuple(share for share, _ in counted)
+        criteria = (*(table for _, table in counted), gap)
+        return cls(num_stages, edges, stage, conditioned, gap, weights, criteria)
+
+    def pace(self, point: Point) -> float:
+        """The expected time per round of a point, (1 - p) W + p W_sc."""
+        return sum(weight * maximum for weight, maximum in zip(self.weights, point, strict=False))
+
+    def best(self, rounds: int, constant_s: float, allowed: BoolArray | None = None) -> Point:
+        """The point over the allowed stages with the least rounds x pace + gap + constant.
+
+        Among equals the smallest pace wins, then the smallest point.
+        """
+        least_gap = self.least_maximum(self.criteria[-1], allowed)
+        best: tuple[float, float, Point] | None = None
+        for level in self.levels(self.criteria, allowed):
+            pace = min(map(self.pace, level))
+            if best is not None and rounds * pace + least_gap + constant_s > best[0]:
+                break
+            ranked = [(rounds * self.pace(p) + p[-1] + constant_s, self.pace(p), p) for p in level]
+            best = min(ranked) if best is None else min(best, *ranked)
+        assert best is not None, "a chain with enough legal cuts has a partition"
+        return best[2]
+
+    def levels(
+        self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None
+    ) -> Iterator[list[Point]]:
+        """The non-dominated points with ever smaller bounds on the last criterion.
+
+        A level holds one point for each non-dominated combination of the other criteria, with the last
+        criterion as small as they permit; the next level forbids the largest last criterion seen. So each
+        level bounds the others from below for all that follow, and together they hold every non-dominated
+        point, some repeatedly.
+        """
+        *others, last = criteria
+        permitted = np.isfinite(last) if allowed is None else allowed
+        while others_front := self.front(others, permitted):
+            level = [(*point, self._least_last(criteria, point, permitted)) for point in others_front]
+            yield level
+            permitted = permitted & (last < max(point[-1] for point in level))
+
+    def front(self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None) -> list[Point]:
+        """The non-dominated points of some criteria over the allowed stages."""
+        if len(criteria) == 1:
+            least = self.least_maximum(criteria[0], allowed)
+            return [(least,)] if least < np.inf else []
+        return list(dict.fromkeys(point for level in self.levels(criteria, allowed) for point in level))
+
+    def _least_last(self, criteria: Sequence[FloatArray], point: Point, allowed: BoolArray) -> float:
+        return self.least_maximum(criteria[-1], _within(criteria[:-1], point, allowed))
+
+    def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
+        """The least possible maximum over the stages, infinite if the allowed ones do not suffice."""
+        table = criterion if allowed is None else np.where(allowed, criterion, np.inf)
+        reached = table[0, 1 : self._width + 1]
+        for stage in range(1, self.num_stages):
+            reached = np.maximum(reached[:, None], self._step(table, stage)).min(axis=0)
+        return float(reached[-1])
+
+    def partition(self, point: Point) -> Partition:
+        """The lexicographically smallest partition whose maxima do not exceed a point's."""
+        allowed = self.within(point)
+        ends = [np.arange(self._width) == self._width - 1]
+        for stage in reversed(range(1, self.num_stages)):
+            ends.append((self._step(allowed, stage) & ends[-1]).any(axis=1))
+        edge, path = 0, [0]
+        for stage, reachable in enumerate(reversed(ends)):
+            ahead = self._step(allowed, stage)[edge - stage] & reachable
+            edge = stage + 1 + int(ahead.argmax())
+            path.append(edge)
+        begin, end = path[:-1], path[1:]
+        maxima = (float(t[begin, end].max()) for t in (self.stage_s, self.self_conditioned_s, self.gap_s))
+        return Partition(tuple(self.edges[path].tolist()), *maxima)
+
+    def within(self, point: Point) -> BoolArray:
+        """The stages that exceed a point in no criterion."""
+        return _within(self.criteria, point, np.isfinite(self.gap_s))
+
+    @property
+    def _width(self) -> int:
+        """Number of edges at which any one stage can begin, as those before and after it need theirs."""
+        return len(self.edges) - self.num_stages
+
+    def _step(self, table: npt.NDArray[_Scalar], stage: int) -> npt.NDArray[_Scalar]:
+        return table[stage : stage + self._width, stage + 1 : stage + 1 + self._width]
+
+
+def _num_rounds(num_stages: int, num_micro_batches: int) -> int:
+    if num_micro_batches < 1:
+        raise ValueError(f"num_micro_batches({num_micro_batches}) must be at least 1")
+    return num_micro_batches + 2 * num_stages - 2
+
+
+def _expected_pace_s(partition: Partition, self_conditioning: float) -> float:
+    without = (1 - self_conditioning) * partition.longest_stage_s
+    return without + self_conditioning * partition.longest_stage_self_conditioned_s
+
+
+def _check_stages(num_stages: int, available: int, pieces: str) -> None:
+    if num_stages < 1:
+        raise ValueError(f"num_stages({num_stages}) must be at least 1")
+    if num_stages > available:
+        raise ValueError(f"num_stages({num_stages}) exceeds the {available} {pieces} of the chain")
+
+
+def _legal_edges(costs: ChainCosts, num_stages: int) -> npt.NDArray[np.intp]:
+    """0, the layers before which a cut is legal, and L."""
+    num_cuts = costs.num_layers - 1
+    legal = np.ones(num_cuts, dtype=np.bool_) if costs.legal_cuts is None else costs.legal_cuts
+    if num_stages - 1 > legal.sum():
+        raise ValueError(
+            f"num_stages({num_stages}) needs {num_stages - 1} cuts, but {legal.sum()} of {num_cuts} are legal"
+        )
+    return np.concatenate(([0], np.flatnonzero(legal) + 1, [costs.num_layers]))
+
+
+def _cut_column(cut_s: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:
+    """The message time of the cut before each stage as a column; none before stage 0."""
+    column: FloatArray = np.concatenate(([0.0], cut_s, [0.0]))[edges, None]
+    return column
+
+
+def _within(criteria: Sequence[FloatArray], point: Point, allowed: BoolArray) -> BoolArray:
+    for criterion, limit in zip(criteria, point, strict=False):
+        allowed = allowed & (criterion <= limit)
+    return allowed

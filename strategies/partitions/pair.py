@@ -1,0 +1,207 @@
+"""Cuts two chains into equally many stages for a bidirectional pipeline, exactly.
+
+One backbone runs down positions 0 to P - 1, the other up from P - 1 to 0, each position replicated alike. The
+published objective (M_CDM + 2S - 2) max(W_down, W_up) + max(Y_down, Y_up) then couples the chains by nothing but
+their maxima, so that the non-dominated combinations of each chain for itself suffice. They are walked together
+in the order of falling gaps: whichever chain has the larger gap is asked for its next combination, until the
+longest stage alone costs more than the best pair found.
+
+Source: DiffusionPipe, sections 4.2 and 4.3, Eq. 10 - 18, with one replication degree for all stages. M_CDM is not
+defined there; 2M, the micro-batches of both backbones, makes the objective an upper bound.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from strategies.partitions.chain import ChainCosts, FloatArray, Partition, Point, StageSearch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairCosts:
+    """Costs of two chains at one local micro-batch.
+
+    Attributes:
+        down: Costs of the backbone that runs from position 0 to P - 1; the cut times already hold the factor 2
+            for messages that meet in a link (section 4.2).
+        up: Costs of the backbone that runs from position P - 1 to 0, likewise.
+        feedback_s: Time T_F to send a chain's output back to its stage 0, the longer one.
+    """
+
+    down: ChainCosts
+    up: ChainCosts
+    feedback_s: float = 0.0
+
+
+def pair_rounds(num_stages: int, num_micro_batches: int) -> int:
+    """The rounds on the critical path, M_CDM + 2S - 2 with M_CDM = 2M.
+
+    Args:
+        num_stages: Stages S of each backbone.
+        num_micro_batches: Micro-batches M of each backbone, at least 1.
+
+    Source: DiffusionPipe, Eq. 12.
+    """
+    if num_micro_batches < 1:
+        raise ValueError(f"num_micro_batches({num_micro_batches}) must be at least 1")
+    return 2 * num_micro_batches + 2 * num_stages - 2
+
+
+def pair_bound_s(
+    down: Partition, up: Partition, rounds: int, self_conditioning: float = 0.0, feedback_s: float = 0.0
+) -> float:
+    """The expected upper bound on the time of a bidirectional pipeline.
+
+    Source: DiffusionPipe, Eq. 12 and 18.
+    """
+    shares = _shares(self_conditioning)
+    joint = _joint(_counted(down, self_conditioning), _counted(up, self_conditioning))
+    return rounds * _pace(shares, joint) + joint[-1] + self_conditioning * feedback_s
+
+
+def pair_partition(
+    front_down: Sequence[Partition],
+    front_up: Sequence[Partition],
+    rounds: int,
+    self_conditioning: float = 0.0,
+) -> tuple[Partition, Partition]:
+    """The pair out of two fronts with the least `pair_bound_s`.
+
+    Among equals the smallest expected pace of the pair wins, then its smallest maxima; within these each chain
+    has the partition that is best for itself at as many rounds.
+
+    Args:
+        front_down: `partition_front` of the one chain.
+        front_up: `partition_front` of the other, for as many stages and the same probability.
+        rounds: `pair_rounds`, or another number of rounds on the critical path.
+        self_conditioning: Probability p of the extra forward pass, 0 to 1.
+
+    Source: DiffusionPipe, Eq. 13.
+    """
+    shares = _shares(self_conditioning)
+    points = [np.array([_counted(p, self_conditioning) for p in front]) for front in (front_down, front_up)]
+    maxima = np.maximum(points[0][:, None], points[1]).reshape(-1, len(shares) + 1)
+    pace = sum(share * column for share, column in zip(shares, maxima.T, strict=False))
+    bound = rounds * pace + maxima[:, -1]
+    joint = maxima[np.lexsort((*maxima.T[::-1], pace, bound))[0]]
+
+    def best_within(front: Sequence[Partition], points: FloatArray) -> Partition:
+        fitting = np.flatnonzero((points <= joint).all(axis=1)).tolist()
+        return front[min(fitting, key=lambda i: _rank(tuple(points[i]), shares, rounds))]
+
+    return best_within(front_down, points[0]), best_within(front_up, points[1])
+
+
+class PairSearch:
+    """Two chains whose non-dominated combinations are found as far as they are asked for, and kept.
+
+    One search serves every number of micro-batches of the same size.
+    """
+
+    def __init__(self, costs: PairCosts, num_stages: int, self_conditioning: float = 0.0) -> None:
+        """Tabulate the stages of both chains.
+
+        Args:
+            costs: Costs of both chains at one local micro-batch.
+            num_stages: Stages S of each chain, at least 1.
+            self_conditioning: Probability p of the extra forward pass, 0 to 1.
+
+        Raises:
+            ValueError: If a chain cannot be cut into so many stages.
+        """
+        chains = [StageSearch.over(chain, num_stages, self_conditioning) for chain in (costs.down, costs.up)]
+        self._chains = [_Chain(search) for search in chains]
+        self._shares = chains[0].weights
+
+    def best(self, rounds: int) -> tuple[Partition, Partition]:
+        """The same pair of partitions as `pair_partition` of both fronts, ties included.
+
+        Args:
+            rounds: Rounds on the critical path, see `pair_rounds`.
+
+        Source: DiffusionPipe, Eq. 13 - 16.
+        """
+        joint = self._best_joint(rounds)
+        down, up = (chain.best_within(joint, rounds) for chain in self._chains)
+        return down, up
+
+    def _best_joint(self, rounds: int) -> Point:
+        least_gap = max(chain.least_gap for chain in self._chains)
+        best: tuple[float, float, Point] | None = None
+        for levels in self._levels():
+            joints = [_joint(*points) for points in product(*levels)]
+            ranked = [_rank(joint, self._shares, rounds) for joint in joints]
+            pace = min(rank[1] for rank in ranked)
+            if best is not None and rounds * pace + least_gap > best[0]:
+                break
+            best = min(ranked) if best is None else min(best, *ranked)
+        assert best is not None, "chains with enough legal cuts have partitions"
+        return best[2]
+
+    def _levels(self) -> Iterator[tuple[list[Point], ...]]:
+        """Yield, for ever smaller bounds on both gaps, the non-dominated points of each chain.
+
+        A chain whose gaps are below the next bound anyway keeps its level: fewer stages forbidden would not
+        have given another one.
+        """
+        depths = [0, 0]
+        while True:
+            levels = [chain.level(depth) for chain, depth in zip(self._chains, depths, strict=True)]
+            if any(level is None for level in levels):
+                return
+            found = tuple(level for level in levels if level is not None)
+            yield found
+            gaps = [max(point[-1] for point in level) for level in found]
+            depths = [depth + (gap == max(gaps)) for depth, gap in zip(depths, gaps, strict=True)]
+
+
+class _Chain:
+    """The levels of one chain, each found when it is first asked for."""
+
+    def __init__(self, search: StageSearch) -> None:
+        self.search = search
+        self.least_gap = search.least_maximum(search.criteria[-1])
+        self._found: list[list[Point]] = []
+        self._levels = search.levels(search.criteria)
+
+    def level(self, depth: int) -> list[Point] | None:
+        """The points of a level, None after the last."""
+        if depth == len(self._found):
+            level = next(self._levels, None)
+            if level is None:
+                return None
+            self._found.append(level)
+        return self._found[depth]
+
+    def best_within(self, joint: Point, rounds: int) -> Partition:
+        """The partition that is best for the chain itself and exceeds the pair's maxima in none."""
+        point = self.search.best(rounds, 0.0, self.search.within(joint))
+        return self.search.partition(point)
+
+
+def _joint(down: Point, up: Point) -> Point:
+    """The maxima of a pair. Source: DiffusionPipe, Eq. 10 and 11."""
+    return tuple(map(max, down, up))
+
+
+def _counted(partition: Partition, self_conditioning: float) -> Point:
+    """The maxima that a probability makes count, the gap last."""
+    stages = (partition.longest_stage_s, partition.longest_stage_self_conditioned_s)
+    shares = (1 - self_conditioning, self_conditioning)
+    counted = (stage for stage, share in zip(stages, shares, strict=True) if share > 0)
+    return *counted, partition.largest_gap_s
+
+
+def _shares(self_conditioning: float) -> tuple[float, ...]:
+    return tuple(share for share in (1 - self_conditioning, self_conditioning) if share > 0)
+
+
+def _pace(shares: Sequence[float], point: Point) -> float:
+    return sum(share * maximum for share, maximum in zip(shares, point, strict=False))
+
+
+def _rank(point: Point, shares: Sequence[float], rounds: int) -> tuple[float, float, Point]:
+    pace = _pace(shares, point)
+    return rounds * pace + point[-1], pace, point

@@ -1,0 +1,228 @@
+"""Cuts a chain with skips into stages of which the first and the last, and so on inwards, share a device.
+
+Where skips are to stay on one device, only some cut pairs (see `strategies.partitions.collocation`) are possible:
+O(n) with a skip for every pair of layers, O(n^2) without any. For each of them, the least longest stage outside it
+follows from that outside all cut pairs further out, ring by ring. The same recursion, with squares added up instead
+of maxima taken, then chooses the most even one among the partitions with the least longest stage.
+
+Source: PULSE, section IV-B, Eq. 1 - 5 and Algorithm 1, with the wider choice of cuts for which
+`strategies.partitions.collocation` gives reasons.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.partitions.chain import FloatArray, stage_table
+from strategies.partitions.collocation import IntArray, SkipEnds, collocating_cut_pairs, split_skips
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricPartition:
+    """A chain cut into 2D stages, stages q and 2D - 1 - q on one device.
+
+    Attributes:
+        boundaries: 2D + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but
+            without, boundaries[s + 1].
+        longest_stage_s: The longest stage, its message included (Eq. 2 and 3).
+        local_skips: Skips whose ends share a device, in the order given.
+        sent_skips: The others.
+    """
+
+    boundaries: tuple[int, ...]
+    longest_stage_s: float
+    local_skips: tuple[SkipEnds, ...]
+    sent_skips: tuple[SkipEnds, ...]
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages 2D."""
+        return len(self.boundaries) - 1
+
+
+def symmetric_partition(
+    layer_s: npt.ArrayLike,
+    cut_s: npt.ArrayLike,
+    skips: Sequence[SkipEnds],
+    num_stages: int,
+    skip_bytes: Sequence[float] | None = None,
+) -> SymmetricPartition:
+    """The symmetric partition with the shortest longest stage that keeps the skips local.
+
+    A stage takes its layers and the message over its outer cut: an encoder stage the one it sends, a decoder
+    stage the one it receives. The middle cut is on one device and costs nothing.
+
+    Where not all skips can be local, `collocated_skips` first says which are to be; what the others add to the
+    messages is the caller's to put in `cut_s`. Among equal longest stages the least sum of squared stage times
+    wins, as far as sums can tell them apart.
+
+    Args:
+        layer_s: Time of each layer, not negative, (L,).
+        cut_s: Time of one message over the cut after each layer but the last, with the weight lambda, latency
+            and bandwidth in it, (L - 1,).
+        skips: Source and target layer of each skip.
+        num_stages: Stages 2D, even.
+        skip_bytes: What each skip carries; by default all weigh the same.
+
+    Raises:
+        ValueError: If the number of stages is odd, or exceeds that of the layers.
+
+    Source: PULSE, Eq. 1 - 5.
+    """
+    layers, cuts = np.asarray(layer_s, dtype=np.float64), np.asarray(cut_s, dtype=np.float64)
+    _check(layers, cuts, skips, num_stages)
+    pairs, num_rings = collocating_cut_pairs(skips, len(layers), num_stages, skip_bytes), num_stages // 2
+    search = _Search.over(layers, cuts, *pairs)
+    longest_s = _least_longest(search, num_rings, float(layers.sum()))
+    boundaries = search.most_even(longest_s).boundaries(num_rings)
+    return SymmetricPartition(boundaries, longest_s, *split_skips(skips, boundaries))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """The cut pairs of a chain, what the stages between them cost, and what several stages cost together.
+
+    The tables are either listed, with one row for each cut pair, or have one row for each layer: few cut pairs
+    are quicker compared each with each, many by their begins first and then by their ends.
+
+    Attributes:
+        begins: First layer inside each cut pair, (V,); the first is 0.
+        ends: First layer behind the inside, (V,); the first is L.
+        listed: Whether the tables have a row for each cut pair.
+        begin_rows: Row of each cut pair in `encoder` and `first`, (V,).
+        end_rows: Row of each cut pair in `decoder` and `second`, (V,).
+        encoder: The encoder stage between an outer and an inner begin, at [outer row, inner row].
+        decoder: The decoder stage between an inner and an outer end, likewise.
+        first: The stage from a begin to the middle cut, (rows, L + 1).
+        second: The stage from the middle cut to an end, (rows, L + 1).
+        combine: `numpy.maximum` or `numpy.add`.
+    """
+
+    begins: IntArray
+    ends: IntArray
+    listed: bool
+    begin_rows: IntArray
+    end_rows: IntArray
+    encoder: FloatArray
+    decoder: FloatArray
+    first: FloatArray
+    second: FloatArray
+    combine: np.ufunc
+
+    @classmethod
+    def over(cls, layer_s: FloatArray, cut_s: FloatArray, begins: IntArray, ends: IntArray) -> "_Search":
+        """Tabulate Eq. 2 and 3, and what lies inside; infinite where there is no stage."""
+        stage_s, cut = stage_table(layer_s), np.concatenate(([0.0], cut_s, [0.0]))
+        listed = len(begins) <= 2 * len(layer_s)
+        if listed:
+            left, right, rows = begins, ends, (np.arange(len(begins)),) * 2
+        else:
+            left = np.arange(len(layer_s) + 1)
+            right, rows = left[::-1], (begins, len(layer_s) - ends)
+        first, second = stage_s[left], stage_s.T[right]
+        encoder, decoder = first[:, left] + cut[left], second[:, right] + cut[right]
+        return cls(begins, ends, listed, *rows, encoder, decoder, first, second, np.maximum)
+
+    def up_to(self, longest_s: float) -> "_Search":
+        """The search without the stages that take longer."""
+        return self._with(lambda table: np.where(table <= longest_s, table, np.inf), self.combine)
+
+    def most_even(self, longest_s: float) -> "_Search":
+        """The search for the least sum of squares of stages that take no longer."""
+        return self._with(lambda table: np.where(table <= longest_s, table * table, np.inf), np.add)
+
+    def _with(self, change: Callable[[FloatArray], FloatArray], combine: np.ufunc) -> "_Search":
+        return replace(
+            self,
+            encoder=change(self.encoder),
+            decoder=change(self.decoder),
+            first=change(self.first),
+            second=change(self.second),
+            combine=combine,
+        )
+
+    def least(self, num_rings: int) -> float:
+        """The least cost of all stages together, infinite if there are not so many."""
+        return float(self._totals(self._around(num_rings)).min())
+
+    def boundaries(self, num_rings: int) -> tuple[int, ...]:
+        """The first layers of the stages with the least cost, and L."""
+        around = self._around(num_rings)
+        path = [int(self._totals(around).argmin())]
+        for reached in around[-2::-1]:
+            begin, end = self.begin_rows[path[-1]], self.end_rows[path[-1]]
+            rings = self.combine(self.encoder[self.begin_rows, begin], self.decoder[self.end_rows, end])
+            path.append(int(self.combine(reached, rings).argmin()))
+        inmost = path[0]
+        halves = self.first[self.begin_rows[inmost]], self.second[self.end_rows[inmost]]
+        middle = int(self.combine(*halves).argmin())
+        return *self.begins[path[::-1]].tolist(), middle, *self.ends[path].tolist()
+
+    def _totals(self, around: list[FloatArray]) -> FloatArray:
+        """The least cost of all stages with each cut pair as the innermost, (V,)."""
+        totals: FloatArray = self.combine(around[-1], self._inside())
+        return totals
+
+    def _around(self, num_rings: int) -> list[FloatArray]:
+        """The least cost of 0, 1 ... D - 1 rings around each cut pair, (V,) each."""
+        around = [np.where(self.begins == 0, 0.0, np.inf)]
+        rings = self.combine(self.encoder, self.decoder) if self.listed else None
+        for _ in range(num_rings - 1):
+            if rings is None:
+                around.append(self._further_in(around[-1]))
+            else:
+                around.append(self.combine(around[-1][:, None], rings).min(axis=0))
+        return around
+
+    def _further_in(self, reached: FloatArray) -> FloatArray:
+        """The least cost around each cut pair from that around all the next outer ones."""
+        grid = np.full_like(self.encoder, np.inf)
+        grid[self.begin_rows, self.end_rows] = reached
+        grid = _extended(grid, self.encoder, self.combine)
+        return _extended(grid.T, self.decoder, self.combine).T[self.begin_rows, self.end_rows]
+
+    def _inside(self) -> FloatArray:
+        """The least cost of the two stages inside each cut pair, (V,)."""
+        if self.listed:
+            inside: FloatArray = self.combine(self.first, self.second).min(axis=1)
+            return inside
+        # backwards, from the middle cut to the begins before it
+        grid = _extended(self.second.T[::-1], self.first[::-1, ::-1].T, self.combine)
+        return grid[::-1][self.begin_rows, self.end_rows]
+
+
+def _least_longest(search: _Search, num_rings: int, work_s: float) -> float:
+    """The least possible longest stage.
+
+    Stages above a limit are left out at first, which is quicker: what is found without them they cannot improve.
+    If nothing is found the limit rises.
+    """
+    limit_s = np.inf if search.listed else 1.1 * work_s / (2 * num_rings)
+    while 0 < limit_s < work_s:
+        longest_s = search.up_to(limit_s).least(num_rings)
+        if longest_s < np.inf:
+            return longest_s
+        limit_s *= 1.4
+    return search.least(num_rings)
+
+
+def _extended(reached: FloatArray, stages: FloatArray, combine: np.ufunc) -> FloatArray:
+    """At [j, t] the least over i < j of the combined reached[i, t] and stages[i, j]."""
+    extended = np.full_like(reached, np.inf)
+    begins, ends = np.nonzero(np.isfinite(stages))
+    for length in range(1, int((ends - begins).max(initial=0)) + 1):
+        costs = combine(reached[:-length], stages.diagonal(length)[:, None])
+        np.minimum(extended[length:], costs, out=extended[length:])
+    return extended
+
+
+def _check(layer_s: FloatArray, cut_s: FloatArray, skips: Sequence[SkipEnds], num_stages: int) -> None:
+    assert cut_s.shape == (len(layer_s) - 1,), "one message for each cut"
+    assert all(np.isfinite(times).all() and (times >= 0).all() for times in (layer_s, cut_s))
+    assert all(0 <= source < target < len(layer_s) for source, target in skips), "skips lead onwards"
+    if num_stages < 2 or num_stages % 2:
+        raise ValueError(f"num_stages({num_stages}) must be even and at least 2: two stages share a device")
+    if num_stages > len(layer_s):
+        raise ValueError(f"num_stages({num_stages}) exceeds the {len(layer_s)} layers of the chain")

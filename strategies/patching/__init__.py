@@ -1,0 +1,1 @@
+"""How a sampling plan is built."""

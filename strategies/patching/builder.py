@@ -1,0 +1,135 @@
+"""The sampling builder: device lists written op by op, and the collectives and messages between them.
+
+A device's next op waits for whatever was announced to it since its last one, so a blocking collective is one call
+after the ops that feed it. Bytes of a collective's result count in memory until the op that waits for it ends.
+"""
+
+from collections.abc import Sequence
+
+from strategies.plans.actions import Action
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
+
+
+class _Draft:
+    """An op that may still get more to write."""
+
+    __slots__ = ("action", "duration_s", "reads", "writes")
+
+    def __init__(self, action: Action, duration_s: float, reads: tuple[int, ...]) -> None:
+        self.action, self.duration_s, self.reads = action, duration_s, reads
+        self.writes: list[int] = []
+
+    def op(self) -> Op:
+        return Op(self.action, self.duration_s, self.reads, tuple(self.writes))
+
+
+class SamplingBuilder:
+    """Writes the plan of some steps of a sampler."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        count = placement.num_positions
+        self._ops: list[list[_Draft]] = [[] for _ in range(count)]
+        self._awaited: list[list[int]] = [[] for _ in range(count)]
+        self._tensors: list[Tensor] = []
+        self._collectives: list[Collective] = []
+        self._given: list[tuple[int, int]] = []
+        self._kept: list[tuple[int, int]] = []
+        self._posted_after: dict[tuple[int, int], int] = {}
+
+    def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
+        """A new tensor."""
+        self._tensors.append(Tensor(role, stage, number, size_bytes))
+        return len(self._tensors) - 1
+
+    def compute(self, device: int, action: Action, duration_s: float) -> None:
+        """Append an op; it waits for all that was announced to its device."""
+        reads = tuple(dict.fromkeys(self._awaited[device]))
+        self._awaited[device] = []
+        self._ops[device].append(_Draft(action, duration_s, reads))
+
+    def last(self, device: int) -> int:
+        """The index of a device's last op; -1 where it has none."""
+        return len(self._ops[device]) - 1
+
+    def expect(self, device: int, tensor: int) -> None:
+        """Let a device's next op wait for a tensor."""
+        self._awaited[device].append(tensor)
+
+    def give(self, device: int, tensor: int) -> None:
+        """Let a tensor lie on a device from the start."""
+        self._given.append((tensor, device))
+
+    def keep(self, device: int, tensor: int) -> None:
+        """Let a tensor lie on a device until the end."""
+        self._kept.append((tensor, device))
+
+    def write(self, device: int, tensor: int) -> None:
+        """Let a device's last op write a tensor at its end."""
+        self._ops[device][-1].writes.append(tensor)
+
+    def send(self, device: int, tensor: int) -> None:
+        """Let a device hand over a tensor once its last op has ended and all that was announced to it is there."""
+        if self._awaited[device]:
+            self.compute(device, self._ops[device][-1].action, 0.0)
+        self.write(device, tensor)
+
+    def post_after(self, device: int, tensor: int, index: int) -> None:
+        """Let a device post the receive of a tensor only when its op of that index has ended."""
+        if index >= 0:
+            self._posted_after[tensor, device] = index
+
+    def collective(
+        self,
+        operation: str,
+        devices: Sequence[int],
+        size_bytes: float,
+        *,
+        stage: int = 0,
+        number: int = 0,
+        calls: int = 1,
+        held_bytes: float = 0.0,
+        wait: bool = True,
+    ) -> int:
+        """Start a collective when the last op of each of its devices has ended; return its result.
+
+        Args:
+            operation: as in ``Collective``.
+            devices: its members; one alone does nothing.
+            size_bytes: bytes of all its calls.
+            stage: for the name of its tensors.
+            number: likewise.
+            calls: calls that it stands for.
+            held_bytes: bytes of the result on each device, until the op that waits for it has ended.
+            wait: whether the next op of each device waits for it.
+        """
+        reads = []
+        for device in devices:
+            if self._ops[device]:
+                reads.append(self.tensor("ready", stage, number, 0.0))
+                self.write(device, reads[-1])
+        result = self.tensor(operation, stage, number, held_bytes)
+        members = tuple(devices)
+        self._collectives.append(
+            Collective(operation, members, size_bytes, None, tuple(reads), (result,), calls)
+        )
+        if wait:
+            for device in devices:
+                self.expect(device, result)
+        return result
+
+    def build(self, stages: Sequence[Stage], resident: Sequence[tuple[Buffer, ...]]) -> Plan:
+        """The plan; what is still announced to a device must lie there at the end."""
+        kept = self._kept + [(t, device) for device, awaited in enumerate(self._awaited) for t in awaited]
+        return Plan(
+            ops=tuple(tuple(draft.op() for draft in row) for row in self._ops),
+            tensors=tuple(self._tensors),
+            placement=self.placement,
+            stages=tuple(stages),
+            collectives=tuple(self._collectives),
+            resident=tuple(resident),
+            given=tuple(self._given),
+            kept=tuple(dict.fromkeys(kept)),
+            posted_after=self._posted_after,
+        )

@@ -1,0 +1,91 @@
+"""The footprint of sampling: the bytes that lie on a device throughout a run of the sampler."""
+
+from typing import Final
+
+from profiles.components import Component
+from profiles.costs import HALF_BYTES
+from profiles.recipes import FROZEN_WEIGHT_BYTES
+from profiles.sampling_costs import REPLICATED_SHARE, Extent
+from profiles.units import GIB
+from strategies.plans.plan import Buffer
+from strategies.scenario import SamplingScenario
+
+RUNTIME_BYTES: Final = 1.9 * GIB
+"""CUDA context, libraries and what the allocator keeps free. Source: PixArt on one A100 at 1024 px takes 12.28 GiB
+(PipeFusion v1, Fig. 7), 10.2 GiB of them weights, 0.2 GiB activations by the share below."""
+NCCL_BYTES: Final = GIB / 4
+"""A communicator's buffers: 32 channels, each 4 MiB to send and 4 to receive. Source: NCCL's user guide, defaults of
+NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS."""
+WORKING_SHARE: Final = 0.52
+"""Bytes a forward pass holds at once, over what a layer would keep for its backward pass. Source: one A100 takes
+10.2 GiB more for PixArt at 8192 px than at 4096 (PipeFusion v1, Fig. 7): 12.1 hidden states of 23.1 saved ones."""
+
+
+def weights(scenario: SamplingScenario, parameters: float, devices: int) -> tuple[Buffer, ...]:
+    """The bytes of some parameters of the backbone, of all frozen components, and of the runtime.
+
+    Args:
+        scenario: its model.
+        parameters: of the backbone.
+        devices: that work together.
+    """
+    model = scenario.model
+    frozen = sum(model.components[i].parameters for i in model.frozen)
+    return (
+        Buffer("weights", parameters * FROZEN_WEIGHT_BYTES),
+        Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
+        Buffer("runtime", RUNTIME_BYTES + (NCCL_BYTES if devices > 1 else 0.0)),
+    )
+
+
+def parameters(scenario: SamplingScenario, first: int, end: int) -> int:
+    """The parameters of the backbone's layers from ``first`` up to, without, ``end``."""
+    return sum(layer.parameters for layer in scenario.backbone.layers[first:end])
+
+
+def working(scenario: SamplingScenario, first: int, end: int, batch: float, tensor: int = 1) -> Buffer:
+    """The largest activations of one of some layers.
+
+    Args:
+        scenario: model and resolution.
+        first: first layer.
+        end: layer after the last.
+        batch: samples of one pass, times the share of the tokens that the device holds.
+        tensor: devices that divide the matrices.
+    """
+    extent = scenario.extent
+    largest = max((layer.saved_bytes for layer in scenario.backbone.layers[first:end]), default=0.0)
+    divided = REPLICATED_SHARE + (1 - REPLICATED_SHARE) / tensor
+    size = WORKING_SHARE * largest * extent.tokens * extent.bytes * batch * divided
+    return Buffer("activations", size)
+
+
+def keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> float:
+    """The bytes of the keys and values of all image tokens in some layers, of one sample."""
+    extent = scenario.extent
+    elements = sum(
+        exchange.elements
+        for exchange in scenario.backbone.exchanges
+        if exchange.kind == "key_value" and first <= exchange.layer < end
+    )
+    return HALF_BYTES * elements * extent.pixels
+
+
+def joined_bytes(scenario: SamplingScenario) -> float:
+    """The bytes of the keys and values of all image tokens of one layer, the largest, of one sample.
+
+    Where they lie in pieces, one per device, attention needs a copy in one piece.
+    """
+    layers = len(scenario.backbone.layers)
+    return max(keys_and_values_bytes(scenario, layer, layer + 1) for layer in range(layers))
+
+
+def decoding_bytes(component: Component, extent: Extent, chunks: int) -> float:
+    """The largest activations of a decoder that works on bands of rows, one after another, per image.
+
+    A layer holds its input, and its output twice: normalised and convolved.
+    """
+    sizes = [layer.output_bytes for layer in component.layers]
+    inputs = [0.0, *sizes[:-1]]
+    largest = max(before + 2 * after for before, after in zip(inputs, sizes, strict=True))
+    return largest * extent.tokens * extent.bytes / chunks

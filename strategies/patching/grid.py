@@ -1,0 +1,191 @@
+"""The grid: how the GPUs of a sampler are divided among guidance, pipeline, sequence and tensor parallelism."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from profiles.errors import InfeasibleError
+from strategies.plans.placement import Placement
+from strategies.scenario import SamplingScenario
+
+GUIDED: Final = 2
+"""Predictions per image with classifier-free guidance: with the prompt and without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Devices that compute one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost."""
+
+    devices: tuple[int, ...]
+    ring: int
+    ulysses: int
+    tensor: int
+
+    def tensor_groups(self) -> list[tuple[int, ...]]:
+        """The devices that hold parts of the same matrices."""
+        return [self.devices[i : i + self.tensor] for i in range(0, len(self.devices), self.tensor)]
+
+    def ulysses_groups(self) -> list[tuple[int, ...]]:
+        """The devices that exchange tokens for heads."""
+        inner, span = self.tensor, self.ulysses * self.tensor
+        starts = [r + t for r in range(0, len(self.devices), span) for t in range(inner)]
+        return [self.devices[start : start + span : inner] for start in starts]
+
+    def ring_groups(self) -> list[tuple[int, ...]]:
+        """The devices that pass keys and values around."""
+        inner = self.ulysses * self.tensor
+        return [self.devices[start::inner] for start in range(inner)]
+
+    def sequence_groups(self) -> list[tuple[int, ...]]:
+        """The devices that hold different tokens of the same patch."""
+        return [self.devices[start :: self.tensor] for start in range(self.tensor)]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
+
+    Source: xDiT, its default order of process groups.
+    """
+
+    data: int = 1
+    guidance: int = 1
+    pipeline: int = 1
+    ring: int = 1
+    ulysses: int = 1
+    tensor: int = 1
+
+    @property
+    def positions(self) -> int:
+        """GPUs of one data-parallel group."""
+        return prod((self.guidance, self.pipeline, self.ring, self.ulysses, self.tensor))
+
+    @property
+    def sequence(self) -> int:
+        """Devices among which the tokens of a patch are divided."""
+        return self.ring * self.ulysses
+
+    def team(self, guided: int, stage: int) -> Team:
+        """The devices of one stage of one guidance group."""
+        size = self.ring * self.ulysses * self.tensor
+        start = (guided * self.pipeline + stage) * size
+        return Team(tuple(range(start, start + size)), self.ring, self.ulysses, self.tensor)
+
+    def teams(self) -> Iterator[tuple[int, int, Team]]:
+        """Guidance group, stage and team."""
+        for guided in range(self.guidance):
+            for stage in range(self.pipeline):
+                yield guided, stage, self.team(guided, stage)
+
+    def placement(self, scenario: SamplingScenario) -> Placement:
+        """The placement of the positions."""
+        return Placement(scenario.cluster, scenario.workload.num_gpus, self.positions, self.positions)
+
+    def batch(self, scenario: SamplingScenario) -> int:
+        """The samples of one pass: images of a data-parallel group, twice where it does both predictions."""
+        workload = scenario.workload
+        return workload.batch_size // self.data * workload.predictions // self.guidance
+
+
+def make_grid(
+    scenario: SamplingScenario,
+    *,
+    guidance: int = 1,
+    pipeline: int = 1,
+    ring: int = 1,
+    ulysses: int = 1,
+    tensor: int = 1,
+    data: int | None = 1,
+) -> Grid:
+    """The grid of some degrees; without ``data``, the GPUs left over draw other images.
+
+    Raises:
+        InfeasibleError: the degrees do not give the GPUs, or the model or the workload cannot be divided so.
+    """
+    inner = {
+        "guidance_degree": guidance,
+        "ulysses_degree": ulysses,
+        "ring_degree": ring,
+        "pipeline_degree": pipeline,
+        "tensor_degree": tensor,
+    }
+    gpus, product = scenario.workload.num_gpus, prod(inner.values())
+    if gpus % product or (data is not None and product * data != gpus):
+        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value > 1)
+        rule = "do not divide" if data is None else "are not"
+        raise InfeasibleError(
+            f"{factors} = {product} {rule} gpus({gpus})"
+            if factors
+            else f"runs on one GPU, not on gpus({gpus})",
+            "the degrees do not give the number of GPUs",
+        )
+    grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor)
+    check_workload(scenario, grid)
+    _check_backbone(scenario, grid)
+    return grid
+
+
+def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
+    """Refuse images or predictions that the groups cannot share.
+
+    Raises:
+        InfeasibleError: they cannot.
+    """
+    workload = scenario.workload
+    if workload.batch_size % grid.data:
+        raise InfeasibleError(
+            f"batch_size({workload.batch_size}) is no multiple of the data-parallel degree"
+            f" gpus({workload.num_gpus}) / {grid.positions} = {grid.data}",
+            "GPUs left over have no image to draw",
+        )
+    if grid.guidance > 1 and (grid.guidance != GUIDED or workload.guidance == "none"):
+        raise InfeasibleError(
+            f"guidance_degree({grid.guidance}) is not 1"
+            + (", and --guidance is none" if workload.guidance == "none" else f" or {GUIDED}"),
+            "guidance cannot be divided so",
+        )
+    if workload.guidance == "parallel" and grid.guidance != GUIDED:
+        raise InfeasibleError(
+            f"guidance_degree({grid.guidance}) is not {GUIDED}, and --guidance is parallel",
+            "guidance cannot be divided so",
+        )
+
+
+def _check_backbone(scenario: SamplingScenario, grid: Grid) -> None:
+    """Refuse degrees that the attention cannot be divided by."""
+    backbone = scenario.backbone
+    heads = {exchange.heads for exchange in backbone.exchanges if exchange.kind == "key_value"}
+    halos = sum(exchange.kind == "halo" for exchange in backbone.exchanges)
+    degrees = {"ulysses_degree": grid.ulysses, "tensor_degree": grid.tensor}
+    for name, degree in degrees.items():
+        padded = halos and name == "tensor_degree"  # some devices hold one head less, DistriFusion's baseline
+        for count in sorted(heads):
+            if degree > count or (count % degree and not padded):
+                raise InfeasibleError(
+                    f"heads({count}) of {backbone.name} is no multiple of {name}({degree})",
+                    "the degree does not divide the heads",
+                )
+    for name, degree in (("sequence parallelism", grid.sequence), ("a pipeline of patches", grid.pipeline)):
+        if degree > 1 and halos:
+            raise InfeasibleError(
+                f"{name} needs a transformer, {backbone.name} has {halos} convolutions that see neighbouring rows",
+                "needs a transformer",
+            )
+    if grid.sequence > 1 or grid.pipeline > 1:
+        check_exchanges(scenario, "key_value")
+    if grid.tensor > 1:
+        check_exchanges(scenario, "reduce")
+
+
+def check_exchanges(scenario: SamplingScenario, kind: str) -> None:
+    """Refuse a model that does not say what its patches need of one another.
+
+    Raises:
+        InfeasibleError: there is no such row for its backbone.
+    """
+    if all(exchange.kind != kind for exchange in scenario.backbone.exchanges):
+        raise InfeasibleError(
+            f"{scenario.model.name} has no exchanges.csv with rows of kind {kind} for {scenario.backbone.name}",
+            "the model has no exchanges.csv",
+        )

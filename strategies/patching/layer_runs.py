@@ -1,0 +1,201 @@
+"""Layer runs: how a team of devices computes a run of layers together, under sequence and tensor parallelism.
+
+Ulysses (Jacobs et al., DeepSpeed-Ulysses, 2023): three all-to-alls exchange tokens for heads before attention, one
+changes back. Ring attention (Liu et al., 2023): keys and values pass around the ring while attention runs on those
+that are there. USP (Fang and Zhao, 2024) is both. Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) sums the
+hidden state after each row-parallel matrix.
+
+Between two exchanges work is spread evenly; within a run of several layers each kind of exchange is one collective
+that stands for as many calls as it has layers, which takes as long where layers are alike and the exchanges block.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from profiles.costs import HALF_BYTES, FloatArray
+from profiles.sampling_costs import WHOLE, Share, sequence_share, tensor_share
+from strategies.bounds.stopwatch import Stopwatch
+from strategies.patching.builder import SamplingBuilder
+from strategies.patching.grid import Team
+from strategies.plans.actions import PatchAction
+from strategies.scenario import SamplingScenario
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of layers on a part of the image.
+
+    Attributes:
+        first: its first layer.
+        end: the layer after its last.
+        batch: samples of one pass.
+        share: what the team computes of the layers' work.
+        tokens: share of all tokens that the team computes.
+        cached: keys and values of all tokens are kept, so that the ring passes all of them around.
+    """
+
+    first: int
+    end: int
+    batch: int
+    share: Share = WHOLE
+    tokens: float = 1.0
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What the layers of a run exchange, in bytes of one sample for all tokens, and how often.
+
+    Attributes:
+        attentions: self-attentions.
+        hidden_bytes: queries of all self-attentions, and as much their keys, values and outputs.
+        sums: sums under tensor parallelism.
+        summed_bytes: bytes of all sums.
+    """
+
+    attentions: int
+    hidden_bytes: float
+    sums: int
+    summed_bytes: float
+
+
+def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
+    """The exchanges of the layers from ``first`` up to, but without, ``end``."""
+    return scenario.remember(("exchanged", first, end), lambda: _exchanged(scenario, first, end))
+
+
+def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
+    extent = scenario.extent
+    scale = HALF_BYTES * extent.pixels / (extent.image or 1.0)  # the text's tokens come on top
+    of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
+    keys = [e.elements for e in of if e.kind == "key_value"]
+    sums = [e.elements for e in of if e.kind == "reduce"]
+    return Exchanged(len(keys), sum(keys) / 2 * scale, len(sums), sum(sums) * scale)
+
+
+def run_layers(
+    builder: SamplingBuilder | Stopwatch,
+    scenario: SamplingScenario,
+    team: Team,
+    run: Run,
+    action: PatchAction,
+) -> None:
+    """Append to each device of a team what it does in a run of layers; or take the time of one of them."""
+    _Runner(builder, scenario, team, run, action).append()
+
+
+class _Runner:
+    def __init__(
+        self,
+        builder: SamplingBuilder | Stopwatch,
+        scenario: SamplingScenario,
+        team: Team,
+        run: Run,
+        action: PatchAction,
+    ) -> None:
+        self.builder, self.team, self.run, self.action = builder, team, run, action
+        self.total_s, self.attention_s = run_seconds(scenario, team, run)
+        self.exchanged = exchanged(scenario, run.first, run.end)
+
+    def append(self) -> None:
+        team, what = self.team, self.exchanged
+        if len(team.devices) == 1 or not (what.attentions or what.sums):
+            self._compute(self.total_s)
+            return
+        rest_s = self.total_s - self.attention_s
+        if not what.attentions:
+            self._compute(rest_s)
+            self._sum(what.sums)
+            return
+        self._compute(rest_s / 2)
+        self._all_to_all(tensors=3)
+        self._attend()
+        self._all_to_all(tensors=1)
+        self._sum(what.attentions)
+        self._compute(rest_s / 2)
+        self._sum(what.sums - what.attentions)
+
+    def _compute(self, seconds: float) -> None:
+        for device in self.team.devices:
+            self.builder.compute(device, self.action, seconds)
+
+    def _sent_bytes(self) -> float:
+        """The bytes of one tensor of all attentions that one device holds: its tokens, or its heads."""
+        run, team = self.run, self.team
+        return self.exchanged.hidden_bytes * run.batch * run.tokens / len(team.devices)
+
+    def _all_to_all(self, tensors: int) -> None:
+        if self.team.ulysses > 1:
+            for group in self.team.ulysses_groups():
+                self._collective("all_to_all", group, tensors * self._sent_bytes(), tensors)
+
+    def _collective(self, operation: str, group: tuple[int, ...], size_bytes: float, per_layer: int) -> None:
+        calls = per_layer * self.exchanged.attentions
+        self.builder.collective(
+            operation, group, size_bytes, stage=self.action.stage, number=self.action.patch, calls=calls
+        )
+
+    def _attend(self) -> None:
+        """Append attention; around a ring, on the keys and values of one member after another."""
+        rounds = self.team.ring
+        if rounds == 1:
+            self._compute(self.attention_s)
+            return
+        size = 2 * self._sent_bytes() / (self.run.tokens if self.run.cached else 1.0)
+        for number in range(rounds):
+            if number < rounds - 1:
+                results = [self._pass_on(group, size) for group in self.team.ring_groups()]
+            self._compute(self.attention_s / rounds)
+            if number < rounds - 1:
+                for group, result in zip(self.team.ring_groups(), results, strict=True):
+                    for device in group:
+                        self.builder.expect(device, result)
+
+    def _pass_on(self, group: tuple[int, ...], size_bytes: float) -> int:
+        return self.builder.collective(
+            "send_recv",
+            group,
+            size_bytes,
+            stage=self.action.stage,
+            number=self.action.patch,
+            calls=self.exchanged.attentions,
+            held_bytes=size_bytes / max(1, self.exchanged.attentions),
+            wait=False,
+        )
+
+    def _sum(self, sums: int) -> None:
+        what, run, team = self.exchanged, self.run, self.team
+        if team.tensor == 1 or sums <= 0:
+            return
+        size = what.summed_bytes * sums / what.sums * run.batch * run.tokens
+        size /= team.ring * team.ulysses
+        for group in team.tensor_groups():
+            self.builder.collective(
+                "all_reduce", group, size, stage=self.action.stage, number=self.action.patch, calls=sums
+            )
+
+
+def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
+    """The seconds of a run on each device of a team, and those of self-attention in them."""
+
+    def make() -> tuple[float, float]:
+        share = run.share.times(sequence_share(team.ring * team.ulysses)).times(tensor_share(team.tensor))
+        index = scenario.backbone_index
+        layers = slice(run.first, run.end)
+        attention = scenario.costs.attention_s(index, run.batch, share)
+        uneven = _fullest(scenario, team.tensor) - 1
+        total = scenario.costs.forward_s(index, run.batch, share) + uneven * attention
+        return float(total[layers].sum()), float(((1 + uneven) * attention)[layers].sum())
+
+    return scenario.remember(("run", team.ring, team.ulysses, team.tensor, run), make)
+
+
+def _fullest(scenario: SamplingScenario, degree: int) -> FloatArray:
+    """For each layer the heads of the device that holds most of them, over an even share; shape (layers,)."""
+    most = np.ones(len(scenario.backbone.layers))
+    for exchange in scenario.backbone.exchanges:
+        if exchange.kind == "key_value":
+            most[exchange.layer] = ceil(exchange.heads / degree) * degree / exchange.heads
+    return most

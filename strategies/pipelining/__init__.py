@@ -1,0 +1,1 @@
+"""How a training plan is built."""

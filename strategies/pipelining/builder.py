@@ -1,0 +1,342 @@
+"""Pipelines: from stages and an order of forwards and backwards to a whole training plan.
+
+Every training strategy gives cuts of its backbones and an order; what crosses a cut, what is saved, and where
+frozen outputs go is the same for all and is written here once. ``strategies.pipelining.reduction`` adds what follows
+the last backward of a stage.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from strategies.parameters import skip_route
+from strategies.pipelining.footprint import resident_buffers, saved_bytes
+from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
+from strategies.pipelining.receives import posted_in_time
+from strategies.pipelining.reduction import reduce_and_step
+from strategies.pipelining.stages import (
+    Cut,
+    Seat,
+    Shape,
+    handover_bytes,
+    make_stages,
+    seats_of,
+    weight_part_s,
+)
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    EXTRA_FORWARD,
+    FORWARD,
+    OPTIMIZER,
+    Rows,
+    StageAction,
+)
+from strategies.plans.plan import Collective, Filling, Plan, Tensor
+from strategies.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a pipeline is carried out, beyond its order.
+
+    Attributes:
+        buckets: gradients are reduced in buckets during the last backward, instead of after it.
+        blocking: devices wait for their messages between ops.
+        cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
+        skip_route: ``relay`` sends live skips on with the hidden state; ``local`` keeps each where it was made
+            until its reader, on the same device or another, takes it.
+        in_place: all stages of a backbone lie on one device: what they hand over is among what they save.
+    """
+
+    buckets: bool = False
+    blocking: bool = False
+    cross_iteration: bool = False
+    skip_route: str = skip_route()
+    in_place: bool = False
+
+
+def with_extra_forwards(rows: Rows, cuts: Sequence[Cut], seats: Sequence[Seat]) -> Rows:
+    """Rows with their extra forwards first, as a wave front through the stages of each chain at once."""
+
+    def place_in_front(action: StageAction) -> tuple[int, int, int]:
+        seat = seats[action.stage]
+        depth = action.stage - seat.first
+        first, _ = cuts[seat.cut].micro_batches or (0, 0)
+        return depth + action.micro_batch - first, -depth, action.stage
+
+    fronts = [sorted((a for a in row if a.kind == FORWARD), key=place_in_front) for row in rows]
+    return tuple(
+        (*(StageAction(a.stage, EXTRA_FORWARD, a.micro_batch) for a in front), *row)
+        for front, row in zip(fronts, rows, strict=True)
+    )
+
+
+class PipelineBuilder:
+    """Writes the plan of one iteration from cuts, whose stages are numbered one after the other, and rows.
+
+    ``rows[p]`` is the order of position p. What a row does not place itself goes where it is usual: extra forwards
+    come first, optimizer steps last.
+    """
+
+    def __init__(
+        self, scenario: Scenario, shape: Shape, cuts: Sequence[Cut], rows: Rows, recipe: Recipe
+    ) -> None:
+        self.scenario, self.shape, self.cuts, self.recipe = scenario, shape, cuts, recipe
+        self.placement = shape.placement(scenario)
+        self.group_batch = shape.group_batch(scenario)
+        self.batch = shape.local_batch(scenario)
+        self.stages = tuple(stage for cut in cuts for stage in make_stages(scenario, cut, self.batch))
+        self.seats = seats_of(cuts)
+        self.tensors: list[Tensor] = []
+        self.collectives: list[Collective] = []
+        self.given: list[tuple[int, int]] = []
+        self.kept: list[tuple[int, int]] = []
+        self.rows: list[list[Draft]] = [[] for _ in range(shape.degree)]
+        self._known: dict[tuple[str, int, int], int] = {}
+        in_place = recipe.in_place
+        self._handovers = [
+            0.0 if in_place else handover_bytes(scenario, stage, self.batch, recipe.skip_route)
+            for stage in self.stages
+        ]
+        self._saved = [saved_bytes(scenario, stage, self.batch, in_place=in_place) for stage in self.stages]
+        local = recipe.skip_route == "local" and not in_place
+        self._skips = self._skips_between_stages() if local else {}
+        self._order = rows
+        if scenario.workload.extra_forward and not any(a.kind == EXTRA_FORWARD for row in rows for a in row):
+            self._order = with_extra_forwards(rows, self.cuts, self.seats)
+
+    def build(
+        self,
+        filling: Filling | None = None,
+        synchronize: "Callable[[PipelineBuilder], None]" = reduce_and_step,
+    ) -> Plan:
+        """The plan.
+
+        Args:
+            filling: frozen work and where it goes; None: all of it, before the pipeline or, cross-iteration,
+                after it.
+            synchronize: adds what the replicas exchange, and the optimizer steps, to the rows.
+        """
+        shape = self.shape
+        if filling is None:
+            filling = Filling(all_at_once(self.scenario, self.group_batch, shape.degree, shape.replicas))
+        frozen = FrozenWork(self.scenario, self.group_batch, shape.replicas, self.tensors)
+        for layer in filling.layers:
+            frozen.place(layer)
+        inputs = self._inputs(frozen)
+        for position, row in enumerate(self._order):
+            self.rows[position] = [self._draft(action, inputs) for action in row]
+        if not self.recipe.cross_iteration:
+            self._put_first(frozen)
+        synchronize(self)
+        if self.recipe.cross_iteration:
+            self._insert(frozen, filling)
+        return self._finish(filling)
+
+    def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
+        """The number of the tensor of this name; the first to ask says its bytes."""
+        key = (role, stage, number)
+        if key not in self._known:
+            self._known[key] = len(self.tensors)
+            self.tensors.append(Tensor(role, stage, number, size_bytes))
+        return self._known[key]
+
+    def _inputs(self, frozen: FrozenWork) -> dict[tuple[int, int], list[int]]:
+        """For each (stage, micro-batch) the tensors of frozen outputs that its forward reads."""
+        inputs: dict[tuple[int, int], list[int]] = {}
+        for stage, seat in enumerate(self.seats):
+            first, end = self.cuts[seat.cut].micro_batches or (0, self.shape.micro_batches)
+            for source, size in self._frozen_reads(stage):
+                for number in range(first, end):
+                    read = inputs.setdefault((stage, number), [])
+                    if self.recipe.cross_iteration:
+                        read.append(self._given(source, stage, number, size))
+                    else:
+                        read += self._frozen_output(frozen, source, (number, number + 1), size)
+                if self.recipe.cross_iteration:
+                    position = self.stages[stage].position
+                    kept = self._frozen_output(frozen, source, (first, end), size)
+                    self.kept += [(tensor, position) for tensor in kept]
+        return inputs
+
+    def _frozen_reads(self, stage: int) -> list[tuple[int, float]]:
+        """Return (frozen component, bytes per sample) of what the layers of a stage read."""
+        model, of = self.scenario.model, self.stages[stage]
+        reads = []
+        for source in (i for i in model.inputs_of(of.component) if i in model.frozen):
+            rows = model.reads_of(of.component, source)
+            if own := [size for layer, size in rows if of.first_layer <= layer <= of.last_layer]:
+                reads.append((source, sum(own)))
+        return reads
+
+    def _frozen_output(
+        self, frozen: FrozenWork, source: int, numbers: tuple[int, int], bytes_per_sample: float
+    ) -> list[int]:
+        samples = self.group_batch // self.shape.micro_batches
+        return frozen.output(source, numbers[0] * samples, numbers[1] * samples, bytes_per_sample)
+
+    def _given(self, source: int, stage: int, number: int, bytes_per_sample: float) -> int:
+        """The frozen output that the iteration before left where a stage reads it."""
+        tensor = self.tensor(f"input {source}", stage, number, bytes_per_sample * self.batch)
+        self.given.append((tensor, self.stages[stage].position))
+        return tensor
+
+    def _draft(self, action: StageAction, inputs: dict[tuple[int, int], list[int]]) -> Draft:
+        if action.kind in (FORWARD, EXTRA_FORWARD):
+            return self._forward(action, inputs.get((action.stage, action.micro_batch), []))
+        if action.kind == OPTIMIZER:
+            return Draft(action, 0.0)
+        return self._backward(action)
+
+    def _forward(self, action: StageAction, inputs: list[int]) -> Draft:
+        """Write a forward, or the extra one, which saves nothing and whose output is fed back to the first stage."""
+        stage, kind, index = action
+        extra = kind == EXTRA_FORWARD
+        prefix = "extra " if extra else ""
+        seat = self.seats[stage]
+        draft = Draft(action, self.stages[stage].forward_s, reads=list(inputs))
+        if seat.before is not None:
+            draft.reads.append(self._hidden(prefix, seat.before, index))
+        elif not extra and self.scenario.workload.extra_forward:
+            draft.reads.append(self._feedback(seat, index))
+        if seat.after is not None:
+            draft.writes.append(self._hidden(prefix, stage, index))
+        elif extra:
+            draft.writes.append(self._feedback(seat, index))
+        if not extra:
+            draft.writes.append(self.tensor("saved", stage, index, self._saved[stage]))
+        for (source, target), size in self._skips.items():
+            if stage in (source, target):
+                skip = self.tensor(f"{prefix}skip to {target}", source, index, size)
+                (draft.writes if stage == source else draft.reads).append(skip)
+        return draft
+
+    def _backward(self, action: StageAction) -> Draft:
+        """Write a backward, or the part of it that gradients of inputs or of weights take."""
+        stage, kind, index = action
+        weight_s = 0.0 if kind == BACKWARD else weight_part_s(self.scenario, self.stages[stage], self.batch)
+        draft = Draft(
+            action, weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
+        )
+        draft.reads.append(self.tensor("saved", stage, index, self._saved[stage]))
+        if kind == BACKWARD_WEIGHT:
+            draft.reads.append(self.tensor("output gradients", stage, index, 0.0))
+            return draft
+        seat = self.seats[stage]
+        if seat.after is not None:
+            draft.reads.append(self._gradient(seat.after, index))
+        if seat.before is not None:
+            draft.writes.append(self._gradient(stage, index))
+        if kind == BACKWARD_INPUT:
+            draft.writes.append(self.tensor("output gradients", stage, index, 0.0))
+        for (source, target), size in self._skips.items():
+            if stage in (source, target):
+                skip = self.tensor(f"skip gradient to {source}", target, index, size)
+                (draft.writes if stage == target else draft.reads).append(skip)
+        return draft
+
+    def _hidden(self, prefix: str, stage: int, index: int) -> int:
+        carried = self.scenario.model.components[self.stages[stage].component].carried_bytes * self.batch
+        size = 0.0 if self.recipe.in_place else self._handovers[stage] + carried
+        return self.tensor(prefix + "hidden", stage, index, size)
+
+    def _gradient(self, stage: int, index: int) -> int:
+        return self.tensor("gradient", stage, index, self._handovers[stage - 1])
+
+    def _feedback(self, seat: Seat, index: int) -> int:
+        last = self.stages[seat.last]
+        output_bytes = self.scenario.model.components[last.component].layers[last.last_layer].output_bytes
+        return self.tensor("feedback", seat.last, index, output_bytes * self.batch)
+
+    def _skips_between_stages(self) -> dict[tuple[int, int], float]:
+        """The bytes of the skips between each two stages of a chain."""
+        between: dict[tuple[int, int], float] = {}
+        for cut in range(len(self.cuts)):
+            component = self.scenario.model.components[self.cuts[cut].component]
+            stages = [number for number, seat in enumerate(self.seats) if seat.cut == cut]
+            starts = [self.stages[number].first_layer for number in stages]
+            for skip in component.skips:
+                source, target = (
+                    stages[bisect_right(starts, layer) - 1] for layer in (skip.source, skip.target)
+                )
+                if source != target:
+                    size = component.layers[skip.source].output_bytes * self.batch
+                    between[source, target] = between.get((source, target), 0.0) + size
+        return between
+
+    def _put_first(self, frozen: FrozenWork) -> None:
+        """Put frozen ops before the pipeline."""
+        for position, row in enumerate(self.rows):
+            row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
+
+    def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
+        """Put frozen ops into bubbles, or after the last backward of the pipeline."""
+        for position, row in enumerate(self.rows):
+            own = [placed for placed in frozen.placed if placed.position == position]
+            indices = self._indices(position, own, filling)
+            for inserted, (placed, index) in enumerate(zip(own, indices, strict=True)):
+                row.insert(index + inserted, placed.draft)
+
+    def _indices(self, position: int, own: Sequence[PlacedOp], filling: Filling) -> list[int]:
+        """Before which op of a position's own row each of its frozen ops goes.
+
+        What no bubble took first uses the time in which the gradients are reduced; the optimizer step does not
+        wait for the rest. Where there is no trace to go by, all of it runs before the step.
+        """
+        row = self.rows[position]
+        step = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), len(row))
+        starts = filling.starts[position] if filling.starts else ()
+        free_s = starts[step - 1] + row[step - 1].duration_s if starts else 0.0
+        indices: list[int] = []
+        reach = 0
+        for placed in own:
+            if placed.bubble is not None:
+                at = bisect_left(starts, filling.bubbles[placed.bubble].start_s - 1e-12)
+                free_s = max(free_s, filling.bubbles[placed.bubble].start_s) if at == step else free_s
+            else:
+                waiting = not starts or (step < len(row) and free_s < starts[step])
+                at = step if waiting else len(row)
+            reach = max(reach, at)
+            free_s += placed.draft.duration_s if reach == step else 0.0
+            indices.append(reach)
+        return indices
+
+    def _finish(self, filling: Filling) -> Plan:
+        hosted = [[s for s in self.stages if s.position == position] for position in range(self.shape.degree)]
+        prologue_s = 0.0
+        if self.recipe.cross_iteration:
+            work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
+            prologue_s = sum(layer.duration_s for layer in work)
+        plan = Plan(
+            ops=tuple(tuple(draft.finish() for draft in row) for row in self.rows),
+            tensors=tuple(self.tensors),
+            placement=self.placement,
+            stages=self.stages,
+            collectives=tuple(self.collectives),
+            resident=tuple(resident_buffers(self.scenario, stages, self.batch) for stages in hosted),
+            given=tuple(self.given),
+            kept=tuple(self.kept),
+            cross_iteration=self.recipe.cross_iteration,
+            prologue_s=prologue_s,
+            filling=filling,
+        )
+        if not self.recipe.blocking:
+            return plan
+        posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
+        return replace(plan, blocking=True, posted_after=posted | self._posted_at_once())
+
+    def _posted_at_once(self) -> dict[tuple[int, int], int]:
+        """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
+
+        Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back
+        meets a first stage that is still at its own.
+        """
+        return {
+            (tensor, position): -1
+            for position, row in enumerate(self.rows)
+            for draft in row
+            for tensor in draft.reads
+            if self.tensors[tensor].role in ("frozen", "feedback")
+        }

@@ -1,0 +1,216 @@
+"""Data parallelism: what ``ddp``, ``zero2`` and ``zero3`` share: every GPU trains whole backbones on its samples.
+
+Several backbones are trained one after the other by all GPUs, or side by side, each by its part of the GPUs and on
+a batch of its own. Source: DiffusionPipe, section 6, DeepSpeed-S and DeepSpeed-P.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any, Protocol, TypeVar
+
+from profiles.collectives import collective_time
+from profiles.errors import InfeasibleError
+from strategies import parameters as fields
+from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.candidates import divisors
+from strategies.pipelining.footprint import trained_parameters
+from strategies.pipelining.reduction import buckets_of, reduce_and_step
+from strategies.pipelining.stages import Cut, Shape, make_stages
+from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
+from strategies.plans.plan import Plan, Stage
+from strategies.scenario import Scenario
+from strategies.strategy import Job, Strategy
+
+
+class DataParallel(Strategy, Protocol):
+    """The fields of data parallelism."""
+
+    @property
+    def overlap(self) -> str:
+        """When the GPUs exchange what they share."""
+        ...
+
+    @property
+    def micro_batches(self) -> int:
+        """Accumulated micro-batches."""
+        ...
+
+    @property
+    def backbones(self) -> str:
+        """How several backbones are trained."""
+        ...
+
+
+S = TypeVar("S", bound=DataParallel)
+
+
+def overlap() -> Any:  # noqa: ANN401
+    """The field for when the GPUs exchange what they share."""
+    return fields.parameter("buckets", "when gradients are reduced", choices=("buckets", "none"))
+
+
+def micro_batches() -> Any:  # noqa: ANN401
+    """The field for the number of accumulated micro-batches."""
+    return fields.parameter(1, "pieces of the local batch whose gradients are accumulated")
+
+
+def backbones() -> Any:  # noqa: ANN401
+    """The field for how several backbones are trained."""
+    return fields.parameter(
+        "sequential",
+        "several backbones: one after the other, or side by side",
+        choices=("sequential", "parallel"),
+    )
+
+
+def points(scenario: Scenario) -> Iterator[tuple[str, int, str]]:
+    """Overlap, micro-batches and backbones: every accumulation that divides the local batch."""
+    batch, gpus = scenario.workload.batch_size, scenario.workload.num_gpus
+    ways = {"sequential": gpus}
+    if len(scenario.model.backbones) > 1:
+        ways["parallel"] = max(1, gpus // len(scenario.model.backbones))
+    for overlap in ("buckets", "none"):
+        for way, share in ways.items():
+            counts = divisors(batch // share) if batch % share == 0 else [1]
+            yield from ((overlap, count, way) for count in counts)
+
+
+def jobs_of(strategy: S, scenario: Scenario) -> tuple[Job, ...]:
+    """The strategy itself or, with backbones side by side, one job for each.
+
+    Raises:
+        InfeasibleError: there is only one backbone, or the GPUs cannot be divided evenly among them.
+    """
+    if strategy.backbones == "sequential":
+        return (Job(strategy, scenario),)
+    found, gpus = scenario.model.backbones, scenario.workload.num_gpus
+    if len(found) < 2:
+        raise InfeasibleError("backbones is parallel, but the model has only one", "one backbone")
+    if gpus % len(found):
+        raise InfeasibleError(
+            f"gpus({gpus}) is no multiple of the {len(found)} backbones to be trained side by side",
+            "backbones do not divide the GPUs",
+        )
+    alone = replace(strategy, backbones="sequential")  # type: ignore[type-var]
+    return tuple(Job(alone, scenario.only(backbone, gpus // len(found))) for backbone in found)
+
+
+def backbones_of(strategy: DataParallel, scenario: Scenario) -> tuple[int, ...]:
+    """The backbones that one plan trains, one after the other.
+
+    Raises:
+        InfeasibleError: there is none.
+        ValueError: they are trained side by side.
+    """
+    if len(jobs_of(strategy, scenario)) > 1:
+        raise ValueError("backbones side by side have no plan in common: ask each of the jobs")
+    return scenario.model.backbones or (scenario.backbone,)
+
+
+def shape_of(strategy: DataParallel) -> Shape:
+    """The integers of data parallelism: pipelines of one position."""
+    return Shape(1, strategy.micro_batches, 1)
+
+
+def whole(strategy: DataParallel, scenario: Scenario) -> tuple[Cut, ...]:
+    """Every backbone as one stage."""
+    components = scenario.model.components
+    return tuple(Cut(i, (0, len(components[i].layers)), (0,)) for i in backbones_of(strategy, scenario))
+
+
+def stages_of(
+    strategy: DataParallel, scenario: Scenario, cuts: Sequence[Cut]
+) -> tuple[tuple[Stage, ...], ...]:
+    """The stages of each backbone."""
+    batch = shape_of(strategy).local_batch(scenario)
+    return scenario.remember(
+        ("data-parallel stages", batch, tuple(cuts)),
+        lambda: tuple(make_stages(scenario, cut, batch) for cut in cuts),
+    )
+
+
+def replicated_plan(
+    strategy: DataParallel,
+    scenario: Scenario,
+    cuts: Sequence[Cut],
+    recipe: Recipe,
+    synchronize: Callable[[PipelineBuilder], None] = reduce_and_step,
+) -> Plan:
+    """The plan in which every GPU trains all backbones, each up to its optimizer steps before the next."""
+    ends = accumulate((cut.num_stages for cut in cuts), initial=0)
+    extra = scenario.workload.extra_forward
+    row = tuple(
+        action
+        for first, end in pairwise(ends)
+        for action in _row(range(first, end), strategy.micro_batches, extra=extra)
+    )
+    return PipelineBuilder(scenario, shape_of(strategy), cuts, (row,), recipe).build(synchronize=synchronize)
+
+
+def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAction]:
+    """The actions of one GPU for a backbone: extra forwards of all micro-batches, then one after the other."""
+    for number in range(micro_batches if extra else 0):
+        yield from (StageAction(stage, EXTRA_FORWARD, number) for stage in stages)
+    for number in range(micro_batches):
+        yield from (StageAction(stage, FORWARD, number) for stage in stages)
+        yield from (StageAction(stage, BACKWARD, number) for stage in reversed(stages))
+    yield from (StageAction(stage, OPTIMIZER) for stage in stages)
+
+
+def passes_s(strategy: DataParallel, scenario: Scenario, stages: Sequence[Stage]) -> float:
+    """The seconds of all passes of some stages."""
+    forwards = 2 if scenario.workload.extra_forward else 1
+    return strategy.micro_batches * sum(stage.forward_s * forwards + stage.backward_s for stage in stages)
+
+
+def collective_s(scenario: Scenario, operation: str, size_bytes: float, count: int = 1) -> float:
+    """The seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
+
+    def cost() -> tuple[float, float]:
+        group = Shape(1, 1, 1).placement(scenario).group(0)
+        time = collective_time(scenario.cluster, operation, 1.0, group)
+        return max(time.device_port_s, time.node_port_s), time.fixed_s
+
+    wire_s_per_byte, fixed_s = scenario.remember(("collective", operation), cost)
+    return size_bytes * wire_s_per_byte + count * fixed_s
+
+
+Buckets = Sequence[tuple[float, int]]
+"""Seconds into a backward after which gradients are there, and how many, in order."""
+
+
+def buckets(strategy: DataParallel, scenario: Scenario, stage: Stage) -> Buckets:
+    """In which pieces the GPUs sum the gradients of a stage; none where there is nothing to sum."""
+    trained = trained_parameters(scenario.model.components[stage.component], stage)
+    if not trained or scenario.workload.num_gpus == 1:
+        return []
+    if strategy.overlap == "none":
+        return [(stage.backward_s, trained)]
+    batch = shape_of(strategy).local_batch(scenario)
+    return scenario.remember(("buckets", stage.component, batch), lambda: buckets_of(scenario, stage, batch))
+
+
+def reduced_s(strategy: DataParallel, scenario: Scenario, stage: Stage, operation: str, rounds: int) -> float:
+    """The seconds below which a backbone's passes and the sums of its gradients cannot take.
+
+    Args:
+        strategy: the point.
+        scenario: what it is asked about.
+        stage: the whole backbone.
+        operation: the collective that sums.
+        rounds: how many backwards, the last ones, sum theirs.
+    """
+    work_s, pieces = passes_s(strategy, scenario, [stage]), buckets(strategy, scenario, stage)
+    if not pieces:
+        return work_s
+    size = scenario.workload.recipe.gradient_bytes
+    trained = sum(parameters for _, parameters in pieces)
+    all_s = rounds * collective_s(scenario, operation, trained * size, len(pieces))
+    if strategy.overlap == "none":
+        return work_s + all_s
+    (ready_s, _), (last_s, last) = pieces[0], pieces[-1]
+    after_s = (rounds - 1) * (stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
+    # The backward goes on after the last bucket where the first layers are locked.
+    ended_s = work_s - stage.backward_s + last_s + collective_s(scenario, operation, last * size)
+    return max(work_s, ended_s, work_s - after_s + all_s)

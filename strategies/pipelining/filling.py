@@ -1,0 +1,299 @@
+"""Bubble filling: which layers of the frozen components run in which pipeline bubble.
+
+Bubbles are filled one after the other in chronological order. Into each goes the candidate with the longest
+execution time: some whole layers of every ready component, data-parallel over the idle devices, and at most
+one layer on a part of the batch. What no bubble could take runs after the pipeline.
+
+Source: DiffusionPipe, section 5 with algorithms 1 and 2; appendix B for layers spread over several bubbles.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+
+from strategies.plans.bubbles import Bubble
+from strategies.plans.plan import FilledLayer
+
+# Regular values, which kernels run well at; below 4 the handling of inputs and outputs would not be repaid.
+# Source: DiffusionPipe, section 5 (principles of getValidNumSamples).
+LOCAL_BATCHES = (4, 8, 12, 16, 24, 32, 48, 64, 96)
+
+
+# Setting up inputs and outputs costs nearly as much. Source: DiffusionPipe, section 5, footnote 3.
+MIN_BUBBLE_S = 0.010
+
+
+# A bubble with less than this left idle counts as full: it is shorter than the launch of any kernel.
+RESOLUTION_S = 1e-6
+
+
+# Four ready components of 25 layers have at most 26**3 candidates; beyond this many the best so far is taken.
+MAX_CANDIDATES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenChain:
+    """One frozen component as the filler sees it.
+
+    Attributes:
+        component: Its index in the model.
+        num_layers: Its layers, which run in order.
+        inputs: Indices of the frozen components that must be complete before it starts.
+        forward_s: Seconds of (layer, local batch) on one device.
+    """
+
+    component: int
+    num_layers: int
+    inputs: tuple[int, ...]
+    forward_s: Callable[[int, int], float]
+
+
+def fill_bubbles(
+    bubbles: Sequence[Bubble],
+    chains: Sequence[FrozenChain],
+    batch_size: int,
+    num_positions: int,
+    replicas: int,
+    *,
+    partial: bool,
+    min_bubble_s: float = MIN_BUBBLE_S,
+) -> list[FilledLayer]:
+    """Place every layer of the frozen components for one batch, in bubbles as far as they go.
+
+    Greedy over the bubbles, as published; see ``_Search`` for how far the choice within one bubble is exact.
+
+    Args:
+        bubbles: In chronological order.
+        chains: The frozen components; every input named must be among them.
+        batch_size: Samples of one pipeline group, at least 1.
+        num_positions: Positions of the pipeline.
+        replicas: Devices at each position.
+        partial: Whether a bubble may also take one layer on a part of the batch.
+        min_bubble_s: Shorter bubbles are left alone, in seconds.
+
+    Returns:
+        The layers in execution order: bubble by bubble, then what is left, over all positions and component
+        by component. Over the whole list the samples of each layer sum up to ``batch_size``.
+
+    Raises:
+        ValueError: If components wait for one another, or for one that is not given.
+    """
+    work = [_Progress(chain, batch_size) for chain in _topological_order(chains)]
+    filled: list[FilledLayer] = []
+    for index, bubble in enumerate(bubbles):
+        if bubble.duration_s >= min_bubble_s:
+            place = _Place(index, bubble.positions, len(bubble.positions) * replicas)
+            filled += _fill_bubble(work, place, bubble.duration_s, partial)
+    everywhere = _Place(None, tuple(range(num_positions)), num_positions * replicas)
+    for progress in work:
+        filled += progress.take_layers(progress.chain.num_layers - progress.next_layer, everywhere)
+    return filled
+
+
+def _topological_order(chains: Sequence[FrozenChain]) -> list[FrozenChain]:
+    """Components after their inputs; among those that could be next, the first given."""
+    ordered: list[FrozenChain] = []
+    waiting = list(chains)
+    while waiting:
+        complete = {chain.component for chain in ordered}
+        chain = next((chain for chain in waiting if complete.issuperset(chain.inputs)), None)
+        if chain is None:
+            stuck = ", ".join(f"{chain.component} (inputs {list(chain.inputs)})" for chain in waiting)
+            raise ValueError(f"frozen components wait for one another, or for one not given: {stuck}")
+        waiting.remove(chain)
+        ordered.append(chain)
+    return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where layers go: a bubble (None: after the pipeline), its positions, and the devices at those."""
+
+    bubble: int | None
+    positions: tuple[int, ...]
+    devices: int
+
+
+class _Progress:
+    """How far one component has come: its next layer, and the samples that layer has yet to see."""
+
+    def __init__(self, chain: FrozenChain, batch_size: int) -> None:
+        self.chain = chain
+        self.batch_size = batch_size
+        self.next_layer = 0
+        self.samples_left = batch_size
+        self.forward_s = cache(chain.forward_s)
+        self.partial_options = cache(self._partial_options)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all layers have seen the whole batch."""
+        return self.next_layer >= self.chain.num_layers
+
+    def samples_of(self, layer: int) -> int:
+        """Samples that ``layer`` has yet to see."""
+        return self.samples_left if layer == self.next_layer else self.batch_size
+
+    def prefix_times(self, time_s: float, devices: int) -> list[float]:
+        """Times of the next 0, 1, 2, ... layers on all their remaining samples, as many as fit ``time_s``."""
+        times = [0.0]
+        for layer in range(self.next_layer, self.chain.num_layers):
+            local_batch = _local_batch(self.samples_of(layer), devices)
+            total_s = times[-1] + self.forward_s(layer, local_batch)
+            if total_s > time_s:
+                break
+            times.append(total_s)
+        return times
+
+    def _partial_options(self, layer: int, samples: int, devices: int) -> tuple[list[float], list[int]]:
+        """Durations, ascending, and local batches that process fewer than ``samples`` of ``layer``.
+
+        A local batch that a larger one matches in time is left out, so that the last entry that fits a given
+        time is the largest valid local batch that does, even where measured times fall with the batch.
+        """
+        durations: list[float] = []
+        local_batches: list[int] = []
+        if layer < self.chain.num_layers:
+            for local_batch in reversed(LOCAL_BATCHES):
+                duration_s = self.forward_s(layer, local_batch) if local_batch * devices < samples else inf
+                if duration_s < (durations[-1] if durations else inf):
+                    durations.append(duration_s)
+                    local_batches.append(local_batch)
+        return durations[::-1], local_batches[::-1]
+
+    def take_layers(self, num_layers: int, place: _Place) -> list[FilledLayer]:
+        """Place the next layers on all their remaining samples."""
+        return [self.take_samples(self.samples_left, place) for _ in range(num_layers)]
+
+    def take_samples(self, samples: int, place: _Place) -> FilledLayer:
+        """Place ``samples`` of the next layer, and go on to the layer after it once none are left."""
+        layer = self.next_layer
+        local_batch = _local_batch(samples, place.devices)
+        self.samples_left -= samples
+        if self.samples_left == 0:
+            self.next_layer += 1
+            self.samples_left = self.batch_size
+        duration_s = self.forward_s(layer, local_batch)
+        return FilledLayer(
+            place.bubble, self.chain.component, layer, samples, place.positions, local_batch, duration_s
+        )
+
+
+def _local_batch(samples: int, devices: int) -> int:
+    """Samples of the device that has the most."""
+    return -(-samples // devices)
+
+
+def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partial: bool) -> list[FilledLayer]:
+    """Fill one bubble with the ready components, then with those that became ready by it.
+
+    A component that completes here may leave time for its dependents: devices run the bubble's layers one
+    after the other, so they follow in a further round. The components of an earlier round cannot add to it:
+    what still fitted would have made a longer candidate. The bubble takes one partial-batch layer in all.
+    """
+    filled: list[FilledLayer] = []
+    seen: set[int] = set()
+    while ready := [progress for progress in _ready(work) if progress.chain.component not in seen]:
+        seen.update(progress.chain.component for progress in ready)
+        candidate = _Search(ready, time_s, place.devices, partial).longest()
+        for progress, num_layers in zip(ready, candidate.counts, strict=True):
+            filled += progress.take_layers(num_layers, place)
+        if candidate.partial is not None:
+            index, local_batch = candidate.partial
+            filled.append(ready[index].take_samples(local_batch * place.devices, place))
+            partial = False
+        time_s = candidate.idle_s
+    return filled
+
+
+def _ready(work: Iterable[_Progress]) -> list[_Progress]:
+    """Components with layers left whose inputs are all complete."""
+    complete = {progress.chain.component for progress in work if progress.complete}
+    return [
+        progress for progress in work if not progress.complete and complete.issuperset(progress.chain.inputs)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Full-batch layers of each ready component, perhaps a partial one (its component, local batch)."""
+
+    counts: tuple[int, ...]
+    partial: tuple[int, int] | None
+    idle_s: float
+
+
+class _Search:
+    """Search for the candidate that leaves the least of one bubble idle.
+
+    A depth-first walk through the candidates of algorithm 2 in its own order: most layers of the first
+    component first, and the last component always takes what fits. Every candidate gets the partial-batch
+    layer of algorithm 1 on the spot, so that only the best is ever held. Of equals the first stays: more
+    layers of earlier components, then no partial layer, then that of the earlier component.
+
+    The walk ends early when less than RESOLUTION_S is left idle, or when a candidate takes all that is left
+    of the ready components. It also ends after MAX_CANDIDATES, which four components of up to 25 layers never
+    reach: up to there the choice is exact to RESOLUTION_S, beyond it is the best of those seen.
+    """
+
+    def __init__(self, ready: Sequence[_Progress], time_s: float, devices: int, partial: bool) -> None:
+        self.ready = ready
+        self.time_s = time_s
+        self.devices = devices
+        self.partial = partial
+        self.prefixes = [progress.prefix_times(time_s, devices) for progress in ready]
+        self.everything = tuple(progress.chain.num_layers - progress.next_layer for progress in ready)
+        self.best = _Candidate((0,) * len(ready), None, inf)
+        self.num_seen = 0
+
+    def longest(self) -> _Candidate:
+        """The candidate with the longest execution time.
+
+        Source: DiffusionPipe, algorithm 1.
+        """
+        self._descend((), self.time_s)
+        return self.best
+
+    def _descend(self, counts: tuple[int, ...], rest_s: float) -> None:
+        """Extend ``counts`` by those of the next component, ``rest_s`` being left of the bubble.
+
+        Source: DiffusionPipe, algorithm 2.
+        """
+        prefix = self.prefixes[len(counts)]
+        most = bisect_right(prefix, rest_s) - 1
+        if len(counts) == len(self.prefixes) - 1:
+            self._consider((*counts, most), rest_s - prefix[most])
+            return
+        for count in range(most, -1, -1):
+            self._descend((*counts, count), rest_s - prefix[count])
+            if self._finished():
+                return
+
+    def _finished(self) -> bool:
+        """Whether no candidate that matters can still come, or too many have."""
+        return (
+            self.best.idle_s < RESOLUTION_S
+            or self.best.counts == self.everything
+            or self.num_seen >= MAX_CANDIDATES
+        )
+
+    def _consider(self, counts: tuple[int, ...], rest_s: float) -> None:
+        """Compare a full-batch candidate, bare and with each partial-batch layer, with the best so far.
+
+        Source: DiffusionPipe, algorithm 1, lines 2 to 7.
+        """
+        self.num_seen += 1
+        if rest_s < self.best.idle_s:
+            self.best = _Candidate(counts, None, rest_s)
+        if not self.partial:
+            return
+        for index, (progress, count) in enumerate(zip(self.ready, counts, strict=True)):
+            layer = progress.next_layer + count
+            samples = progress.samples_of(layer)
+            durations, local_batches = progress.partial_options(layer, samples, self.devices)
+            option = bisect_right(durations, rest_s) - 1
+            if option >= 0 and rest_s - durations[option] < self.best.idle_s:
+                partial = (index, local_batches[option])
+                self.best = _Candidate(counts, partial, rest_s - durations[option])

@@ -1,0 +1,230 @@
+"""Frozen work: which device runs which samples of which frozen layer, and the activations that move between them.
+
+Frozen layers run data-parallel on whatever positions are idle, so a layer may meet its inputs on another device.
+Every position first takes the samples whose inputs lie there; the rest is sent.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from typing import Protocol
+
+from profiles.costs import ComponentCosts
+from strategies.pipelining.filling import FrozenChain
+from strategies.plans.actions import Action, FrozenAction
+from strategies.plans.plan import FilledLayer, Op, Tensor
+from strategies.scenario import Scenario
+
+
+@dataclass(slots=True)
+class Draft:
+    """An op that is still being written; consumers found later add to what it writes."""
+
+    action: Action
+    duration_s: float
+    reads: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    early: list[tuple[float, int]] = field(default_factory=list)
+
+    def finish(self) -> Op:
+        """The op."""
+        return Op(self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early))
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Samples [start, stop) of the group's batch whose activations lie on a position; None: anywhere."""
+
+    start: int
+    stop: int
+    position: int | None
+    writer: Draft | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOp:
+    """A frozen op on a position, in the bubble it fills; None: after the pipeline."""
+
+    position: int
+    bubble: int | None
+    draft: Draft
+
+
+def _layer_s(costs: ComponentCosts, wire_s_per_byte: float, layer: int, batch: int) -> float:
+    received = costs.component.layers[layer - 1].output_bytes if layer else 0.0
+    return float(costs.forward_s(batch)[layer]) + batch * received * wire_s_per_byte
+
+
+def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[FrozenChain]:
+    """The frozen components in topological order, as the filler sees them.
+
+    Args:
+        scenario: their costs.
+        wire_s_per_byte: what a layer pays for its inputs, where they must come over slow links.
+    """
+    chains = []
+    for index in scenario.model.frozen:
+        costs = scenario.costs.components[index]
+        chains.append(
+            FrozenChain(
+                component=index,
+                num_layers=len(costs.component.layers),
+                inputs=tuple(i for i in scenario.model.inputs_of(index) if i in scenario.model.frozen),
+                forward_s=partial(_layer_s, costs, wire_s_per_byte),
+            )
+        )
+    return chains
+
+
+def all_at_once(scenario: Scenario, batch_size: int, num_positions: int, replicas: int) -> list[FilledLayer]:
+    """All frozen work, each layer data-parallel over all positions at the full local batch."""
+    local = ceil(batch_size / (num_positions * replicas))
+    positions = tuple(range(num_positions))
+    return [
+        FilledLayer(None, chain.component, layer, batch_size, positions, local, chain.forward_s(layer, local))
+        for chain in frozen_chains(scenario)
+        for layer in range(chain.num_layers)
+    ]
+
+
+class Recorder(Protocol):
+    """Is told which samples of the batch frozen work takes, in the order in which it is laid out."""
+
+    def op(self, position: int, samples: list[range]) -> None:
+        """Note the samples of an op."""
+
+    def tensor(self, samples: range) -> None:
+        """Note the samples of a tensor."""
+
+
+class FrozenWork:
+    """Lays frozen layers out over positions, in execution order, and remembers where every activation lies."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        batch_size: int,
+        replicas: int,
+        tensors: list[Tensor],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._scenario = scenario
+        self._model = scenario.model
+        self._batch_size = batch_size
+        self._replicas = replicas
+        self._tensors = tensors
+        self._recorder = recorder
+        self._pending: dict[tuple[int, int], list[_Segment]] = {}
+        self._outputs: dict[int, list[_Segment]] = {}
+        self.placed: list[PlacedOp] = []
+
+    def place(self, filled: FilledLayer) -> None:
+        """Lay out one frozen layer over its positions."""
+        pending = self._pending_of(filled.component, filled.layer)
+        shares = filled.shares or _shares(filled.samples, len(filled.positions))
+        taken: list[list[_Segment]] = []
+        for position, share in zip(filled.positions, shares, strict=True):
+            taken.append(_take(pending, share, position))
+        for share, own in zip(shares, taken, strict=True):
+            own.extend(_take(pending, share - _count(own), None))
+        for position, segments in zip(filled.positions, taken, strict=True):
+            if segments:
+                self._add_op(filled, position, segments)
+
+    def _pending_of(self, component: int, layer: int) -> list[_Segment]:
+        key = (component, layer)
+        if key not in self._pending:
+            inputs = self._frozen_inputs(component)
+            main = max(inputs, key=lambda i: self._model.components[i].layers[-1].output_bytes, default=None)
+            everywhere = [_Segment(0, self._batch_size, None, None)]
+            self._pending[key] = everywhere if main is None else list(self._outputs[main])
+        return self._pending[key]
+
+    def _frozen_inputs(self, component: int) -> list[int]:
+        return [i for i in self._model.inputs_of(component) if i in self._outputs]
+
+    def _add_op(self, filled: FilledLayer, position: int, segments: list[_Segment]) -> None:
+        component, layer = filled.component, filled.layer
+        if self._recorder:
+            self._recorder.op(position, [range(segment.start, segment.stop) for segment in segments])
+        local = ceil(_count(segments) / self._replicas)
+        duration_s = float(self._scenario.costs.components[component].forward_s(local)[layer])
+        draft = Draft(FrozenAction(component, layer, local), duration_s)
+        last = layer == len(self._model.components[component].layers) - 1
+        following = self._outputs.setdefault(component, []) if last else self._following(component, layer)
+        for segment in segments:
+            if layer:
+                self._connect(segment, component, layer - 1, draft)
+            else:
+                for source in self._frozen_inputs(component):
+                    self.read_output(source, segment.start, segment.stop, draft)
+            following.append(_Segment(segment.start, segment.stop, position, draft))
+        self.placed.append(PlacedOp(position, filled.bubble, draft))
+
+    def _following(self, component: int, layer: int) -> list[_Segment]:
+        return self._pending.setdefault((component, layer + 1), [])
+
+    def _connect(self, segment: _Segment, component: int, layer: int, reader: Draft) -> None:
+        output_bytes = self._model.components[component].layers[layer].output_bytes
+        tensor = self._new_tensor(segment, component, layer, output_bytes)
+        if tensor is not None:
+            reader.reads.append(tensor)
+
+    def _new_tensor(
+        self, segment: _Segment, component: int, layer: int, bytes_per_sample: float
+    ) -> int | None:
+        if segment.writer is None:
+            return None
+        if self._recorder:
+            self._recorder.tensor(range(segment.start, segment.stop))
+        size = bytes_per_sample * (segment.stop - segment.start) / self._replicas
+        self._tensors.append(Tensor("frozen", component, layer, size))
+        segment.writer.writes.append(len(self._tensors) - 1)
+        return len(self._tensors) - 1
+
+    def output(self, component: int, start: int, stop: int, bytes_per_sample: float) -> list[int]:
+        """New tensors that together are so much of a component's output for samples [start, stop)."""
+        last = len(self._model.components[component].layers) - 1
+        found = []
+        for segment in self._outputs.get(component, ()):
+            piece = _Segment(
+                max(start, segment.start), min(stop, segment.stop), segment.position, segment.writer
+            )
+            if piece.start < piece.stop:
+                tensor = self._new_tensor(piece, component, last, bytes_per_sample)
+                if tensor is not None:
+                    found.append(tensor)
+        return found
+
+    def read_output(self, component: int, start: int, stop: int, reader: Draft) -> None:
+        """Let an op read a component's whole output for samples [start, stop)."""
+        output_bytes = self._model.components[component].layers[-1].output_bytes
+        reader.reads.extend(self.output(component, start, stop, output_bytes))
+
+
+def _shares(samples: int, count: int) -> Sequence[int]:
+    """Split samples evenly over positions, larger shares first."""
+    return [samples // count + (number < samples % count) for number in range(count)]
+
+
+def _count(segments: Iterable[_Segment]) -> int:
+    return sum(segment.stop - segment.start for segment in segments)
+
+
+def _take(pending: list[_Segment], share: int, position: int | None) -> list[_Segment]:
+    """Take up to ``share`` samples out of a list: those that lie on a position or anywhere; None: any."""
+    taken = []
+    index = 0
+    while share > 0 and index < len(pending):
+        segment = pending[index]
+        if position is not None and segment.position not in (position, None):
+            index += 1
+            continue
+        cut = min(segment.stop, segment.start + share)
+        taken.append(_Segment(segment.start, cut, segment.position, segment.writer))
+        share -= cut - segment.start
+        pending[index : index + 1] = (
+            [_Segment(cut, segment.stop, segment.position, segment.writer)] if cut < segment.stop else []
+        )
+    return taken

@@ -1,0 +1,101 @@
+"""Reduction: what follows the last backward of a stage: its gradients are summed over replicas, then it steps.
+
+Stages that hold the same layers, as the two directions of a bidirectional pipeline do, sum their gradients too.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from strategies.pipelining.footprint import trained_parameters
+from strategies.pipelining.frozen import Draft
+from strategies.pipelining.stages import layer_times
+from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, StageAction
+from strategies.plans.plan import Collective, Stage
+from strategies.scenario import Scenario
+
+if TYPE_CHECKING:
+    from strategies.pipelining.builder import PipelineBuilder
+
+BUCKET_BYTES: Final = 25 * 2**20
+"""Gradients are reduced in buckets of at least this size. Source: PyTorch DDP, default ``bucket_cap_mb``."""
+
+
+def reduce_and_step(builder: "PipelineBuilder") -> None:
+    """Add the gradient reductions of all stages, in the order in which they can start, and the optimizer steps."""
+    twins: dict[tuple[int, int, int], list[int]] = {}
+    for number, stage in enumerate(builder.stages):
+        if trained_parameters(builder.scenario.model.components[stage.component], stage):
+            twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
+    lasts = {stage: last_backward(builder, stage) for stages in twins.values() for stage in stages}
+    follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
+    for stages in sorted(twins.values(), key=lambda stages: max(follow[stage] for stage in stages)):
+        reduced = _all_reduce(builder, stages, lasts)
+        for number in stages:
+            step_of(builder, number).reads += reduced
+
+
+def last_backward(builder: "PipelineBuilder", stage: int) -> int:
+    """The index in its row at which a stage's gradients are complete."""
+    row = builder.rows[builder.stages[stage].position]
+    return max(
+        i for i, d in enumerate(row) if d.action[0] == stage and d.action[1] in (BACKWARD, BACKWARD_WEIGHT)
+    )
+
+
+def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
+    """The optimizer step of a stage: where its row places it, else a new one at the end."""
+    row = builder.rows[builder.stages[stage].position]
+    action = StageAction(stage, OPTIMIZER)
+    draft = next((d for d in row if d.action == action), None)
+    if draft is None:
+        row.append(draft := Draft(action, 0.0))
+    trained = trained_parameters(
+        builder.scenario.model.components[builder.stages[stage].component], builder.stages[stage]
+    )
+    draft.duration_s = builder.scenario.costs.optimizer_s(trained, builder.scenario.workload.recipe)
+    return draft
+
+
+def _all_reduce(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
+    """Sum the gradients of stages that hold the same layers over all that hold them; return what says it is done."""
+    positions = tuple(sorted(builder.stages[stage].position for stage in stages))
+    if len(stages) * builder.placement.copies == 1:
+        return []
+    done = []
+    for index, (offset_s, parameters) in enumerate(_buckets(builder, stages[0])):
+        ready = []
+        for stage in stages:
+            draft = builder.rows[builder.stages[stage].position][lasts[stage]]
+            ready.append(builder.tensor("gradients", stage, index, 0.0))
+            if builder.recipe.buckets:
+                draft.early.append((offset_s, ready[-1]))
+            else:
+                draft.writes.append(ready[-1])
+        size = parameters * builder.scenario.workload.recipe.gradient_bytes
+        done.append(builder.tensor("reduced", stages[0], index, 0.0))
+        builder.collectives.append(
+            Collective("all_reduce", positions, size, positions, tuple(ready), (done[-1],))
+        )
+    return done
+
+
+def _buckets(builder: "PipelineBuilder", stage: int) -> list[tuple[float, int]]:
+    of = builder.stages[stage]
+    if builder.recipe.buckets:
+        return buckets_of(builder.scenario, of, builder.batch)
+    component = builder.scenario.model.components[of.component]
+    return [(of.backward_s, trained_parameters(component, of))]
+
+
+def buckets_of(scenario: Scenario, stage: Stage, batch: int) -> list[tuple[float, int]]:
+    """Return (seconds into a backward, parameters) of each gradient bucket, in the order they are ready."""
+    layers = scenario.model.components[stage.component].layers
+    _, backward_s = layer_times(scenario, stage.component, batch)
+    buckets, elapsed_s, held = [], 0.0, 0
+    for index in range(stage.last_layer, stage.first_layer - 1, -1):
+        elapsed_s += float(backward_s[index])
+        held += layers[index].parameters if layers[index].backward == "full" else 0
+        if held * scenario.workload.recipe.gradient_bytes >= BUCKET_BYTES:
+            buckets.append((min(elapsed_s, stage.backward_s), held))
+            held = 0
+    return buckets + ([(stage.backward_s, held)] if held else [])

@@ -1,0 +1,92 @@
+"""Sharding: what ``zero2`` and ``zero3`` share: each of N GPUs keeps one part of N of what is trained.
+
+The frozen components, and layers of a backbone that only pass gradients through, lie whole on every GPU: training
+scripts prepare the trained model alone and leave the others out of the partitioning (diffusers,
+``train_text_to_image.py`` and ``train_controlnet.py``). Groups of one GPU have nothing to share and communicate
+nothing.
+
+Source: Rajbhandari et al., ZeRO, 2020, section 5.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from strategies.pipelining.builder import PipelineBuilder
+from strategies.pipelining.footprint import resident_buffers, trained_parameters
+from strategies.pipelining.frozen import Draft
+from strategies.pipelining.reduction import step_of
+from strategies.plans.plan import Buffer, Collective, Plan, Stage
+from strategies.scenario import Scenario
+
+GATHER: Final = "all_gather"
+SCATTER: Final = "reduce_scatter"
+
+
+def trained_of(scenario: Scenario, stage: Stage) -> int:
+    """The parameters of a stage that are trained, and sharded."""
+    return trained_parameters(scenario.model.components[stage.component], stage)
+
+
+def divided(buffers: Collection[Buffer], names: Collection[str], num_gpus: int) -> tuple[Buffer, ...]:
+    """Buffers of which those named are one GPU's part."""
+    return tuple(Buffer(of.name, of.size_bytes / num_gpus) if of.name in names else of for of in buffers)
+
+
+def with_shards(plan: Plan, names: Collection[str]) -> Plan:
+    """A plan of one position in which each GPU keeps its part of the buffers named."""
+    (buffers,) = plan.resident
+    return replace(plan, resident=(divided(buffers, names, plan.placement.copies),))
+
+
+def shard_bytes(scenario: Scenario, stages: Collection[Stage], batch: int, names: Collection[str]) -> float:
+    """The bytes that stay on each GPU."""
+    buffers = resident_buffers(scenario, tuple(stages), batch)
+    return sum(of.size_bytes for of in divided(buffers, names, scenario.workload.num_gpus))
+
+
+def shard_step_s(scenario: Scenario, stage: Stage) -> float:
+    """The seconds of the optimizer step on one GPU's part of a stage."""
+    part = trained_of(scenario, stage) / scenario.workload.num_gpus
+    return scenario.costs.optimizer_s(part, scenario.workload.recipe)
+
+
+def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:
+    """The optimizer step of a stage, on one GPU's part of it."""
+    draft = step_of(builder, stage)
+    draft.duration_s = shard_step_s(builder.scenario, builder.stages[stage])
+    return draft
+
+
+def collect(
+    builder: PipelineBuilder, operation: str, size_bytes: float, reads: tuple[int, ...], writes: int
+) -> None:
+    """Add a collective of all GPUs."""
+    builder.collectives.append(Collective(operation, (0,), size_bytes, (0,), reads, (writes,)))
+
+
+def scatter(
+    builder: PipelineBuilder,
+    draft: Draft,
+    name: tuple[int, int],
+    parameters: int,
+    offset_s: float | None = None,
+) -> int:
+    """Sum gradients over all GPUs and leave each its part; return what says that it is done.
+
+    Args:
+        builder: the plan under construction.
+        draft: the backward that computes them.
+        name: the stage whose they are, and what tells them from others of it.
+        parameters: how many they are.
+        offset_s: seconds into the backward after which they are there; None: at its end.
+    """
+    size = parameters * builder.scenario.workload.recipe.gradient_bytes
+    ready = builder.tensor("gradients", *name, size)
+    if offset_s is None:
+        draft.writes.append(ready)
+    else:
+        draft.early.append((offset_s, ready))
+    done = builder.tensor("scattered", *name, 0.0)
+    collect(builder, SCATTER, size, (ready,), done)
+    return done

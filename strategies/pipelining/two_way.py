@@ -1,0 +1,194 @@
+"""Two-way pipelines: two directions on the same positions, down from the first and up from the last.
+
+With one backbone both directions hold all of it, and half of the micro-batches take each, as in Chimera. With
+several, each direction trains its own, and every micro-batch takes both: so DiffusionPipe trains cascaded models.
+Stages of backbones that go the same way run one after the other, as one larger stage would.
+
+Source: DiffusionPipe, sections 2.2 and 4.2.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Final
+
+from profiles.errors import InfeasibleError
+from strategies.orders.chimera import check_halves, chimera_order
+from strategies.orders.list_scheduling import evaluate, list_schedule
+from strategies.orders.problem import Chain, Problem
+from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
+from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
+from strategies.pipelining.layout import (
+    Layout,
+    Linear,
+    chain_costs,
+    cut_chain,
+    problem_of,
+    refuse_distant_skips,
+    shape_of,
+)
+from strategies.pipelining.stages import Cut, Shape, layer_times
+from strategies.plans.actions import FORWARD, Rows, StageAction
+from strategies.scenario import Scenario
+
+SPARE: Final = 1
+"""Micro-batches that a stage of a pair may hold beyond the P - s of FIFO-1F1B.
+
+Measured on cdm-lsun and cdm-imagenet on 8 A100, 2 to 8 positions, 4 to 16 times P / 2 micro-batches: none take 6 %
+longer than the one-machine bound, one 3.5 %, two 2 %, any number 0 %.
+"""
+
+
+def two_way_layout(strategy: Linear, scenario: Scenario) -> Layout:
+    """The stages of both directions: those that go down, then those that go up.
+
+    Raises:
+        InfeasibleError: the backbones cannot be cut so.
+    """
+    shape = shape_of(strategy)
+
+    def lay_out() -> Layout:
+        layout = Layout.of(scenario, shape, _cuts(strategy, scenario, shape), strategy.skip_route)
+        if strategy.skip_route == "local":
+            refuse_distant_skips(scenario, layout)
+        return layout
+
+    return scenario.remember(("two-way", shape, strategy.partition, strategy.skip_route), lay_out)
+
+
+def _cuts(strategy: Linear, scenario: Scenario, shape: Shape) -> list[Cut]:
+    down = tuple(range(shape.degree))
+    if len(scenario.model.backbones) > 1:
+        ways = zip(ways_of(scenario, shape), (down, down[::-1]), strict=True)
+        placed = [(backbone, positions) for way, positions in ways for backbone in way]
+        if strategy.partition == "blocks":
+            return [cut_chain(scenario, shape, *of, "blocks") for of in placed]
+        boundaries = _optimal_boundaries(strategy, scenario, shape, [backbone for backbone, _ in placed])
+        return [Cut(backbone, of, at) for (backbone, at), of in zip(placed, boundaries, strict=True)]
+    check_halves(shape.degree, shape.micro_batches)
+    half = shape.micro_batches // 2
+    cut = cut_chain(scenario, shape, scenario.backbone, down, strategy.partition)
+    return [
+        replace(cut, micro_batches=(0, half)),
+        replace(cut, positions=down[::-1], micro_batches=(half, shape.micro_batches)),
+    ]
+
+
+def ways_of(scenario: Scenario, shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The backbones that go down and those that go up, so that both ways take about as long.
+
+    The first backbone goes down: mirrored, all would take as long.
+    """
+    backbones = scenario.model.backbones
+    batch = shape.local_batch(scenario)
+    seconds = {i: sum(float(s.sum()) for s in layer_times(scenario, i, batch)) for i in backbones}
+    others = backbones[1:]
+    choices = [up for size in range(1, len(backbones)) for up in combinations(others, size)]
+    up = min(choices, key=lambda up: abs(sum(seconds.values()) - 2 * sum(seconds[i] for i in up)))
+    return tuple(i for i in backbones if i not in up), up
+
+
+def _optimal_boundaries(
+    strategy: Linear, scenario: Scenario, shape: Shape, backbones: Sequence[int]
+) -> Sequence[tuple[int, ...]]:
+    """The cuts of the backbones: two as the best pair, more each for itself.
+
+    Raises:
+        InfeasibleError: there are fewer layers, or legal cuts, than it takes.
+    """
+    for component in (scenario.model.components[i] for i in backbones):
+        if shape.degree > len(component.layers):
+            raise InfeasibleError(
+                f"pipeline_degree({shape.degree}) exceeds the {len(component.layers)} layers of {component.name}",
+                "more stages than layers",
+            )
+    local = strategy.skip_route == "local"
+    costs = [_opposed(chain_costs(scenario, shape, i, local_skips=local)) for i in backbones]
+    probability = scenario.extra_forward_probability(shape.placement(scenario).num_groups)
+
+    def solve() -> list[tuple[int, ...]]:
+        if len(costs) == 2:
+            rounds = pair_rounds(shape.degree, shape.micro_batches)
+            found: Sequence[Partition] = PairSearch(
+                PairCosts(costs[0], costs[1]), shape.degree, probability
+            ).best(rounds)
+        else:
+            found = [
+                optimal_partition(of, shape.degree, 2 * shape.micro_batches, probability) for of in costs
+            ]
+        return [partition.boundaries for partition in found]
+
+    # group sizes on links alike have one answer
+    links = [(of.cut_forward_s.tobytes(), of.sync_s.tobytes(), of.sync_latency_s) for of in costs]
+    key = ("pair", shape.degree, shape.micro_batches, local, probability, tuple(links))
+    try:
+        return scenario.remember(key, solve)
+    except ValueError as error:
+        raise InfeasibleError(str(error), "no legal cuts") from None
+
+
+def _opposed(costs: ChainCosts) -> ChainCosts:
+    """Costs with messages twice as long: those of the other direction may compete for the links."""
+    return replace(costs, cut_forward_s=2 * costs.cut_forward_s, cut_backward_s=2 * costs.cut_backward_s)
+
+
+def two_way_rows(scenario: Scenario, layout: Layout) -> Rows:
+    """The order of each position: Chimera's for one backbone, the shortest found for several."""
+    if layout.cuts[0].micro_batches is not None:
+        return chimera_order(layout.shape.degree, layout.shape.micro_batches)
+    members = _members(layout)
+    problem = _combined(problem_of(scenario, layout), members)
+    return scenario.remember(("two-way order", problem, members), lambda: _apart(_shortest(problem), members))
+
+
+def _apart(rows: Rows, members: Sequence[tuple[int, ...]]) -> Rows:
+    """Rows in which the members of each larger stage run one after the other."""
+    return tuple(
+        tuple(
+            StageAction(stage, action.kind, action.micro_batch)
+            for action in row
+            for stage in members[action.stage][:: 1 if action.kind == FORWARD else -1]
+        )
+        for row in rows
+    )
+
+
+def _members(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """The stages that make up each larger one: those of the same place in the same direction."""
+    ways: dict[Sequence[int] | None, list[list[int]]] = {}
+    for number, cut in enumerate(layout.cuts):
+        stages = [stage for stage, seat in enumerate(layout.seats) if seat.cut == number]
+        ways.setdefault(cut.positions, []).append(stages)
+    return tuple(members for way in ways.values() for members in zip(*way, strict=True))
+
+
+def _combined(problem: Problem, members: Sequence[tuple[int, ...]]) -> Problem:
+    """The problem of larger stages, each held as long as FIFO-1F1B would, and a little longer."""
+    degree = problem.num_devices
+    chains = [tuple(range(first, first + degree)) for first in range(0, len(members), degree)]
+
+    def each(of: Callable[[Iterable[float]], float], values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(of(values[stage] for stage in stages) for stages in members)
+
+    return Problem(
+        forward_s=each(sum, problem.forward_s),
+        backward_s=each(sum, problem.backward_s),
+        positions=tuple(problem.positions[stages[0]] for stages in members),
+        chains=tuple(Chain(stages, problem.chains[0].micro_batches) for stages in chains),
+        forward_lag_s=each(max, problem.forward_lag_s),
+        backward_lag_s=each(max, problem.backward_lag_s),
+        in_flight=tuple(range(degree + SPARE, SPARE, -1)) * len(chains),
+    )
+
+
+def _shortest(problem: Problem) -> Rows:
+    """The shorter of two orders: list scheduling's, and Chimera's as if both ways were one backbone."""
+    found = list_schedule(problem, "longest-tail")
+    degree, count = problem.num_devices, len(problem.chains[0].micro_batches)
+    if degree % 2 or len(problem.chains) == 1:
+        return found.rows
+    named = tuple(
+        tuple(StageAction(stage, kind, number % count) for stage, kind, number in row)
+        for row in chimera_order(degree, 2 * count)
+    )
+    return min(evaluate(problem, named), found, key=lambda ordering: ordering.makespan_s).rows

@@ -1,0 +1,187 @@
+"""Actions: what one op does, and how it is written.
+
+The notation is that of ``torch.distributed.pipelining``: ``0F0``, ``2B1``, ``1I2``, ``1W2`` are stage, type and
+micro-batch. The rest is ours: ``0E3`` is the extra forward of self-conditioning, ``0O`` the optimizer step of a
+stage, ``X1.4:32`` layer 4 of frozen component 1 on 32 samples of each device, and ``2P1@7`` patch 1 of sampling
+step 7 on stage 2. Where exchanges cut a patch's pass into pieces, ``2P1@7.3`` is piece 3 of it, and
+``all_to_all#12`` exchange 12 of the run, which stands under this number in the row of each of its devices.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from profiles.clusters import OPERATIONS
+from profiles.errors import InputError
+
+FORWARD: Final = "F"
+
+
+BACKWARD: Final = "B"
+
+
+BACKWARD_INPUT: Final = "I"
+
+
+BACKWARD_WEIGHT: Final = "W"
+
+
+EXTRA_FORWARD: Final = "E"
+
+
+OPTIMIZER: Final = "O"
+
+
+TORCH_KINDS: Final = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+
+
+class StageAction(NamedTuple):
+    """A pass of one micro-batch through a stage; the optimizer step has no micro-batch (-1)."""
+
+    stage: int
+    kind: str
+    micro_batch: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{'' if self.micro_batch < 0 else self.micro_batch}"
+
+
+class FrozenAction(NamedTuple):
+    """One layer of a frozen component on a number of samples per device."""
+
+    component: int
+    layer: int
+    samples: int
+
+    def __str__(self) -> str:
+        return f"X{self.component}.{self.layer}:{self.samples}"
+
+
+class PatchAction(NamedTuple):
+    """One patch of one sampling step through a stage."""
+
+    stage: int
+    patch: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}P{self.patch}@{self.step}"
+
+
+Action = StageAction | FrozenAction | PatchAction
+
+
+class Piece(NamedTuple):
+    """One of several ops in which a device does one patch's pass, numbered from 0."""
+
+    action: PatchAction
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.action}.{self.number}"
+
+
+class CollectiveAction(NamedTuple):
+    """A collective where one of its devices starts it; the number is that of the run, not of the device."""
+
+    operation: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.operation}#{self.number}"
+
+
+Entry = Action | Piece | CollectiveAction
+"""What stands between two blanks of a row."""
+
+
+_STAGE = re.compile(r"(\d+)([FBIWE])(\d+)")
+
+
+_OPTIMIZER = re.compile(r"(\d+)O")
+
+
+_FROZEN = re.compile(r"X(\d+)\.(\d+):(\d+)")
+
+
+_PATCH = re.compile(r"(\d+)P(\d+)@(\d+)(?:\.(\d+))?")
+
+
+_EXCHANGE = re.compile(rf"({'|'.join(OPERATIONS)})#(\d+)")
+
+
+def parse_action(text: str) -> Entry:
+    """The action, the piece or the exchange that a text stands for.
+
+    Raises:
+        InputError: the text is no action.
+    """
+    if match := _STAGE.fullmatch(text):
+        return StageAction(int(match[1]), match[2], int(match[3]))
+    if match := _OPTIMIZER.fullmatch(text):
+        return StageAction(int(match[1]), OPTIMIZER)
+    if match := _FROZEN.fullmatch(text):
+        return FrozenAction(int(match[1]), int(match[2]), int(match[3]))
+    if match := _PATCH.fullmatch(text):
+        action = PatchAction(int(match[1]), int(match[2]), int(match[3]))
+        return action if match[4] is None else Piece(action, int(match[4]))
+    if match := _EXCHANGE.fullmatch(text):
+        return CollectiveAction(match[1], int(match[2]))
+    raise InputError(
+        f"'{text}' is no action; actions look like 0F0, 2B1, 1I2, 1W2, 0E3, 0O, X1.4:32, 2P1@7, 2P1@7.3,"
+        " all_to_all#12"
+    )
+
+
+Listing = tuple[tuple[Entry, ...], ...]
+"""For each device what its row of text says."""
+
+
+Order = tuple[tuple[Action, ...], ...]
+"""For each device the actions of its compute stream, in order."""
+
+Rows = tuple[tuple[StageAction, ...], ...]
+"""For each position of a pipeline its forwards and backwards, in order."""
+
+
+def number_pieces(row: Sequence[Action]) -> list[Entry]:
+    """The actions of a device, with those of a patch that it does in several pieces numbered."""
+    times, seen = Counter(row), Counter[Action]()
+    numbered: list[Entry] = []
+    for action in row:
+        if isinstance(action, PatchAction) and times[action] > 1:
+            numbered.append(Piece(action, seen[action]))
+        else:
+            numbered.append(action)
+        seen[action] += 1
+    return numbered
+
+
+def format_order(order: Iterable[Iterable[Entry]]) -> str:
+    """An order as text, one row per device."""
+    return "".join(" ".join(map(str, row)) + "\n" for row in order)
+
+
+def parse_order(text: str) -> Listing:
+    """The rows that a text stands for; the inverse of ``format_order``."""
+    return tuple(tuple(map(parse_action, line.split())) for line in text.splitlines())
+
+
+def format_torch(order: Iterable[Sequence[Action]]) -> str:
+    """An order as the compute-only CSV of ``torch.distributed.pipelining``: row i is rank i.
+
+    torch knows forwards and backwards; optimizer steps and frozen work are left out.
+
+    Raises:
+        InputError: the order holds an action that torch has no word for and that must not be left out.
+    """
+    rows = []
+    for row in order:
+        cells = [action for action in row if isinstance(action, StageAction) and action.kind in TORCH_KINDS]
+        for action in row:
+            if isinstance(action, PatchAction) or (isinstance(action, StageAction) and action.kind == "E"):
+                extra = "; try --self-conditioning 0" if isinstance(action, StageAction) else ""
+                raise InputError(f"{action} has no counterpart in torch.distributed.pipelining{extra}")
+        rows.append(",".join(map(str, cells)))
+    return "".join(row + "\n" for row in rows)

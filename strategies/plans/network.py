@@ -1,0 +1,184 @@
+"""The network under a plan: which ports a transfer or a collective holds, and for how long."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from profiles.clusters import OPERATIONS
+from profiles.collectives import Group, collective_time, crossing_bytes, sent_bytes
+from strategies.parameters import check_choice
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Collective
+from strategies.scenario import Scenario
+
+Ports = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How one transfer travels.
+
+    Args:
+        ports: (port, seconds per byte) that it holds from its start on; alike messages of folded replicas that
+            share a port are included.
+        wire_s_per_byte: seconds per byte on the slowest port.
+        delay_s: latency and call time, which hold no port.
+    """
+
+    ports: Ports
+    wire_s_per_byte: float
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRoute:
+    """How one collective runs.
+
+    Args:
+        ports: (port, seconds) of the members' cards and nodes, which it holds from its start on.
+        shared: (port, seconds) of the switches and hosts above the cards. Others may begin to use them meanwhile, but
+            it ends no sooner than they have carried it; alike collectives of folded replicas are included.
+        wire_s: seconds on the slowest port.
+        fixed_s: seconds beside the ports.
+        sent_bytes: bytes that all members send.
+    """
+
+    ports: Ports
+    shared: Ports
+    wire_s: float
+    fixed_s: float
+    sent_bytes: float
+
+
+class Network:
+    """Routes between the simulated devices of one placement; ports are numbered as they are met."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self._ports: dict[Hashable, int] = {}
+        self._routes: dict[tuple[int, int], Route] = {}
+        self._groups: dict[tuple[int, ...], Group] = {}
+        self._collectives: dict[Hashable, CollectiveRoute] = {}
+
+    @property
+    def num_ports(self) -> int:
+        """Ports met so far."""
+        return len(self._ports)
+
+    def route(self, source: int, target: int) -> Route:
+        """The route between two positions."""
+        key = (source, target)
+        if key not in self._routes:
+            self._routes[key] = self._find_route(source, target)
+        return self._routes[key]
+
+    def _find_route(self, source: int, target: int) -> Route:
+        placement = self.placement
+        pairs = list(zip(placement.ranks(source), placement.ranks(target), strict=True))
+        first, near = pairs[0], {placement.node(rank) for rank in pairs[0]}
+        sharing = [pair for pair in pairs if not near.isdisjoint(map(placement.node, pair))]
+        load = Counter(port for pair in sharing for port, _ in placement.path(*pair))
+        ports = tuple(
+            (self._port(port), load[port] / bandwidth) for port, bandwidth in placement.path(*first)
+        )
+        return Route(ports, max((hold for _, hold in ports), default=0.0), placement.delay_s(*first))
+
+    def _port(self, key: Hashable) -> int:
+        return self._ports.setdefault(key, len(self._ports))
+
+    def collective(self, collective: Collective) -> CollectiveRoute:
+        """The course of a collective: its ports, seconds and bytes.
+
+        Its members' ports are those of the simulated devices; what folded replicas do on other ports is alike.
+        """
+        key = (
+            collective.operation,
+            collective.devices,
+            collective.size_bytes,
+            collective.group,
+            collective.calls,
+        )
+        if key not in self._collectives:
+            self._collectives[key] = self._find_collective(collective)
+        return self._collectives[key]
+
+    def _find_collective(self, collective: Collective) -> CollectiveRoute:
+        check_choice("operation of a collective", collective.operation, OPERATIONS)
+        placement = self.placement
+        group = self._group(collective)
+        time = collective_time(
+            placement.cluster, collective.operation, collective.size_bytes, group, collective.calls
+        )
+        ports: dict[int, float] = {}
+        for device in collective.devices:
+            rank = placement.rank(0, device, 0)
+            for way in ("out", "in"):
+                if time.device_port_s:
+                    ports[self._port((placement.cluster.intra_node.kind, way, rank))] = time.device_port_s
+                if time.node_port_s:
+                    ports[self._port(("nic", way, placement.node(rank)))] = time.node_port_s
+        groups = placement.copies if collective.group is None else 1
+        sent = sent_bytes(collective.operation, collective.size_bytes, group.size) * group.size * groups
+        shared = tuple(self._shared(collective, group.size, time.device_port_s))
+        wire_s = max([time.device_port_s, time.node_port_s] + [hold for _, hold in shared])
+        return CollectiveRoute(tuple(ports.items()), shared, wire_s, time.fixed_s, sent)
+
+    def _shared(
+        self, collective: Collective, group_size: int, device_port_s: float
+    ) -> Iterator[tuple[int, float]]:
+        """The ports that a collective holds above its cards, together with its folded replicas."""
+        placement = self.placement
+        if placement.cluster.intra_node.kind != "pcie" or not device_port_s:
+            return
+        near = {placement.node(placement.rank(0, device, 0)) for device in collective.devices}
+        held: list[dict[Hashable, float]] = []
+        for ranks in placement.groups(collective.devices, collective.group):
+            nodes = groupby(sorted(rank for rank in ranks if placement.node(rank) in near), placement.node)
+            held.append({})
+            for _, members in nodes:
+                held[-1].update(self._above_cards(collective, group_size, device_port_s, list(members)))
+        for port in held[0]:
+            yield self._port(port), sum(of.get(port, 0.0) for of in held)
+
+    def _above_cards(
+        self, collective: Collective, group_size: int, device_port_s: float, members: Sequence[int]
+    ) -> Iterator[tuple[Hashable, float]]:
+        """The ports above the members in one node, each with the seconds that it is held; none delays it alone.
+
+        What crosses switches holds their ports and the host as messages do. Beyond that it takes up its load of what
+        the cards reach together that share the smallest unit around it, its switch or the host.
+        """
+        placement, operation = self.placement, collective.operation
+        link, node = placement.cluster.intra_node, placement.node(members[0])
+        switches = Counter(map(placement.switch, members))
+        unit = placement.node if len(switches) > 1 else placement.switch
+        first = unit(members[0])
+        cards = sum(
+            placement.node(rank) == node and unit(rank) == first for rank in range(placement.num_gpus)
+        )
+        load_s = device_port_s * placement.cluster.collectives.load_of(operation, len(members), cards)
+        if len(switches) == 1:
+            yield ("within", node, first), load_s
+            return
+        host_s = 0.0
+        for switch, inside in switches.items():
+            size = crossing_bytes(operation, collective.size_bytes, group_size, inside, len(members) - inside)
+            held_s = min(device_port_s, size / link.switch_bandwidth_bytes_per_s)
+            yield from ((("switch", way, switch), held_s) for way in ("out", "in"))
+            host_s += size / link.host_bandwidth_bytes_per_s
+        yield ("host", node), min(device_port_s, max(load_s, host_s))
+
+    def _group(self, collective: Collective) -> Group:
+        positions = collective.group
+        if positions is None:
+            nodes = {self.placement.node(self.placement.rank(0, d, 0)) for d in collective.devices}
+            return Group(len(collective.devices), len(nodes))
+        if positions not in self._groups:
+            self._groups[positions] = self.placement.group(*positions)
+        return self._groups[positions]
+
+
+def network_of(scenario: Scenario, placement: Placement) -> Network:
+    """The network of a placement, the same one whenever a scenario asks for it."""
+    return scenario.remember(("network", placement), lambda: Network(placement))

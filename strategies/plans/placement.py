@@ -1,0 +1,137 @@
+"""Placement: which GPUs the positions of a pipeline stand for.
+
+The GPUs are numbered node by node. A group of ``group_size`` GPUs is a chain in which each position is replicated
+on ``group_size / num_positions`` neighbours (DiffusionPipe, section 4.1). All groups are alike, so one is
+simulated; the others enter as members of collectives and as load on shared ports.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from profiles.clusters import Cluster
+from profiles.collectives import Group
+from profiles.errors import InfeasibleError
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Where the positions of all pipeline groups lie.
+
+    Args:
+        cluster: its nodes.
+        num_gpus: GPUs in all.
+        group_size: GPUs of one pipeline group.
+        num_positions: positions of the pipeline.
+        data_inner: data-parallel neighbours get neighbouring GPUs, instead of the positions of one pipeline.
+
+    Raises:
+        InfeasibleError: sizes do not divide one another, so that replicas would not be alike.
+    """
+
+    cluster: Cluster
+    num_gpus: int
+    group_size: int
+    num_positions: int
+    data_inner: bool = False
+
+    def __post_init__(self) -> None:
+        gpus, group, positions = self.num_gpus, self.group_size, self.num_positions
+        if gpus % group:
+            raise InfeasibleError(
+                f"gpus({gpus}) is no multiple of group_size({group})", "groups do not divide the GPUs"
+            )
+        if group % positions:
+            raise InfeasibleError(
+                f"group_size({group}) is no multiple of pipeline_degree({positions})",
+                "positions do not divide the group",
+            )
+        self._check_alike("devices_per_node", self.cluster.devices_per_node)
+        if self.cluster.intra_node.kind == "pcie":
+            self._check_alike("switch_size", self.cluster.intra_node.switch_size)
+
+    def _check_alike(self, unit: str, devices: int) -> None:
+        """Refuse groups that lie unlike one another over nodes or switches."""
+        if self.num_gpus <= devices:
+            return
+        if self.data_inner:
+            sizes = {"gpus": self.num_gpus, "groups": self.num_groups, "copies of a position": self.copies}
+        else:
+            sizes = {"gpus": self.num_gpus, "group_size": self.group_size, "replicas": self.replicas}
+        for name, size in sizes.items():
+            if size % devices and devices % size:
+                raise InfeasibleError(
+                    f"{name}({size}) and {unit}({devices}) do not divide one another, replicas would differ",
+                    "groups and nodes do not divide one another",
+                )
+
+    @cached_property
+    def replicas(self) -> int:
+        """GPUs on which each position of one group is replicated."""
+        return self.group_size // self.num_positions
+
+    @cached_property
+    def num_groups(self) -> int:
+        """The data-parallel degree."""
+        return self.num_gpus // self.group_size
+
+    @property
+    def copies(self) -> int:
+        """GPUs that each simulated device stands for."""
+        return self.num_gpus // self.num_positions
+
+    def rank(self, group: int, position: int, replica: int) -> int:
+        """The number of a GPU."""
+        slot = position * self.replicas + replica
+        return slot * self.num_groups + group if self.data_inner else group * self.group_size + slot
+
+    def node(self, rank: int) -> int:
+        """The node a GPU is in."""
+        return rank // self.cluster.devices_per_node
+
+    def switch(self, rank: int) -> int:
+        """Number of the switch that a GPU is under, where the GPUs of a node meet over PCIe."""
+        return rank // self.cluster.intra_node.switch_size
+
+    def ranks(self, position: int) -> list[int]:
+        """The GPUs of all groups that hold a position."""
+        return [self.rank(g, position, i) for g in range(self.num_groups) for i in range(self.replicas)]
+
+    def group(self, *positions: int) -> Group:
+        """The group of all GPUs that hold one of some positions, which reduce their gradients together."""
+        [ranks] = self.groups((), positions)
+        return Group(len(ranks), len({self.node(rank) for rank in ranks}))
+
+    def groups(self, devices: Sequence[int], positions: Sequence[int] | None) -> list[tuple[int, ...]]:
+        """GPUs of each alike group of a collective: all replicas of some positions, or each replica of some devices."""
+        if positions is None:
+            return list(zip(*map(self.ranks, devices), strict=True))
+        return [tuple(rank for position in positions for rank in self.ranks(position))]
+
+    def devices(self, position: int) -> list[int]:
+        """The GPUs of the first group that hold a position."""
+        return [self.rank(0, position, i) for i in range(self.replicas)]
+
+    def path(self, source: int, target: int) -> Iterator[tuple[Hashable, float]]:
+        """The ports between two GPUs, each with its bandwidth in bytes per second."""
+        link = self.cluster.intra_node
+        nodes = self.node(source), self.node(target)
+        if nodes[0] != nodes[1]:
+            link = self.cluster.inter_node or link
+            ends: tuple[int, int] = nodes
+        else:
+            ends = source, target
+        if link.kind == "ideal":
+            return
+        for way, end in zip(("out", "in"), ends, strict=True):
+            yield (link.kind, way, end), link.bandwidth_bytes_per_s
+        if link.kind == "pcie" and self.switch(source) != self.switch(target):
+            for way, end in zip(("out", "in"), ends, strict=True):
+                yield ("switch", way, self.switch(end)), link.switch_bandwidth_bytes_per_s
+            yield ("host", nodes[0]), link.host_bandwidth_bytes_per_s
+
+    def delay_s(self, source: int, target: int) -> float:
+        """Latency and call time of a message between two GPUs."""
+        inside = self.node(source) == self.node(target)
+        link = self.cluster.intra_node if inside else self.cluster.inter_node
+        return 0.0 if link is None else link.latency_s + link.call_s

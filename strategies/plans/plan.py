@@ -1,0 +1,212 @@
+"""The plan: who does what in which order, and which tensors tie it together.
+
+A plan says nothing about time beyond the duration of each op. Transfers, memory and bubbles are consequences:
+``strategies.plans.wiring`` derives the transfers, the engine the times, ``sim.replay.memory`` the bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from strategies.plans.actions import Action, CollectiveAction, Entry, Listing, Order, number_pieces
+from strategies.plans.bubbles import Bubble
+from strategies.plans.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class FilledLayer:
+    """One layer of a frozen component, or a part of its batch, placed in a bubble or after the pipeline.
+
+    Attributes:
+        bubble: Index of the bubble; None after the pipeline.
+        component: Index of the component in the model.
+        layer: Index of the layer in the component.
+        samples: Samples of the group's batch processed here, over all devices.
+        positions: The positions that share them.
+        local_batch: What one device runs: ceil(samples / (positions * replicas)).
+        duration_s: Seconds at that local batch.
+        shares: Samples of each position; None shares them evenly.
+    """
+
+    bubble: int | None
+    component: int
+    layer: int
+    samples: int
+    positions: tuple[int, ...]
+    local_batch: int
+    duration_s: float
+    shares: tuple[int, ...] | None = None
+
+
+class Tensor(NamedTuple):
+    """Bytes that one device writes and others may read; ``stage`` and ``number`` (micro-batch) name it."""
+
+    role: str
+    stage: int
+    number: int
+    size_bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.stage}.{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One piece of work on a device's compute stream.
+
+    Args:
+        action: what it does.
+        duration_s: seconds, when nothing runs beside it.
+        reads: tensors that must be there before it starts.
+        writes: tensors that are there when it ends.
+        early: (offset_s, tensor) pairs, ascending: tensors that are there that long after its start.
+    """
+
+    action: Action
+    duration_s: float
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    early: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective of several devices; each device runs its collectives in the order of the plan.
+
+    Args:
+        operation: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``send_recv`` (one round of a
+            ring).
+        devices: the simulated devices that take part; the replicas that were folded away are in the group.
+        size_bytes: bytes of the whole operation.
+        group: the positions whose replicas form the group, or None: the simulated devices themselves.
+        reads: tensors that must be there before it starts: written by ops, or by collectives before it that have a
+            device in common with it.
+        writes: tensors that are there, on all its devices, when it ends.
+        calls: calls that it stands for, one after the other, where nothing else happens between them.
+    """
+
+    operation: str
+    devices: tuple[int, ...]
+    size_bytes: float
+    group: tuple[int, ...] | None
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    calls: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A contiguous run of layers of one component, and what one micro-batch of it takes on one device."""
+
+    component: int
+    first_layer: int
+    last_layer: int
+    position: int
+    forward_s: float
+    backward_s: float
+    parameters: int
+
+
+class Buffer(NamedTuple):
+    """Bytes that lie on a device throughout the iteration."""
+
+    name: str
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Frozen layers in execution order, and the bubbles and op starts of the plan they are put into.
+
+    Attributes:
+        layers: what runs where.
+        bubbles: the bubbles that the layers name.
+        starts: for each position the start of each op of the unfilled plan, in seconds.
+        balanced: what no bubble took is spread so that all positions end together.
+    """
+
+    layers: Sequence[FilledLayer]
+    bubbles: Sequence[Bubble] = ()
+    starts: Sequence[Sequence[float]] = ()
+    balanced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every device does in one iteration.
+
+    Args:
+        ops: for each device its compute stream.
+        tensors: all tensors; ops name them by index.
+        placement: which GPUs the simulated devices stand for.
+        stages: the stages, in order.
+        collectives: in the order in which each device's communication stream runs them.
+        resident: for each device the bytes that stay.
+        given: (tensor, device): there when the iteration starts.
+        kept: (tensor, device): must lie there when the iteration ends.
+        posted_after: (tensor, device) to the index of the op on that device after which its receive is posted.
+        blocking: between two ops of the pipeline a device waits until all it sends and receives there has arrived.
+        cross_iteration: the frozen work belongs to the next iteration.
+        prologue_s: seconds of frozen work that precede the first iteration alone.
+        filling: the frozen work of the plan.
+    """
+
+    ops: tuple[tuple[Op, ...], ...]
+    tensors: tuple[Tensor, ...]
+    placement: Placement
+    stages: tuple[Stage, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    resident: tuple[tuple[Buffer, ...], ...] = ()
+    given: tuple[tuple[int, int], ...] = ()
+    kept: tuple[tuple[int, int], ...] = ()
+    posted_after: dict[tuple[int, int], int] = field(default_factory=dict)
+    blocking: bool = False
+    cross_iteration: bool = False
+    prologue_s: float = 0.0
+    filling: Filling | None = None
+
+    def __repr__(self) -> str:
+        ops = sum(map(len, self.ops))
+        return f"<Plan of {self.num_devices} devices: {ops} ops, {len(self.collectives)} collectives>"
+
+    @property
+    def num_devices(self) -> int:
+        """Simulated devices."""
+        return len(self.ops)
+
+    @property
+    def order(self) -> Order:
+        """The actions of each device's compute stream."""
+        return tuple(tuple(op.action for op in ops) for ops in self.ops)
+
+    def rows(self, first_collective: int = 0) -> Listing:
+        """The order of each device with its passes in numbered pieces, and its collectives where it starts them.
+
+        A collective follows the last op of the device that writes what it reads, and the collectives before it.
+
+        Args:
+            first_collective: number of the first collective; a run of several plans counts on.
+        """
+        rows: list[list[Entry]] = [[] for _ in self.ops]
+        numbered = [number_pieces([op.action for op in ops]) for ops in self.ops]
+        done = [0] * len(self.ops)
+        writers = self._writers()
+        for number, collective in enumerate(self.collectives, first_collective):
+            for device in collective.devices:
+                ready = [writers[device][t] + 1 for t in collective.reads if t in writers[device]]
+                reached = max([done[device], *ready])
+                rows[device] += numbered[device][done[device] : reached]
+                rows[device].append(CollectiveAction(collective.operation, number))
+                done[device] = reached
+        return tuple(tuple(row + rest[end:]) for row, rest, end in zip(rows, numbered, done, strict=True))
+
+    def _writers(self) -> list[dict[int, int]]:
+        """For each device the op that writes each of its tensors."""
+        return [
+            {
+                t: index
+                for index, op in enumerate(ops)
+                for t in (*op.writes, *(early for _, early in op.early))
+            }
+            for ops in self.ops
+        ]

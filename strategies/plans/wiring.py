@@ -1,0 +1,260 @@
+"""Wiring: the deliveries that a plan implies, and who waits for them.
+
+A delivery is a tensor's way to whoever needs it: a transfer where a device reads what another wrote, a signal
+where a collective reads it, the result of a collective, which later collectives of its devices may read.
+Communication is a consequence of reads and writes; no
+strategy lists a message.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from profiles.errors import DeadlockError
+from strategies.plans.actions import FrozenAction
+from strategies.plans.plan import Collective, Op, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One message: a tensor from the device that wrote it to one that reads it."""
+
+    tensor: int
+    source: int
+    target: int
+    size_bytes: float
+
+
+Slots = tuple[int, ...]
+
+
+NONE: Slots = ()
+
+
+@dataclass(slots=True)
+class Wiring:
+    """Deliveries, numbered as slots, and for each op and collective the slots it needs and makes.
+
+    Attributes:
+        plan: the plan.
+        transfers: for each slot the message, or None: a signal or a collective's result, which takes no time.
+        waits: for each device and op the slots that must have arrived before it starts.
+        sends: for each device and op the slots that start when it ends.
+        early: for each device and op (offset_s, slots) that start before it ends.
+        receives: for each device and op the slots whose receive is posted when it ends.
+        posted: for each slot whether its receive waits for an op.
+        collective_waits: for each collective the slots it needs.
+        collective_sends: for each collective the slots it completes.
+        writers: for each tensor the device and the op that write it.
+        slots: for each (tensor, device) the slot that brings it there; device -1 stands for the collectives.
+    """
+
+    plan: Plan
+    transfers: list[Transfer | None] = field(default_factory=list)
+    waits: list[list[Slots]] = field(default_factory=list)
+    sends: list[list[Slots]] = field(default_factory=list)
+    early: list[dict[int, list[tuple[float, Slots]]]] = field(default_factory=list)
+    receives: list[dict[int, list[int]]] = field(default_factory=list)
+    posted: list[bool] = field(default_factory=list)
+    collective_waits: list[Slots] = field(default_factory=list)
+    collective_sends: list[Slots] = field(default_factory=list)
+    writers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    slots: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+_TO_COLLECTIVES = -1
+
+
+def wire(plan: Plan) -> Wiring:
+    """The deliveries of a plan.
+
+    Raises:
+        DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
+    """
+    wiring = Wiring(plan)
+    _find_writers(wiring)
+    _wire_collectives(wiring)
+    given = set(plan.given)
+    for device, ops in enumerate(plan.ops):
+        wiring.waits.append([_waits(wiring, given, device, index, op) for index, op in enumerate(ops)])
+    for tensor, device in plan.kept:
+        _deliver(wiring, given, device, len(plan.ops[device]), tensor)
+    if plan.blocking:
+        _block(wiring)
+    _wire_receives(wiring)
+    _wire_sends(wiring)
+    return wiring
+
+
+def _find_writers(wiring: Wiring) -> None:
+    writers = wiring.writers
+    for device, ops in enumerate(wiring.plan.ops):
+        for index, op in enumerate(ops):
+            for tensor in op.writes:
+                writers[tensor] = (device, index)
+            for _, tensor in op.early:
+                writers[tensor] = (device, index)
+
+
+def _wire_collectives(wiring: Wiring) -> None:
+    collectives = wiring.plan.collectives
+    there: set[tuple[int, int]] = set()
+    for collective in collectives:
+        found: list[int] = []
+        for tensor in collective.reads:
+            if tensor in wiring.writers:
+                found.append(_slot(wiring, tensor, _TO_COLLECTIVES))
+                continue
+            holders = [device for device in collective.devices if (tensor, device) in there]
+            if not holders:
+                raise DeadlockError(_why_missing(wiring.plan, collective, tensor))
+            found += [_slot(wiring, tensor, device) for device in holders]
+        wiring.collective_waits.append(tuple(found))
+        there.update((tensor, device) for tensor in collective.writes for device in collective.devices)
+    for collective in collectives:
+        wiring.collective_sends.append(
+            tuple(_slot(wiring, t, device) for t in collective.writes for device in collective.devices)
+        )
+
+
+def _why_missing(plan: Plan, collective: Collective, tensor: int) -> str:
+    """Why no earlier collective has left a tensor on any device of one that reads it."""
+    waits = f"deadlock: {collective.operation} waits for {plan.tensors[tensor]}"
+    writers = [other for other in plan.collectives if tensor in other.writes]
+    if not writers:
+        return f"{waits}, which nobody writes"
+    if any(set(other.devices) & set(collective.devices) for other in writers):
+        return f"{waits}, which no collective before it writes"
+    return f"{waits}, which {writers[0].operation} leaves on none of its devices"
+
+
+def _slot(wiring: Wiring, tensor: int, device: int, transfer: Transfer | None = None) -> int:
+    key = (tensor, device)
+    slot = wiring.slots.get(key)
+    if slot is None:
+        slot = wiring.slots[key] = len(wiring.transfers)
+        wiring.transfers.append(transfer)
+    return slot
+
+
+def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, index: int, op: Op) -> Slots:
+    if not op.reads:
+        return NONE
+    found = []
+    for tensor in op.reads:
+        slot = _deliver(wiring, given, device, index, tensor)
+        if slot is not None:
+            found.append(slot)
+    return tuple(found)
+
+
+def _deliver(wiring: Wiring, given: set[tuple[int, int]], device: int, index: int, tensor: int) -> int | None:
+    """The slot that brings a tensor to a device, or None where it lies there already."""
+    slot = wiring.slots.get((tensor, device))
+    if slot is not None:
+        return slot
+    writer = wiring.writers.get(tensor)
+    if writer is None:
+        if (tensor, device) in given:
+            return None
+        raise DeadlockError(
+            f"deadlock: device {device} waits for {wiring.plan.tensors[tensor]}, which nobody writes"
+        )
+    source, at = writer
+    if source != device:
+        transfer = Transfer(tensor, source, device, wiring.plan.tensors[tensor].size_bytes)
+        return _slot(wiring, tensor, device, transfer)
+    if at >= index:
+        ops = wiring.plan.ops[device]
+        raise DeadlockError(
+            f"deadlock: device {device} waits in {ops[index].action} for {wiring.plan.tensors[tensor]},"
+            f" which it writes only later, in {ops[at].action}"
+        )
+    return None
+
+
+def _block(wiring: Wiring) -> None:
+    """Let each device wait, between two ops of the pipeline, for all it sends and receives there.
+
+    Frozen work in between waits for none of it, or two devices that fill the same bubble would wait for each other.
+    """
+    outgoing: dict[tuple[int, int], list[int]] = {}
+    for slot, transfer in enumerate(wiring.transfers):
+        if transfer is not None:
+            outgoing.setdefault(wiring.writers[transfer.tensor], []).append(slot)
+    for device, ops in enumerate(wiring.plan.ops):
+        sent: list[int] = []
+        for index, op in enumerate(ops):
+            if sent and not isinstance(op.action, FrozenAction):
+                wiring.waits[device][index] += tuple(sent)
+                sent = []
+            sent += outgoing.get((device, index), ())
+
+
+def _wire_receives(wiring: Wiring) -> None:
+    plan = wiring.plan
+    wiring.posted = [False] * len(wiring.transfers)
+    wiring.receives = [{} for _ in plan.ops]
+    conditions = dict(plan.posted_after)
+    if plan.blocking:
+        for device, ops in enumerate(plan.ops):
+            before = -1
+            for index, op in enumerate(ops):
+                if not isinstance(op.action, FrozenAction):
+                    for tensor in op.reads:
+                        conditions.setdefault((tensor, device), before)
+                    before = index
+    for (tensor, device), index in conditions.items():
+        slot = wiring.slots.get((tensor, device))
+        if slot is not None and wiring.transfers[slot] is not None and index >= 0:
+            wiring.posted[slot] = True
+            wiring.receives[device].setdefault(index, []).append(slot)
+
+
+def _wire_sends(wiring: Wiring) -> None:
+    by_tensor: dict[int, list[int]] = {}
+    for (tensor, _), slot in wiring.slots.items():
+        if tensor in wiring.writers:
+            by_tensor.setdefault(tensor, []).append(slot)
+    for ops in wiring.plan.ops:
+        rows = []
+        early: dict[int, list[tuple[float, Slots]]] = {}
+        for index, op in enumerate(ops):
+            rows.append(_collect(by_tensor, op.writes))
+            if op.early:
+                early[index] = [(offset, _collect(by_tensor, (tensor,))) for offset, tensor in op.early]
+        wiring.sends.append(rows)
+        wiring.early.append(early)
+
+
+def _collect(by_tensor: dict[int, list[int]], tensors: tuple[int, ...]) -> Slots:
+    found: Slots = NONE
+    for tensor in tensors:
+        if tensor in by_tensor:
+            found += tuple(by_tensor[tensor])
+    return found
+
+
+def previous_collectives(collectives: tuple[Collective, ...]) -> list[list[int]]:
+    """For each collective those that precede it directly on the streams of its devices."""
+    last: dict[int, int] = {}
+    before = []
+    for number, collective in enumerate(collectives):
+        before.append(sorted({last[device] for device in collective.devices if device in last}))
+        last.update(dict.fromkeys(collective.devices, number))
+    return before
+
+
+UNKNOWN = math.inf
+
+
+def describe_deadlock(wiring: Wiring, done: list[int], arrived: list[float]) -> str:
+    """The line that names what each device of a plan was waiting for."""
+    names = {slot: (tensor, device) for (tensor, device), slot in wiring.slots.items()}
+    stuck = []
+    for device, ops in enumerate(wiring.plan.ops):
+        if done[device] == len(ops):
+            continue
+        missing = [slot for slot in wiring.waits[device][done[device]] if arrived[slot] == UNKNOWN]
+        tensors = ", ".join(str(wiring.plan.tensors[names[slot][0]]) for slot in missing)
+        stuck.append(f"device {device} waits in {ops[done[device]].action} for {tensors}")
+    return "deadlock: " + "; ".join(stuck)

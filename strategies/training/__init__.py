@@ -1,0 +1,1 @@
+"""The training strategies, one file each."""

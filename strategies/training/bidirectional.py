@@ -1,0 +1,76 @@
+"""Bidirectional: two pipelines against one another on the same devices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from profiles.errors import InfeasibleError
+from strategies import parameters as fields
+from strategies.bounds.two_way import two_way_bound, two_way_least_memory
+from strategies.orders.chimera import chimera_order
+from strategies.pipelining.candidates import shapes
+from strategies.pipelining.layout import staged_plan
+from strategies.pipelining.two_way import two_way_layout, two_way_rows
+from strategies.plans.actions import Order
+from strategies.plans.plan import Plan
+from strategies.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Bidirectional:
+    """One backbone in two directions, in Chimera's order, or two backbones, one in each direction.
+
+    Source: Li and Hoefler, Chimera, 2021; DiffusionPipe, sections 2.2 and 4.2.
+    """
+
+    name: ClassVar[str] = "bidirectional"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = "two directions on the same devices: one backbone (Chimera), or two"
+
+    pipeline_degree: int = fields.pipeline_degree()
+    micro_batches: int = fields.micro_batches()
+    group_size: int | None = fields.group_size()
+    partition: str = fields.partition("blocks")
+    p2p: str = fields.p2p()
+    skip_route: str = fields.skip_route()
+
+    def order(self) -> Order:
+        """The forwards and backwards of each position for one backbone.
+
+        Raises:
+            InfeasibleError: the degree or the number of micro-batches is odd.
+        """
+        return chimera_order(self.pipeline_degree, self.micro_batches)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
+        layout = two_way_layout(self, scenario)
+        rows = two_way_rows(scenario, layout)
+        return staged_plan(scenario, layout, rows, blocking=self.p2p == "blocking")
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Every degree, group size and number of micro-batches that divides; for one backbone even ones.
+
+        Raises:
+            InfeasibleError: there is none.
+        """
+        backbones = scenario.model.backbones or [scenario.backbone]
+        found = list(shapes(scenario, backbones=backbones))
+        if len(backbones) == 1:
+            found = [shape for shape in found if not (shape.degree % 2 or shape.micro_batches % 2)]
+        if not found:
+            raise InfeasibleError(
+                "one backbone in two directions takes an even number of positions and of micro-batches, and none"
+                f" divides gpus({scenario.workload.num_gpus}) and batch_size({scenario.workload.batch_size})",
+                "no even number of positions and of micro-batches",
+            )
+        return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in found)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut."""
+        return two_way_bound(self, scenario)
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that the fullest device cannot do without."""
+        return two_way_least_memory(self, scenario)

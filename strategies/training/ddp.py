@@ -1,0 +1,76 @@
+"""Data parallelism: every GPU trains the whole backbone on its share of the batch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies.bounds.pipelines import frozen_s
+from strategies.orders.named import one_forward_one_backward_order
+from strategies.pipelining import data_parallel as fields
+from strategies.pipelining.builder import Recipe
+from strategies.pipelining.data_parallel import (
+    jobs_of,
+    points,
+    reduced_s,
+    replicated_plan,
+    shape_of,
+    stages_of,
+    whole,
+)
+from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
+from strategies.plans.actions import Order
+from strategies.plans.plan import Plan, Stage
+from strategies.scenario import Scenario
+from strategies.strategy import Job
+
+
+@dataclass(frozen=True, slots=True)
+class DDP:
+    """Gradients are all-reduced in buckets during the last backward (Li et al., PyTorch Distributed, 2020).
+
+    With ``overlap = none`` they are reduced after it, as DeepSpeed's baseline does (DiffusionPipe, section 6).
+    """
+
+    name: ClassVar[str] = "ddp"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = "data parallelism: each GPU trains the whole backbone"
+    baseline: ClassVar[bool] = True
+
+    overlap: str = fields.overlap()
+    micro_batches: int = fields.micro_batches()
+    backbones: str = fields.backbones()
+
+    def order(self) -> Order:
+        """The forwards and backwards of the accumulated micro-batches."""
+        return one_forward_one_backward_order(1, self.micro_batches)
+
+    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+        """The jobs that train side by side."""
+        return jobs_of(self, scenario)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
+        recipe = Recipe(buckets=self.overlap == "buckets")
+        return replicated_plan(self, scenario, whole(self, scenario), recipe)
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Both overlaps, and every accumulation that divides the local batch."""
+        return (cls(*point) for point in points(scenario))
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that each device cannot do without."""
+        batch = shape_of(self).local_batch(scenario)
+        stages = [stage for (stage,) in stages_of(self, scenario, whole(self, scenario))]
+        state = sum(buffer.size_bytes for buffer in resident_buffers(scenario, stages, batch))
+        return state + max(saved_bytes(scenario, stage, batch) for stage in stages)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut: for each backbone all compute, or all reductions."""
+        chains = stages_of(self, scenario, whole(self, scenario))
+        return frozen_s(scenario, shape_of(self)) + sum(self._least_s(scenario, *chain) for chain in chains)
+
+    def _least_s(self, scenario: Scenario, stage: Stage) -> float:
+        trained = trained_parameters(scenario.model.components[stage.component], stage)
+        step_s = scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+        return reduced_s(self, scenario, stage, "all_reduce", rounds=1) + step_s

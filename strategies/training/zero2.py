@@ -1,0 +1,144 @@
+"""ZeRO-2: data parallelism whose gradients and optimizer states are divided among the GPUs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Final, Self
+
+from strategies.bounds.pipelines import frozen_s
+from strategies.orders.named import one_forward_one_backward_order
+from strategies.pipelining import data_parallel as fields
+from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.data_parallel import (
+    buckets,
+    collective_s,
+    jobs_of,
+    points,
+    reduced_s,
+    replicated_plan,
+    shape_of,
+    stages_of,
+    whole,
+)
+from strategies.pipelining.footprint import saved_bytes
+from strategies.pipelining.frozen import Draft
+from strategies.pipelining.sharding import (
+    GATHER,
+    SCATTER,
+    collect,
+    scatter,
+    shard_bytes,
+    shard_step_s,
+    step_on_shard,
+    trained_of,
+    with_shards,
+)
+from strategies.plans.actions import BACKWARD, Order
+from strategies.plans.plan import Plan, Stage
+from strategies.scenario import Scenario
+from strategies.strategy import Job
+
+SHARDED: Final = ("gradients", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Zero2:
+    """Each backward scatters its gradients in buckets; after its step each GPU gathers the weights of the others.
+
+    With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
+    micro-batch, since no GPU keeps them all. PULSE counts what the scattering sends alone (section VII-A); here
+    what the gathers send is among the bytes of the collectives.
+
+    Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
+    """
+
+    name: ClassVar[str] = "zero2"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = "data parallelism: gradients and optimizer states are divided among the GPUs"
+
+    overlap: str = fields.overlap()
+    micro_batches: int = fields.micro_batches()
+    backbones: str = fields.backbones()
+
+    def order(self) -> Order:
+        """The forwards and backwards of the accumulated micro-batches."""
+        return one_forward_one_backward_order(1, self.micro_batches)
+
+    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+        """The jobs that train side by side."""
+        return jobs_of(self, scenario)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
+        recipe = Recipe(buckets=self.overlap == "buckets")
+        plan = replicated_plan(self, scenario, whole(self, scenario), recipe, self._scatter_step_gather)
+        return with_shards(plan, SHARDED)
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Both overlaps, and every accumulation that divides the local batch."""
+        return (cls(*point) for point in points(scenario))
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that each device cannot do without: a bucket is there before all activations are gone."""
+        gradient_bytes, batch = scenario.workload.recipe.gradient_bytes, shape_of(self).local_batch(scenario)
+        stages = [stage for (stage,) in stages_of(self, scenario, whole(self, scenario))]
+        held = []
+        for stage in stages:
+            largest = max((parameters for _, parameters in buckets(self, scenario, stage)), default=0)
+            held.append(saved_bytes(scenario, stage, batch) + largest * gradient_bytes)
+        return shard_bytes(scenario, stages, batch, SHARDED) + max(held)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
+        chains = stages_of(self, scenario, whole(self, scenario))
+        return frozen_s(scenario, shape_of(self)) + sum(self._least_s(scenario, *chain) for chain in chains)
+
+    def _least_s(self, scenario: Scenario, stage: Stage) -> float:
+        least_s = reduced_s(self, scenario, stage, SCATTER, self.micro_batches) + shard_step_s(
+            scenario, stage
+        )
+        if not buckets(self, scenario, stage):
+            return least_s
+        weight_bytes = trained_of(scenario, stage) * scenario.workload.recipe.weight_bytes
+        return least_s + collective_s(scenario, GATHER, weight_bytes)
+
+    def _scatter_step_gather(self, builder: PipelineBuilder) -> None:
+        """Add what the GPUs exchange, and the optimizer steps.
+
+        A backward begins when at most one bucket of the one before is still to be scattered, as with the two buffers
+        of DeepSpeed's ``overlap_comm``: else the gradients of all micro-batches would pile up on slow links.
+        """
+        (row,) = builder.rows
+        split = self.overlap == "buckets"
+        for number, stage in enumerate(builder.stages):
+            step, pieces = step_on_shard(builder, number), buckets(self, builder.scenario, stage)
+            done: list[int] = []
+            for index, draft in enumerate(row):
+                if draft.action[:2] != (number, BACKWARD):
+                    continue
+                draft.reads += done[-2:-1]
+                done += [
+                    scatter(builder, draft, (number, len(done) + i), size, offset_s if split else None)
+                    for i, (offset_s, size) in enumerate(pieces)
+                ]
+                if not split:
+                    row[index + 1].reads += done[-1:]
+            if split:
+                step.reads += done[-len(pieces) :]
+            if pieces:
+                _gather(builder, number, step)
+
+
+def _gather(builder: PipelineBuilder, number: int, step: Draft) -> None:
+    """Gather the weights of a stage after its step; what follows waits for them, be it the next iteration."""
+    (row,) = builder.rows
+    stage, recipe = builder.stages[number], builder.scenario.workload.recipe
+    stepped, gathered = (builder.tensor(role, number, 0, 0.0) for role in ("stepped", "gathered"))
+    step.writes.append(stepped)
+    size = trained_of(builder.scenario, stage) * recipe.weight_bytes
+    collect(builder, GATHER, size, (stepped,), gathered)
+    builder.kept.append((gathered, 0))
+    following = next((b for a, b in pairwise(row) if a is step), None)
+    if following is not None:
+        following.reads.append(gathered)

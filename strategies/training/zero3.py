@@ -1,0 +1,221 @@
+"""ZeRO-3: data parallelism whose weights, too, are divided among the GPUs and gathered whenever they are used."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+from strategies.bounds.pipelines import frozen_s
+from strategies.pipelining import data_parallel as fields
+from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.data_parallel import (
+    backbones_of,
+    collective_s,
+    jobs_of,
+    passes_s,
+    points,
+    replicated_plan,
+    shape_of,
+    stages_of,
+)
+from strategies.pipelining.footprint import saved_bytes
+from strategies.pipelining.frozen import Draft
+from strategies.pipelining.sharding import (
+    GATHER,
+    SCATTER,
+    collect,
+    scatter,
+    shard_bytes,
+    shard_step_s,
+    step_on_shard,
+    trained_of,
+    with_shards,
+)
+from strategies.pipelining.stages import Cut
+from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
+from strategies.plans.plan import Plan, Stage
+from strategies.scenario import Scenario
+from strategies.strategy import Job
+
+SHARDED: Final = ("weights", "gradients", "optimizer")
+UNIT_PARAMETERS: Final = 5 * 10**7
+"""Blocks are gathered together until they have at least so many parameters.
+
+Source: DeepSpeed, default ``stage3_prefetch_bucket_size``.
+"""
+AHEAD: Final = 1
+"""Units that are gathered while another one is used.
+
+Source: PyTorch FSDP, ``limit_all_gathers``: at most two units are in flight.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Zero3:
+    """Units of blocks are gathered before their forward and again before their backward, and freed after each.
+
+    While one unit is used the next is gathered; one that was just freed, though, is gathered only then. After the
+    backward of a unit its gradients are scattered. With ``overlap = none`` nothing is computed while anything is
+    gathered or scattered. A unit is a stage of the plan. DeepSpeed frees less where it has room: parameters that it
+    needs again soon (``stage3_max_reuse_distance``).
+
+    Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7; Zhao et al., PyTorch FSDP, 2023, section 3.3.
+    """
+
+    name: ClassVar[str] = "zero3"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = (
+        "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
+    )
+
+    overlap: str = fields.overlap()
+    micro_batches: int = fields.micro_batches()
+    backbones: str = fields.backbones()
+
+    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+        """The jobs that train side by side."""
+        return jobs_of(self, scenario)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
+        recipe = Recipe(buckets=self.overlap == "buckets", in_place=True)
+        plan = replicated_plan(self, scenario, self._cuts(scenario), recipe, _gather_and_scatter)
+        return with_shards(plan, SHARDED)
+
+    def _cuts(self, scenario: Scenario) -> tuple[Cut, ...]:
+        backbones = backbones_of(self, scenario)
+        return scenario.remember("units", lambda: tuple(cut_units(scenario, i) for i in backbones))
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Both overlaps, and every accumulation that divides the local batch."""
+        return (cls(*point) for point in points(scenario))
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that each device cannot do without: the last unit's backward begins with all activations."""
+        recipe, batch = scenario.workload.recipe, shape_of(self).local_batch(scenario)
+        chains = stages_of(self, scenario, self._cuts(scenario))
+        stages = [stage for units in chains for stage in units]
+        held = (
+            sum(saved_bytes(scenario, stage, batch, in_place=True) for stage in units)
+            + _exchanged_bytes(scenario, units[-1], recipe.weight_bytes + recipe.gradient_bytes)
+            for units in chains
+        )
+        return shard_bytes(scenario, stages, batch, SHARDED) + max(held)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
+        chains = stages_of(self, scenario, self._cuts(scenario))
+        return frozen_s(scenario, shape_of(self)) + sum(self._least_s(scenario, units) for units in chains)
+
+    def _least_s(self, scenario: Scenario, units: tuple[Stage, ...]) -> float:
+        work_s = passes_s(self, scenario, units)
+        gathers_s = (3 if scenario.workload.extra_forward else 2) * _collectives_s(scenario, GATHER, units)
+        scatters_s = _collectives_s(scenario, SCATTER, units)
+        all_s = self.micro_batches * (gathers_s + scatters_s)
+        if self.overlap == "none":
+            work_s += all_s
+        else:
+            # The first unit of a pass, and the last, whose backward follows its forward, are waited for.
+            bare_s = gathers_s if len(units) == 1 else _collectives_s(scenario, GATHER, [units[0], units[-1]])
+            last_s = _collectives_s(scenario, SCATTER, units[:1])
+            work_s = max(work_s + self.micro_batches * bare_s + last_s, all_s)
+        return work_s + sum(shard_step_s(scenario, unit) for unit in units)
+
+
+def cut_units(scenario: Scenario, backbone: int) -> Cut:
+    """A backbone cut into units, all on one position; a remainder goes with the last one."""
+    layers = scenario.model.components[backbone].layers
+    boundaries, held = [0], 0
+    for index, layer in enumerate(layers):
+        held += layer.parameters if layer.backward == "full" else 0
+        ends_block = index + 1 == len(layers) or layers[index + 1].block != layer.block
+        if ends_block and held >= UNIT_PARAMETERS:
+            boundaries.append(index + 1)
+            held = 0
+    boundaries = [*boundaries[: max(1, len(boundaries) - 1)], len(layers)]
+    return Cut(backbone, tuple(boundaries), (0,) * (len(boundaries) - 1))
+
+
+def _collectives_s(scenario: Scenario, operation: str, units: Sequence[Stage]) -> float:
+    """The seconds of gathering, or scattering, each of some units once."""
+    trained = sum(trained_of(scenario, unit) for unit in units)
+    recipe = scenario.workload.recipe
+    size = recipe.weight_bytes if operation == GATHER else recipe.gradient_bytes
+    return collective_s(scenario, operation, trained * size, len(units)) if trained else 0.0
+
+
+def _exchanged_bytes(scenario: Scenario, unit: Stage, parameter_bytes: float) -> float:
+    """The bytes of what a unit exchanges, when it lies whole on a GPU; one GPU exchanges nothing."""
+    return trained_of(scenario, unit) * parameter_bytes if scenario.workload.num_gpus > 1 else 0.0
+
+
+def _gather_and_scatter(builder: PipelineBuilder) -> None:
+    """Add what the GPUs exchange, and the optimizer steps."""
+    (row,) = builder.rows
+    passes: list[list[int]] = [[] for _ in builder.cuts]
+    for index, draft in enumerate(row):
+        stage, kind, _ = draft.action
+        if kind == OPTIMIZER:
+            step_on_shard(builder, stage)
+        elif isinstance(draft.action, StageAction):
+            passes[builder.seats[stage].cut].append(index)
+    for own in passes if builder.placement.copies > 1 else ():
+        if any(trained_of(builder.scenario, builder.stages[row[index].action[0]]) for index in own):
+            _exchange(builder, own)
+
+
+def _exchange(builder: PipelineBuilder, passes: Sequence[int]) -> None:
+    """Add the collectives of one backbone, in the order in which they can start.
+
+    Args:
+        builder: the plan under construction.
+        passes: where in the row the passes of the backbone stand, one after the other.
+    """
+    (row,) = builder.rows
+    due: dict[int, list[int]] = {}
+    for index in passes:
+        due.setdefault(_gathered_after(builder, passes[0], index), []).append(index)
+    for index in range(passes[0] - 1, passes[-1] + 1):
+        for user in due.get(index, ()):
+            _gather(builder, user, index)
+        if index >= passes[0] and row[index].action[1] == BACKWARD:
+            _scatter(builder, index, row[passes[-1] + 1])
+
+
+def _gathered_after(builder: PipelineBuilder, first: int, index: int) -> int:
+    """After which op of the row the weights of a pass may be gathered; -1: none.
+
+    The backbone's first gathers wait for what runs before it. A unit that two passes use one after the other is
+    freed in between.
+    """
+    (row,) = builder.rows
+    again = index > first and row[index].action[0] == row[index - 1].action[0]
+    ahead = AHEAD if builder.recipe.buckets and not again else 0
+    return max(first, index - ahead) - 1
+
+
+def _gather(builder: PipelineBuilder, index: int, after: int) -> None:
+    """Gather the weights of a pass once an op of the row has ended."""
+    (row,) = builder.rows
+    stage = row[index].action[0]
+    weight_bytes = builder.scenario.workload.recipe.weight_bytes
+    size = _exchanged_bytes(builder.scenario, builder.stages[stage], weight_bytes)
+    gathered = builder.tensor("gathered", stage, index, size)
+    row[index].reads.append(gathered)
+    room: tuple[int, ...] = ()
+    if after >= 0:
+        room = (builder.tensor("room", stage, index, 0.0),)
+        row[after].writes += room
+    collect(builder, GATHER, size, room, gathered)
+
+
+def _scatter(builder: PipelineBuilder, index: int, step: Draft) -> None:
+    """Scatter the gradients of a backward; the backbone's first step waits for those of the last micro-batch."""
+    (row,) = builder.rows
+    stage, _, number = row[index].action
+    trained = trained_of(builder.scenario, builder.stages[stage])
+    done = scatter(builder, row[index], (stage, number), trained)
+    if not builder.recipe.buckets:
+        row[index + 1].reads.append(done)
+    elif number == builder.shape.micro_batches - 1:
+        step.reads.append(done)

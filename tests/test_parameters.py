@@ -1,0 +1,135 @@
+"""Parameters: a strategy checks itself whenever one is made, a stranger's too."""
+
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar
+
+import pytest
+
+from profiles.errors import InputError
+from strategies import parameters
+from strategies.parameters import check_parameters
+from strategies.patching.patch_parallel import Patches
+from strategies.pipelining.builder import Recipe
+from strategies.pipelining.layout import cut_chain
+from strategies.pipelining.stages import Shape, handover_bytes, make_stages
+from strategies.plans.network import Network
+from strategies.plans.plan import Collective
+from strategies.registry import all_samplers, all_strategies
+
+CLASSES = {**all_strategies(), **all_samplers()}
+DECLARED = [(name, item.name) for name, cls in CLASSES.items() for item in fields(cls)]
+CHOICES = [(n, f) for n, f in DECLARED if CLASSES[n].__dataclass_fields__[f].metadata["choices"]]
+INTEGERS = [(n, f) for n, f in DECLARED if CLASSES[n].__dataclass_fields__[f].metadata["kind"] is int]
+
+
+@pytest.mark.parametrize(("name", "field"), CHOICES)
+def test_a_misspelt_word_is_refused_in_one_line_that_names_it_and_the_choices(name, field):
+    with pytest.raises(InputError) as refused:
+        CLASSES[name](**{field: "Nonsense"})
+    choices = CLASSES[name].__dataclass_fields__[field].metadata["choices"]
+    flag = "--" + field.replace("_", "-")
+    assert str(refused.value) == f"{flag} is 'Nonsense', must be one of {', '.join(choices)}"
+
+
+@pytest.mark.parametrize(("name", "field"), INTEGERS)
+@pytest.mark.parametrize("value", [-1, "4", 1.5, True])
+def test_what_is_no_count_is_refused(name, field, value):
+    with pytest.raises(InputError, match=f"--{field.replace('_', '-')} is '?{value}'?, must be a"):
+        CLASSES[name](**{field: value})
+
+
+@pytest.mark.parametrize(("name", "field"), DECLARED)
+def test_every_field_of_every_strategy_checks_itself(name, field):
+    with pytest.raises(InputError, match="--" + field.replace("_", "-")):
+        CLASSES[name](**{field: object()})
+
+
+def test_a_strategy_without_a_stage_is_refused_when_it_is_made():
+    with pytest.raises(InputError, match=r"^--pipeline-degree is 0, must be at least 1$"):
+        CLASSES["gpipe"](0, 8)
+
+
+def test_a_replaced_strategy_is_checked_again():
+    with pytest.raises(InputError, match=r"^--keys-values is 'keep', must be one of kept, freed$"):
+        replace(CLASSES["ulysses"](), keys_values="keep")
+
+
+@pytest.mark.parametrize("layers", [(4, -1), (4, "4"), [4, 4], 8])
+def test_the_layers_of_stages_are_a_tuple_of_counts(layers):
+    with pytest.raises(InputError, match=r"^--layers is"):
+        CLASSES["pipefusion"](layers=layers)
+
+
+def test_a_strategy_from_elsewhere_is_checked_without_a_line_of_its_own():
+    @dataclass(frozen=True, slots=True)
+    class Stranger:
+        name: ClassVar[str] = "stranger"
+        pace: str = parameters.parameter("slow", "how fast", choices=("slow", "fast"))
+        rounds: int = parameters.parameter(2, "rounds", minimum=2)
+        note: str = "anything"
+
+    assert Stranger("fast", 3, note="at all").rounds == 3
+    with pytest.raises(InputError, match=r"^--pace is 'quick', must be one of slow, fast$"):
+        Stranger("quick")
+    with pytest.raises(InputError, match=r"^--rounds is 1, must be at least 2$"):
+        Stranger(rounds=1)
+
+
+def test_a_check_of_ones_own_runs_after_those_of_the_fields():
+    @dataclass(frozen=True)
+    class Even:
+        degree: int = parameters.parameter(2, "an even number")
+
+        def __post_init__(self):
+            if self.degree % 2:
+                raise InputError(f"--degree is {self.degree}, must be even")
+
+    @dataclass(frozen=True)
+    class Wide(Even):
+        width: int = parameters.parameter(1, "a width")
+
+    for cls in (Even, Wide):
+        with pytest.raises(InputError, match="must be even"):
+            cls(3)
+        with pytest.raises(InputError, match="must be at least 1"):
+            cls(0)
+    with pytest.raises(InputError, match="--width is 0"):
+        Wide(2, 0)
+
+
+def test_only_what_takes_its_value_from_another_field_is_filled_in():
+    gpipe = CLASSES["gpipe"](4, 8)
+    assert gpipe.group_size is None
+    assert check_parameters(gpipe) == CLASSES["gpipe"](4, 8, 4)
+
+
+def test_a_recipe_knows_its_skip_routes():
+    with pytest.raises(InputError, match="--skip-route is 'Local', must be one of relay, local"):
+        Recipe(skip_route="Local")
+
+
+def test_no_stage_is_cut_or_hands_over_in_a_way_that_does_not_exist(make):
+    scenario = make.scenario(make.model(make.component("unet", [1.0, 1.0])), make.cluster(), 2, 2)
+    cut = cut_chain(scenario, Shape(2, 1, 2), 0, (0, 1), "blocks")
+    with pytest.raises(InputError, match="partition is 'nonsense', must be one of blocks, optimal"):
+        cut_chain(scenario, Shape(2, 1, 2), 0, (0, 1), "nonsense")
+    stage = make_stages(scenario, cut, 1)[0]
+    with pytest.raises(InputError, match="skip_route is 'Local', must be one of relay, local"):
+        handover_bytes(scenario, stage, 1, "Local")
+
+
+def test_no_collective_is_timed_whose_operation_does_not_exist(make):
+    plan = make.plan([[make.op("0F0", 1.0)]], cluster=make.cluster())
+    collective = Collective("all_scatter", (0,), 1.0, None, (), ())
+    with pytest.raises(
+        InputError, match="operation of a collective is 'all_scatter', must be one of all_reduce"
+    ):
+        Network(plan.placement).collective(collective)
+
+
+def test_no_step_is_drawn_whose_kind_does_not_exist(make):
+    scenario = make.sampling(make.model(make.component("unet", [1.0, 1.0])), make.cluster(), 1)
+    with pytest.raises(
+        InputError, match="kind of step is 'stale', must be one of alone, synchronous, displaced"
+    ):
+        Patches.of(scenario).plan(["stale"])

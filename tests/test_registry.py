@@ -1,0 +1,121 @@
+"""The registry: one name, one strategy; installed packages bring their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOY = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies import parameters
+from strategies.gpipe import GPipe
+
+
+@dataclass(frozen=True, slots=True)
+class Toy:
+    name: ClassVar[str] = "NAME"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = "a stranger"
+
+    pieces: int = parameters.parameter(1, "micro-batches")
+
+    def plan(self, scenario):
+        return GPipe(1, self.pieces).plan(scenario)
+
+    def bound(self, scenario):
+        return GPipe(1, self.pieces).bound(scenario)
+
+    @classmethod
+    def candidates(cls, scenario):
+        yield cls()
+"""
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """Install a package: its modules, and the lines of its entry points; return what a command line then gives."""
+
+    def install(package, entries, modules):
+        folder = tmp_path / f"{package}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = "".join(line + "\n" for line in entries)
+        (folder / "entry_points.txt").write_text("[diffusim.strategies]\n" + lines)
+        for name, text in modules.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "sim", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    run.install = install
+    return run
+
+
+@pytest.mark.parametrize("value", ["toys.toy:Toy", "toys.toy", "toys"])
+def test_an_installed_package_brings_strategies_as_a_class_a_module_or_a_package(installed, tmp_path, value):
+    modules = {"toys/__init__.py": "from toys.toy import Toy\n", "toys/toy.py": TOY.replace("NAME", "toy")}
+    installed.install("toys", [f"toy = {value}"], modules)
+    asked = ("sweep", "--model", "sd21", "--gpus", "2", "--strategy", "toy", "--pieces", "4", "--json")
+    swept = installed(*asked, "--out", str(tmp_path / "rows.csv"))
+    assert swept.returncode == 0, swept.stderr
+    (row,) = json.loads(swept.stdout)
+    assert (row["status"], row["strategy"], row["parameters"]) == ("simulated", "toy", {"pieces": 4})
+    refused = installed("run", "--model", "sd21", "--gpus", "2", "--strategy", "toy", "--pieces", "0")
+    assert refused.returncode == 2
+    assert refused.stderr == "sim: error: --pieces is 0, must be at least 1\n"
+
+
+def test_two_strategies_of_one_name_are_refused_by_the_names_of_both(installed):
+    installed.install("doubles", ["toy = double:Toy"], {"double.py": TOY.replace("NAME", "gpipe")})
+    listed = installed("strategies")
+    assert listed.returncode == 2
+    assert (
+        listed.stderr == "sim: error: two strategies are named gpipe: strategies.gpipe.GPipe and double.Toy\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "said"),
+    [
+        ("absent:Toy", "", "does not load: ModuleNotFoundError: No module named 'absent'"),
+        ("broken:Toy", "", "does not load: AttributeError: module 'broken' has no attribute 'Toy'"),
+        ("broken", "1 / 0", "does not load: ZeroDivisionError: division by zero"),
+        ("broken", "", "must be a strategy or a module with one: a dataclass that has candidates"),
+        ("broken:Toy", "Toy = 3", "must be a strategy or a module with one: a dataclass that has candidates"),
+    ],
+)
+def test_a_broken_entry_point_is_named_in_one_line(installed, value, text, said):
+    installed.install("toys", [f"toy = {value}"], {"broken.py": text})
+    listed = installed("strategies")
+    assert listed.returncode == 2
+    assert listed.stderr == f"sim: error: entry point toy = {value} of toys {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "said"),
+    [
+        ('"train"', '"tarin"', "the task of odd.Toy is 'tarin', must be one of train, sample"),
+        ("    summary", "    motto", "strategy odd.Toy must say its summary"),
+    ],
+)
+def test_a_strategy_that_does_not_say_what_it_is_is_refused(installed, line, changed, said):
+    text = TOY.replace("NAME", "odd").replace(line, changed)
+    installed.install("toys", ["toy = odd"], {"odd.py": text})
+    listed = installed("strategies")
+    assert listed.returncode == 2
+    assert listed.stderr == f"sim: error: {said}\n"

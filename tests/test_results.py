@@ -1,0 +1,56 @@
+"""Values are values: results cannot be changed, travel to other processes, and say in one line what they are."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.models import load_model
+from sim.explore.points import Point
+from sim.runs import replay, run_sampling, run_training
+from strategies.sampling.ulysses import Ulysses
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.training.gpipe import GPipe
+
+TRAINING = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
+SAMPLING = SamplingScenario(load_model("pixart"), load_cluster("p4de"), SamplingWorkload(8, 1024, 1024))
+
+
+@pytest.fixture(scope="module", params=["train", "sample"])
+def result(request):
+    return (
+        run_training(GPipe(2, 4), TRAINING) if request.param == "train" else run_sampling(Ulysses(), SAMPLING)
+    )
+
+
+def test_a_result_cannot_be_changed(result):
+    for mapping in (result.parameters, result.options, *result.stages):
+        with pytest.raises(TypeError, match="item assignment"):
+            mapping["model"] = "other"
+    given = {"degree": 2}
+    changed = replace(result, parameters=given)
+    given["degree"] = 4
+    assert changed.parameters == {"degree": 2}
+    result.to_json()["parameters"]["model"] = "other"
+    result.to_json()["stages"][0]["devices"].append(-1)
+    assert "model" not in result.parameters and -1 not in result.stages[0]["devices"]
+
+
+def test_a_result_can_be_hashed_and_sent(result):
+    found = pickle.loads(pickle.dumps(result))
+    assert found == result and hash(found) == hash(result)
+    assert json.dumps(found.to_json()) == json.dumps(result.to_json())
+
+
+def test_what_can_stand_in_an_error_says_in_one_short_line_what_it_is(result):
+    trace = replay(GPipe(2, 4), TRAINING)
+    point = Point(GPipe(2, 4), "gpipe", bound_s=1.0)
+    simulated = replace(point, result=result)
+    refused = Point(None, "interleaved", reason="pipeline_degree(8) exceeds the 4 layers of unet")
+    made = (TRAINING, SAMPLING, TRAINING.model, TRAINING.model.components[0], trace, trace.plan)
+    for value in (result, point, simulated, refused, *made):
+        assert len(repr(value)) < 300 and "\n" not in repr(value), type(value)
+    assert repr(TRAINING.model).startswith("<Model sd21: text_encoder, vae_encoder, unet")
+    assert repr(trace.plan).startswith("<Plan of 2 devices: ")

@@ -1,0 +1,255 @@
+"""A scenario is a value: whatever is replaced in it, in any way, it answers as one made anew."""
+
+import copy
+import pickle
+from dataclasses import fields, replace
+from itertools import islice
+
+import pytest
+
+from profiles.clusters import Cluster, Link, load_cluster
+from profiles.devices import Device, Rates, load_device
+from profiles.errors import InfeasibleError, InputError
+from profiles.models import Model, load_model
+from sim.runs import bound, run_sampling, run_training
+from strategies.registry import all_strategies
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.sampling.ulysses import Ulysses
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.training.ddp import DDP
+from strategies.training.diffusionpipe import DiffusionPipe
+
+LINK = Link("nic", 5e9, 5e-6, 5e-6)
+
+
+def cluster():
+    return replace(load_cluster("l20-pcie-8"), devices_per_node=4, max_nodes=3, inter_node=LINK)
+
+
+def training():
+    model = load_model("pixart")
+    components = tuple(replace(c, self_conditioning=0.25 * c.trainable) for c in model.components)
+    workload = TrainingWorkload(8, 16, self_conditioning_draw="rank")
+    return Scenario(replace(model, components=components), cluster(), workload)
+
+
+def sampling():
+    workload = SamplingWorkload(8, 1024, 512, steps=3, include=("vae_decoder",))
+    return SamplingScenario(load_model("pixart"), cluster(), workload)
+
+
+def train(scenario):
+    """What some strategies take, what they cannot undercut, and what each layer takes."""
+    strategies = DDP(), DiffusionPipe(2, 2, 4), DiffusionPipe(4, 2)
+    results = [run_training(strategy, scenario) for strategy in strategies]
+    bounds = [bound(strategy, scenario) for strategy in strategies]
+    layers = [costs.forward_s(4).tolist() for costs in scenario.costs.components]
+    return [(result.expected, result.fits_memory) for result in results], bounds, layers
+
+
+def draw(scenario):
+    samplers = Ulysses(), PipeFusion(patches=4)
+    results = [run_sampling(sampler, scenario) for sampler in samplers]
+    bounds = [sampler.bound(scenario) for sampler in samplers]
+    layers = [scenario.costs.forward_s(i, 2).tolist() for i in range(len(scenario.model.components))]
+    return [(result.expected, result.fits_memory) for result in results], bounds, layers
+
+
+def slower(link):
+    return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / 8)
+
+
+def scaled(component):
+    layers = tuple(replace(layer, matmul_flop=3 * layer.matmul_flop) for layer in component.layers)
+    return replace(component, layers=layers)
+
+
+def half(number):
+    return number / 2
+
+
+def other(_):
+    return "other"
+
+
+REPLACED = {
+    Model: {
+        "name": other,
+        "title": other,
+        "source": other,
+        "dtype": lambda _: "float32",
+        "height": lambda height: height // 2,
+        "width": lambda width: width // 2,
+        "components": lambda components: tuple(map(scaled, components)),
+        "guidance": lambda _: "none",
+        "anchors": lambda anchors: tuple(replace(a, latency_s=2 * a.latency_s) for a in anchors),
+        "anchor_backbones": lambda _: (scaled(load_model("pixart").components[2]),),
+    },
+    Cluster: {
+        "name": other,
+        "source": other,
+        "device": lambda _: load_device("a100-80gb-sxm"),
+        "devices_per_node": lambda _: 8,
+        "max_nodes": lambda _: 2,
+        "overlap_slowdown": lambda slowdown: 1.5 * slowdown,
+        "intra_node": slower,
+        "inter_node": slower,
+        "collectives": lambda collectives: replace(collectives, call_s=1.0),
+    },
+    Device: {
+        "name": other,
+        "source": other,
+        "memory_bytes": lambda _: 1.0,
+        "rates": lambda rates: replace(rates, conv_flop_per_s=rates.conv_flop_per_s / 2),
+    },
+    Rates: {item.name: half for item in fields(Rates)},
+    TrainingWorkload: {
+        "num_gpus": lambda _: 4,
+        "batch_size": lambda batch: 2 * batch,
+        "self_conditioning": lambda _: 0.75,
+        "self_conditioning_draw": lambda _: "iteration",
+        "checkpointing": lambda _: "full",
+        "memory_recipe": lambda _: "fp32",
+        "placement": lambda _: "data-inner",
+        "extra_forward": lambda extra: not extra,
+    },
+    SamplingWorkload: {
+        "num_gpus": lambda _: 4,
+        "height": lambda height: 2 * height,
+        "width": lambda width: 2 * width,
+        "steps": lambda steps: 2 * steps,
+        "guidance": lambda _: "parallel",
+        "batch_size": lambda _: 2,
+        "include": lambda _: (),
+        "decode_chunks": lambda _: 4,
+    },
+}
+SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster")
+UNMOVED = {
+    "Model.name", "Model.title", "Model.source", "Model.guidance", "Cluster.name", "Cluster.source", "Device.source",
+    "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
+}  # fmt: skip
+"""Fields that change none of the answers asked for; all others must."""
+
+
+def paths():
+    """Yield where a value stands in a scenario, which value, and of which task the scenario is."""
+    places = {
+        Model: ("model",),
+        Cluster: ("cluster",),
+        Device: ("cluster", "device"),
+        Rates: ("cluster", "device", "rates"),
+        TrainingWorkload: ("workload",),
+        SamplingWorkload: ("workload",),
+    }
+    for kind, changes in REPLACED.items():
+        for task in ("train", "sample"):
+            if kind is not {"train": SamplingWorkload, "sample": TrainingWorkload}[task]:
+                yield from (
+                    pytest.param(task, kind, places[kind], name, id=f"{task} {kind.__name__}.{name}")
+                    for name in changes
+                )
+
+
+def changed(value, path, name, change):
+    """A value with what lies at the end of a path replaced, each value on the way by ``dataclasses.replace``."""
+    if not path:
+        return replace(value, **{name: change(getattr(value, name))})
+    return replace(value, **{path[0]: changed(getattr(value, path[0]), path[1:], name, change)})
+
+
+def anew(scenario):
+    """The same scenario of parts that nobody has asked anything."""
+    model = replace(scenario.model, components=tuple(map(replace, scenario.model.components)))
+    return type(scenario)(model, replace(scenario.cluster), replace(scenario.workload))
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """A scenario of each task, what asks it, and what it said: it has been asked all that the tests ask."""
+    return {
+        "train": (found := training(), train, train(found)),
+        "sample": (found := sampling(), draw, draw(found)),
+    }
+
+
+def test_every_field_has_its_replacement():
+    for kind, changes in REPLACED.items():
+        assert set(changes) == {item.name for item in fields(kind)}, kind
+    assert (
+        {item.name for item in fields(Scenario)}
+        == {item.name for item in fields(SamplingScenario)}
+        == set(SCENE)
+    )
+
+
+@pytest.mark.parametrize(("task", "kind", "path", "name"), list(paths()))
+def test_a_scenario_with_any_field_replaced_answers_as_one_made_anew(warm, task, kind, path, name):
+    scenario, ask, before = warm[task]
+    found = changed(scenario, path, name, REPLACED[kind][name])
+    assert ask(found) == ask(anew(found))
+    assert ask(scenario) == before
+    unmoved = f"{kind.__name__}.{name}" in UNMOVED or f"{task} {kind.__name__}.{name}" in UNMOVED
+    assert (ask(found) == before) is unmoved
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, replace, lambda s: pickle.loads(pickle.dumps(s))]
+)
+def test_a_copy_is_equal_and_remembers_nothing(warm, copied):
+    for scenario, _, _ in warm.values():
+        found = copied(scenario)
+        assert found == scenario
+        assert set(vars(found)) == {*SCENE, "costs"}
+        assert found.costs is not scenario.costs
+
+
+def test_costs_cannot_be_brought():
+    scenario = training()
+    with pytest.raises(TypeError, match="costs"):
+        replace(scenario, costs=scenario.costs)
+
+
+@pytest.mark.parametrize("cls", [Scenario, SamplingScenario])
+def test_a_scenario_checks_itself_when_it_is_made_and_when_it_is_replaced(cls):
+    scenario = training() if cls is Scenario else sampling()
+    too_many = replace(scenario.workload, num_gpus=16)
+    unrated = replace(scenario.cluster, device=replace(scenario.cluster.device, rates=None))
+    for wrong, message in (({"workload": too_many}, "--gpus is 16"), ({"cluster": unrated}, "has no rates")):
+        with pytest.raises(InputError, match=message):
+            replace(scenario, **wrong)
+        with pytest.raises(InputError, match=message):
+            cls(
+                **(
+                    {"model": scenario.model, "cluster": scenario.cluster, "workload": scenario.workload}
+                    | wrong
+                )
+            )
+
+
+def test_the_iterations_of_both_kinds_share_what_is_kept_and_answer_as_if_they_did_not():
+    """Whichever of both is asked first."""
+    for first in (False, True):
+        for cls in all_strategies().values():
+            shared = training()
+            for extra in (first, not first):
+                twin = shared.with_extra_forward(extra)
+                try:
+                    strategies = list(islice(cls.candidates(twin), 0, None, 7))
+                except InfeasibleError:
+                    continue
+                alone = anew(twin)
+                assert [_bound(s, twin) for s in strategies] == [_bound(s, alone) for s in strategies]
+
+
+def _bound(strategy, scenario):
+    try:
+        return strategy.bound(scenario)
+    except InfeasibleError as error:
+        return str(error)
+
+
+def test_a_run_on_fewer_gpus_answers_as_one_made_anew():
+    scenario = sampling()
+    draw(scenario)
+    assert draw(scenario.on(4)) == draw(anew(scenario.on(4)))
