@@ -15,8 +15,8 @@ from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import load_model
 from validate.__main__ import main
-from validate.count import count_component
-from validate.layering import LayerSpec, bert_layers
+from validate.counting.component import count_component
+from validate.counting.specs import ComponentSpec, LayerSpec, tensor
 from validate.measuring.building import build, inputs, largest_integer
 from validate.measuring.clocks import Clock, clock_of
 from validate.measuring.environment import nvidia_smi
@@ -24,7 +24,6 @@ from validate.measuring.passes import Settings, Subject, measure
 from validate.measuring.profiler import counted_for, waiting_lines
 from validate.measuring.time_files import time_texts
 from validate.measuring.tiny import TINY
-from validate.specs import ComponentSpec, tensor
 
 pytestmark = pytest.mark.slow
 
@@ -272,7 +271,7 @@ def bert():
     return BertModel(config, add_pooling_layer=False)
 
 
-BERT = ComponentSpec("bert", bert, lambda h, w: {"input_ids": tensor(1, 8, dtype=torch.long)}, bert_layers)
+BERT = ComponentSpec("bert", bert, lambda h, w: {"input_ids": tensor(1, 8, dtype=torch.long)}, word="layer")
 SMALL = [BERT, *(component for architecture in TINY.values() for component in architecture.components)]
 
 

@@ -21,8 +21,8 @@ from profiles.sampling_costs import (
     tensor_share,
 )
 from profiles.synthetic import equal_blocks_transformer
-from validate.architectures import architecture
-from validate.count import count_component
+from validate.counting.component import count_component
+from validate.counting.zoo import architecture
 
 RATES = Rates(4e12, 2e12, 1e12, 1e9, 1e-3)
 RATED = Device("rated", "made by a test", None, RATES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sim.cli.console import Parser, guarded
 from validate.closed_forms.command import add_closed_forms_parser
-from validate.config_files import add_config_arguments, run_count
+from validate.counting.config_files import add_config_arguments, run_count
 from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
 from validate.measuring.command import add_profiling_parsers
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _work(options: argparse.Namespace) -> None:
-    from validate.work import write_work  # noqa: PLC0415  importing torch takes seconds
+    from validate.counting.work import write_work  # noqa: PLC0415  importing torch takes seconds
 
     write_work(options.output)
 

@@ -16,7 +16,7 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
 from profiles.errors import InputError
-from validate.layering import LayerSpec
+from validate.counting.specs import LayerSpec
 from validate.measuring.clocks import Clock, Mark
 
 

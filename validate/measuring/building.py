@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from validate.specs import ComponentSpec
+from validate.counting.specs import ComponentSpec
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "float16"}

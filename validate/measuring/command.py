@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
-from validate.config_files import add_sources, asked_of, check_alone, read_config
+from validate.counting.config_files import add_sources, asked_of, check_alone, read_config
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]

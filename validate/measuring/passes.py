@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves
 from profiles.costs import FloatArray
 from profiles.errors import InputError
 from profiles.units import GIB
-from validate.count import ComponentCount
+from validate.counting.component import ComponentCount
+from validate.counting.specs import LayerSpec
 from validate.fitting.layer_times import QUANTILES, QUANTITIES
-from validate.layering import LayerSpec
 from validate.measuring.boundaries import Boundaries, Limit
 from validate.measuring.building import DTYPES, build, draws, inputs, largest_integer, samples
 from validate.measuring.clocks import WALL, Clock, Mark

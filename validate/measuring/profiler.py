@@ -12,11 +12,12 @@ from rich.table import Table
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.models import read_model
-from validate.classes import first_line
-from validate.config_files import Asked, ConfigFile
-from validate.configured import count_configured, slug
-from validate.count import ModelCount, count
-from validate.folder import folder_texts
+from validate.counting.component import ModelCount, count_model
+from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.configured import count_configured, slug
+from validate.counting.folder import folder_texts
+from validate.counting.specs import ComponentSpec
+from validate.counting.trace import first_line
 from validate.machine import OtherPrograms, disturbance
 from validate.measuring.building import COUNTED_AS, DTYPES
 from validate.measuring.clocks import WALL, Clock, clock_of
@@ -25,7 +26,6 @@ from validate.measuring.passes import ComponentTimes, Settings, measure
 from validate.measuring.time_files import time_texts
 from validate.measuring.tiny import profiled_architecture
 from validate.printing import show, table
-from validate.specs import ComponentSpec
 from validate.writing import write_files
 
 WAITING: Final = 0.05
@@ -126,7 +126,7 @@ def counted_for(
     """
     architecture, counted_as = profiled_architecture(model), _counted_as(dtype)
     kept = tuple(_chosen(architecture.components, components, architecture.title).values())
-    return count(replace(architecture, components=kept, dtype=counted_as), height, width)
+    return count_model(replace(architecture, components=kept, dtype=counted_as), height, width)
 
 
 def _counted_as(dtype: str) -> str:

@@ -20,14 +20,14 @@ from sim.runs import replay, replay_phases
 from strategies.sampling.single import Single
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 from strategies.training.ddp import DDP
-from validate.count import ModelCount
+from validate.counting.component import ModelCount
+from validate.counting.specs import Architecture
 from validate.fitting.layer_times import FirstBackwards
 from validate.measuring.building import draws
 from validate.measuring.clocks import Clock
 from validate.measuring.optimizers import RECIPES, optimizer_of
 from validate.measuring.passes import Given, Settings, Subject, check_memory, out_of_memory, timed
 from validate.measuring.tiny import profiled_architecture
-from validate.specs import Architecture
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,30 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from profiles.errors import InputError
-from validate.arguments import ABSENT, NEEDED, RULES, SPARE
-from validate.sizes import Request
-from validate.specs import prompt
+from validate.counting.arguments import ABSENT, NEEDED, RULES, SPARE
+from validate.counting.sizes import Request
+from validate.counting.specs import CLASSES, prompt
 
 NOTHING: Final = inspect.Parameter.empty
-ELSEWHERE: Final = (
-    "kwargs",
-    "_mask",
-    "_scale",
-    "timestep_cond",
-    "cache",
-    "cache_mode",
-    "residuals",
-    "samples",
-    "return_dict",
-    "inputs_embeds",
-    "past_key_values",
-    "token_type_ids",
-    "position_ids",
-    "labels",
-    "use_cache",
-    "output_attentions",
-    "output_hidden_states",
-)
+ELSEWHERE: Final = tuple(CLASSES["arguments"]["elsewhere"])
 """Ends of the names of arguments that no class needs for a plain pass."""
 
 
@@ -62,14 +44,14 @@ def prompts_of(num_tokens: int) -> Iterator[dict[str, Any]]:
 
 
 def without_rule(kind: type[nn.Module]) -> list[str]:
-    """Return the arguments of a class that no rule makes and whose default is to be left out."""
+    """The arguments of a class that no rule makes and whose default is to be left out."""
     parameters = inspect.signature(kind.forward).parameters
     optional = [name for name, parameter in parameters.items() if parameter.default is None]
     return [name for name in optional if name not in {**RULES, **SPARE} and not name.endswith(ELSEWHERE)]
 
 
 def shapes(sample: Mapping[str, Any]) -> str:
-    """Return the shapes of a sample's arguments, for people."""
+    """The shapes of a sample's arguments, for people."""
     return ", ".join(f"{name} {_shape(value)}" for name, value in sample.items())
 
 
@@ -89,7 +71,7 @@ def _sample(request: Request, rules: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(request: Request, rule: Any, needed: bool) -> object:  # noqa: ANN401  a function of a request
-    """Return what a rule makes; nothing where it lacks a key, and the class gives a default."""
+    """The argument that a rule makes; none where it lacks a key, and the class gives a default."""
     try:
         return rule(request)
     except InputError:
@@ -101,7 +83,7 @@ def _value(request: Request, rule: Any, needed: bool) -> object:  # noqa: ANN401
 def _without(request: Request, name: str) -> InputError:
     keys = NEEDED.get(name)
     why = f"it needs one of the keys {', '.join(keys)}" if keys else "no rule makes it"
-    where = f"{request.file.path}: {request.kind.__name__}"
+    where = f"{request.found.file.path}: {request.name}"
     return InputError(f"{where} cannot be called without its argument '{name}': {why}")
 
 

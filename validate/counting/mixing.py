@@ -12,13 +12,15 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from validate.counting.attention import Instead
 
 aten = torch.ops.aten
 
 META: Final = "meta"
+Run = Callable[[OpOverload[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 MADE_THERE: Final = {aten._to_copy, aten.copy_}
 """Operators that may read one device and write another."""
 INDEXED: Final = {aten.index, aten.index_put, aten.index_put_}
@@ -28,10 +30,14 @@ class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within this context operators over tensors with and without contents work without.
 
     Experts are chosen by the contents of a token; where those are missing, tokens are spread evenly over them.
+
+    Args:
+        run: runs an operator on its arguments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._run = run
         self.spread = False
         self._experts: dict[int, int] = {}
         self._alive: list[Tensor] = []
@@ -44,13 +50,14 @@ class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         """Run one operator, its tensors without contents if one of them is."""
+        kwargs = kwargs or {}
         if func.overloadpacket is aten.bincount and _storage(args[0]) in self._experts:
             self.spread = True
             return _evenly(args[0].numel(), self._experts[_storage(args[0])])
         if func.overloadpacket not in MADE_THERE and _mixed((args, kwargs)):
             args = _with_places(args) if func.overloadpacket in INDEXED else args
             args, kwargs = _emptied(args), _emptied(kwargs)
-        result = func(*args, **(kwargs or {}))
+        result = self._run(func, args, kwargs)
         if func.overloadpacket is aten.topk and _is_meta(args[0]):
             indices = result[1]
             self._experts[_storage(indices)] = args[0].shape[-1]
@@ -58,25 +65,14 @@ class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class Numbers(TorchFunctionMode):
-    """Within this context a tensor that is made of numbers keeps them, whatever its device."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        """Call a function; make tensors of numbers where they can be read."""
-        kwargs = kwargs or {}
-        if func is torch.tensor and str(kwargs.get("device")) == META:
-            kwargs = {**kwargs, "device": "cpu"}
-        return func(*args, **kwargs)
+def _numbers(data: object, **kwargs: Any) -> Tensor:  # noqa: ANN401  torch's own
+    """A tensor that is made of numbers keeps them, whatever its device."""
+    elsewhere = {"device": "cpu"} if str(kwargs.get("device")) == META else {}
+    return torch.tensor(data, **kwargs | elsewhere)
 
 
 @contextmanager
-def mixing() -> Iterator[Mixing]:
+def mixing(run: Run) -> Iterator[Mixing]:
     """Let tensors with and without contents meet, and let autocast stand where there is nothing to cast."""
     original = torch.autocast
 
@@ -89,14 +85,14 @@ def mixing() -> Iterator[Mixing]:
 
     torch.autocast = Autocast  # type: ignore[misc]
     try:
-        with Numbers(), Mixing() as mixed:
+        with Instead(torch.tensor, _numbers), Mixing(run) as mixed:
             yield mixed
     finally:
         torch.autocast = original  # type: ignore[misc]
 
 
 def _evenly(number: int, parts: int) -> Tensor:
-    """Return how many of a number fall to each of some parts, as evenly as can be."""
+    """Shares of a number that fall to each of some parts, as evenly as can be."""
     with _disable_current_modes():
         return torch.tensor([number // parts + (part < number % parts) for part in range(parts)])
 
@@ -116,7 +112,7 @@ def _emptied(tree: Any) -> Any:  # noqa: ANN401  arguments of any operator
 
 
 def _with_places(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an indexing's arguments with the places that masks with contents choose in their stead."""
+    """An indexing's arguments with the places that masks with contents choose in their stead."""
     places: list[Tensor | None] = []
     with _disable_current_modes():
         for index in args[1]:

@@ -36,13 +36,13 @@ class ConfigFile:
     values: Mapping[str, Any]
 
     def fail(self, key: str, rule: str) -> InputError:
-        """Return the error that says which key breaks which rule."""
+        """The error that says which key breaks which rule."""
         if key not in self.values:
             return InputError(f"{self.path}: {key} is missing, {rule}")
         return InputError(f"{self.path}: {key} is {json.dumps(self.values[key])[:80]}, {rule}")
 
     def text(self, key: str) -> str:
-        """Return the text under a key.
+        """The text under a key.
 
         Raises:
             InputError: it is missing, or no text.
@@ -160,7 +160,7 @@ def add_sources(parser: argparse.ArgumentParser, model: str) -> argparse._Argume
 
 
 def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
-    """Return what a command line asks for beside the files."""
+    """The wishes of a command line beside the files."""
     return Asked(
         options.height, options.width, options.frames, options.text_tokens, options.latent_scale, dtype
     )
@@ -169,12 +169,12 @@ def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
 def run_count(options: argparse.Namespace) -> None:
     """Count a shipped architecture or one of the user's files."""
     if options.config is None:
-        from validate.report import report_count  # noqa: PLC0415  importing torch takes seconds
+        from validate.counting.report import report_count  # noqa: PLC0415  importing torch takes seconds
 
         check_alone(options, OWN)
         report_count(options.model, options.height, options.width, options.output)
         return
-    from validate.configured import report_configured  # noqa: PLC0415  as above
+    from validate.counting.report import report_configured  # noqa: PLC0415  as above
 
     files = [read_config(path) for path in options.config]
     report_configured(files, asked_of(options, options.dtype), options.name, options.output)

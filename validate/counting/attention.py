@@ -6,7 +6,8 @@ neither: it keeps queries, keys, values, the output and one log-sum-exp per quer
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -53,12 +54,21 @@ attention.register_autograd(_backward, setup_context=_save)
 def attention_flop(
     query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *_: object, **__: object
 ) -> int:
-    """Return the FLOP of the two matrix products, in full, also where a causal mask would halve them."""
+    """The FLOP of the two matrix products, in full, also where a causal mask would halve them."""
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
-class OpaqueAttention(TorchFunctionMode):
-    """Within this context every ``scaled_dot_product_attention`` is the opaque operator."""
+class Instead(TorchFunctionMode):
+    """Within this context one function stands for another.
+
+    Args:
+        func: of torch.
+        instead: what is called with its arguments.
+    """
+
+    def __init__(self, func: Callable[..., Any], instead: Callable[..., object]) -> None:
+        super().__init__()
+        self._func, self._instead = func, instead
 
     def __torch_function__(
         self,
@@ -67,13 +77,15 @@ class OpaqueAttention(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        """Replace attention, leave everything else."""
-        if func is scaled_dot_product_attention:
-            return _unmasked(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        """Replace one function, leave everything else."""
+        return (self._instead if func is self._func else func)(*args, **(kwargs or {}))
 
 
 def _unmasked(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Tensor:
     """Call the operator without mask, dropout and scale, which cost a fused kernel next to nothing."""
     output: Tensor = torch.ops.diffusim.attention(query, key, value)[0]
     return output
+
+
+OpaqueAttention: Final = partial(Instead, scaled_dot_product_attention, _unmasked)
+"""Within this context every ``scaled_dot_product_attention`` is the opaque operator."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-from validate.architectures import architecture
-from validate.count import ComponentCount, count_component
+from validate.counting.component import ComponentCount, count_component
+from validate.counting.tally import total
+from validate.counting.zoo import architecture
 from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
 from validate.writing import write_file
 
@@ -34,7 +35,7 @@ def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[lis
 
 
 def _wanted() -> Counter[tuple[str, int, int]]:
-    """Return the observed (model, height, width), each with how many of its rows need the frozen part."""
+    """The observed (model, height, width), each with how many of its rows need the frozen part."""
     wanted: Counter[tuple[str, int, int]] = Counter()
     for path in sorted(OBSERVATIONS.glob("*.toml")):
         for row in read_observations(path.with_suffix(".csv")):
@@ -43,15 +44,10 @@ def _wanted() -> Counter[tuple[str, int, int]]:
 
 
 def _totals(count: ComponentCount, height: int, width: int) -> list[str]:
-    work = count.work
+    whole = total(count.work)
+    flop = (whole.conv_flop, whole.matmul_flop, whole.attention_flop)
     return [
-        count.spec.name,
-        "full" if count.spec.trainable else "none",
-        str(height),
-        str(width),
-        str(sum(w.conv_flop for w in work) / 1e9),
-        str(sum(w.matmul_flop for w in work) / 1e9),
-        str(sum(w.attention_flop for w in work) / 1e9),
-        str(sum(w.moved_bytes for w in work) / 1e6),
-        str(sum(w.kernels for w in work)),
+        *(count.spec.name, "full" if count.spec.trainable else "none", str(height), str(width)),
+        *(str(number / 1e9) for number in flop),
+        *(str(whole.moved_bytes / 1e6), str(whole.kernels)),
     ]

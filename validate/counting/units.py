@@ -1,9 +1,12 @@
 """Units: the modules of any network that can be its layers, found by structure.
 
+Layers are what a partitioner may separate; blocks are the coarser units that published baselines count.
+
 A list of blocks (``nn.ModuleList``) that is not inside another gives one unit per block; single operators, such as
-norms or the output of an attention, are no blocks. The levels of a U-Net are
-taken apart further, as ``validate.layering.unet_layers`` does: into ResNets, attentions, resamplings and outer
-convolutions.
+norms or the output of an attention, are no blocks. The levels of a U-Net are taken apart further, into ResNets,
+attentions, resamplings and outer convolutions. Its blocks are those whose outputs the input half hands to the output
+half: each ResNet with its attention, and each downsampling; an upsampling belongs to the block before it, ``conv_out``
+(with its norm) to the last. The time embedding is part of ``conv_in``, joining a skip part of the ResNet that reads it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,34 +15,17 @@ from typing import Final
 
 from torch import nn
 
-from validate.unets import SUMS
+from validate.counting.specs import CLASSES
 
-LEVELS: Final = {"down_blocks": "down", "up_blocks": "up"}
-MIDDLES: Final = ("mid_block", "middle_block")
-OUTER: Final = ("conv_in", "conv_out", "quant_conv", "post_quant_conv")
-OPENING: Final = (
-    "resnets",
-    "resnets_in",
-    "downsamplers",
-    "conv_in",
-    "quant_conv",
-    "post_quant_conv",
-    "mid_block",
-    "middle_block",
-)
-"""Lists and modules each of which opens a block of a U-Net; what follows belongs to the same block."""
-NAMES: Final = {
-    "resnets": "resnet",
-    "resnets_in": "resnet_in",
-    "resnets_out": "resnet_out",
-    "attentions": "attention",
-    "downsamplers": "downsample",
-    "upsamplers": "upsample",
-}
+SUMS: Final = r"conv_out|.+\.((resnets|downsamplers|upsamplers)\.\d+|attn1|attn2|ff)"
+"""What DistriFusion's tensor-parallel baseline sums up of a U-Net; with the first convolution it would send 1.4 % more
+than printed."""
+MODULES: Final = CLASSES["modules"]
+LEVELS: Final[dict[str, str]] = MODULES["levels"]
+NAMES: Final[dict[str, str]] = MODULES["names"]
+OPENING: Final = MODULES["opening"]
 WHOLE: Final = "whole"
 """Name of the only layer of a network that runs a block of its own several times."""
-ATTENTIONS: Final = ("attn1", "attn", "self_attn", "attention")
-FEED_FORWARDS: Final = ("ff", "mlp", "ffn", "feed_forward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +44,7 @@ class Unit:
 
 
 def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
-    """Return all units of a network, in the order of its definition.
+    """All units of a network, in the order of its definition.
 
     Args:
         module: the network.
@@ -69,12 +55,11 @@ def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
     return [_named(unit, word if len(lists) == 1 else "") for unit in found]
 
 
-def coarser(module: nn.Module, units: Sequence[Unit], repeated: Unit) -> list[Unit]:
-    """Return units of which one gives way to the module that holds and runs it, with all others in there.
+def coarser(module: nn.Module, units: Sequence[Unit], path: str) -> list[Unit]:
+    """Units of which that at ``path`` gives way to the module that holds and runs it, with all others in there.
 
     Weights that one pass reads several times cannot be cut apart, so all of these passes are one layer.
     """
-    path = repeated.path
     while path:
         path = path.rpartition(".")[0]
         if not isinstance(module.get_submodule(path), nn.ModuleList):
@@ -85,7 +70,7 @@ def coarser(module: nn.Module, units: Sequence[Unit], repeated: Unit) -> list[Un
 
 
 def _named(unit: Unit, word: str) -> Unit:
-    """Return a unit of a plain list with its name: ``word`` and number, or that of its list and number."""
+    """A unit of a plain list with its name: ``word`` and number, or that of its list and number."""
     if not unit.name.startswith("#"):
         return unit
     path, _, number = unit.path.rpartition(".")
@@ -100,9 +85,9 @@ def _units(module: nn.Module, prefix: str) -> Iterator[Unit]:
         if name in LEVELS and isinstance(child, nn.ModuleList):
             for number, level in enumerate(child):
                 yield from _level(level, f"{path}.{number}", f"{prefix}{LEVELS[name]}{number}")
-        elif name in MIDDLES:
+        elif name in MODULES["middles"]:
             yield from _middle(child, path, f"{prefix}middle")
-        elif name in OUTER and (leveled or "quant" in name):
+        elif name in MODULES["outer"] and (leveled or "quant" in name):
             yield Unit(path, path, name in OPENING)
         elif isinstance(child, nn.ModuleList):
             if all(member is not None and any(member.children()) for member in child):
@@ -116,33 +101,32 @@ def _level(level: nn.Module, path: str, name: str) -> Iterator[Unit]:
     if isinstance(level, nn.ModuleList):
         yield from (Unit(f"{path}.{number}", f"{name}.block{number}") for number in range(len(level)))
         return
-    lists = _lists(level)
-    if not lists:
+    for kind, numbers in _lists(level):
+        numbered = len(numbers) > 1 or kind in ("resnets", "attentions")
+        for number, member in _members(kind, numbers, numbered):
+            yield Unit(f"{path}.{kind}.{number}", f"{name}.{member}", kind in OPENING)
+    if not _lists(level):
         yield Unit(path, name)
-    for kind, members in lists:
-        for number in members:
-            numbered = len(members) > 1 or kind in ("resnets", "attentions")
-            word = NAMES.get(kind, kind.removesuffix("s"))
-            yield Unit(
-                f"{path}.{kind}.{number}", f"{name}.{word}{number if numbered else ''}", kind in OPENING
-            )
 
 
 def _middle(middle: nn.Module, path: str, name: str) -> Iterator[Unit]:
     """Yield the members of the lists between the halves: one block, which the first that runs opens."""
-    lists = _lists(middle)
-    if not lists:
+    for kind, numbers in _lists(middle):
+        for number, member in _members(kind, numbers, len(numbers) > 1 or kind == "resnets"):
+            yield Unit(f"{path}.{kind}.{number}", f"{name}.{member}", kind == "resnets" and number == 0)
+    if not _lists(middle):
         yield Unit(path, name)
-    for kind, members in lists:
-        for number in members:
-            word = NAMES.get(kind, kind.removesuffix("s"))
-            plain = kind != "resnets" and len(members) == 1
-            opens = kind == "resnets" and number == 0
-            yield Unit(f"{path}.{kind}.{number}", f"{name}.{word}{'' if plain else number}", opens)
+
+
+def _members(kind: str, numbers: Sequence[int], numbered: bool) -> Iterator[tuple[int, str]]:
+    """Yield number and name of each member of a list."""
+    word = NAMES.get(kind, kind.removesuffix("s"))
+    for number in numbers:
+        yield number, f"{word}{number if numbered else ''}"
 
 
 def _lists(module: nn.Module) -> list[tuple[str, Sequence[int]]]:
-    """Return the lists of a level by name, each with the numbers of those members that are modules."""
+    """The lists of a level by name, each with the numbers of those members that are modules."""
     lists = [(name, child) for name, child in module.named_children() if isinstance(child, nn.ModuleList)]
     return [
         (name, [i for i, member in enumerate(child) if isinstance(member, nn.Module)])
@@ -152,10 +136,11 @@ def _lists(module: nn.Module) -> list[tuple[str, Sequence[int]]]:
 
 
 def sums_of(module: nn.Module, units: Sequence[Unit]) -> str:
-    """Return the expression of the submodules whose output tensor parallelism sums up.
+    """Regular expression of the submodules whose output tensor parallelism sums up.
 
     Of a U-Net, those of the shipped ones; of a block, its self-attention and feed-forward where it has both under
-    names that are known, else its output.
+    names that are known (PipeFusion, Table 1: two sums a block), else its output; the small cross-attention runs
+    whole on every device.
     """
     if any(name in dict(module.named_children()) for name in LEVELS):
         return SUMS
@@ -163,8 +148,19 @@ def sums_of(module: nn.Module, units: Sequence[Unit]) -> str:
     for unit in units:
         path = unit.path.rpartition(".")[0].replace(".", r"\.")
         children = dict(module.get_submodule(unit.path).named_children())
-        attention = next((name for name in ATTENTIONS if name in children), None)
-        feed_forward = next((name for name in FEED_FORWARDS if name in children), None)
+        attention = next((name for name in MODULES["attentions"] if name in children), None)
+        feed_forward = next((name for name in MODULES["feed_forwards"] if name in children), None)
         both = rf"\.({attention}|{feed_forward})" if attention and feed_forward else ""
         parts[rf"{path}\.\d+{both}"] = None
     return "|".join(parts)
+
+
+def parts_of(module: nn.Module) -> list[Unit]:
+    """Units of a network without lists of blocks: its children, and for each ``nn.Sequential`` those of that."""
+    found: list[Unit] = []
+    for name, child in module.named_children():
+        if isinstance(child, nn.Sequential):
+            found += [Unit(f"{name}.{unit.path}", f"{name}.{unit.name}") for unit in parts_of(child)]
+        elif not isinstance(child, nn.ModuleList | nn.ModuleDict):
+            found.append(Unit(name, name))
+    return found
