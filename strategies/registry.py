@@ -86,7 +86,7 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
     check_choice(f"the task of {where}", cls.task, TASKS)
     for fact in SAMPLER_FACTS if cls.task == "sample" else ():
         if not hasattr(cls, fact):
-            raise InputError(f"sampler {where} must say its {fact}; a GridSampler does")
+            raise InputError(f"sampler {where} does not define {fact}; a GridSampler does")
     other = found.setdefault(cls.name, cls)
     if other is not cls:
         raise InputError(

@@ -122,9 +122,9 @@ def test_a_strategy_that_does_not_say_what_it_is_is_refused(installed, line, cha
     assert listed.stderr == f"sim: error: {said}\n"
 
 
-def test_a_sampler_that_leaves_a_fact_out_is_refused_by_the_name_of_both(installed):
+def test_a_sampler_that_leaves_a_fact_out_is_refused_by_their_names(installed):
     text = TOY.replace("NAME", "odd").replace('"train"', '"sample"')
     installed.install("toys", ["toy = odd"], {"odd.py": text})
     listed = installed("strategies")
     assert listed.returncode == 2
-    assert listed.stderr == "sim: error: sampler odd.Toy must say its seamless; a GridSampler does\n"
+    assert listed.stderr == "sim: error: sampler odd.Toy does not define seamless; a GridSampler does\n"
