@@ -63,8 +63,8 @@ class GridLayout(ABC):
         """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""
 
     @abstractmethod
-    def keys_and_values(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
-        """Keys and values that lie on each device of a stage throughout some steps."""
+    def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
+        """What lies on each device of a stage throughout some steps for the steps after them: keys and values."""
 
     @cached_property
     def batch(self) -> int:
@@ -83,7 +83,7 @@ class GridLayout(ABC):
 
     @property
     def num_steps(self) -> int:
-        """Denoising steps of a run."""
+        """Denoising steps of a run; of a sampler that evaluates several at once, its iterations."""
         return self.scenario.workload.steps
 
     def phases(self) -> tuple[Phase, ...]:
@@ -118,7 +118,7 @@ class GridLayout(ABC):
             buffers = (
                 *weights(scenario, parameters(scenario, first, end) / grid.tensor, grid.positions),
                 working(scenario, first, end, samples, grid.tensor),
-                *self.keys_and_values(stage, steps),
+                *self.passing_on(stage, steps),
             )
             found += [buffers] * len(team.devices)
         return found

@@ -109,8 +109,8 @@ class Patches(GridLayout):
         """Samples of one pass, times the share of the tokens that one device holds."""
         return self.batch * self._share(self.kind).linear
 
-    def keys_and_values(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
-        """Those of one layer in one piece, and with displaced steps those of all layers.
+    def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
+        """Keys and values: of one layer in one piece, and with displaced steps of all layers.
 
         Gathers under way hold as much again: an all-gather into a list of tensors writes one flat tensor first, which
         is copied when it is waited for (torch.distributed; PipeFusion v1, Fig. 7, shows both).

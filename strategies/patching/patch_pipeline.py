@@ -108,8 +108,8 @@ class Pipeline(GridLayout):
         rows = self.scenario.extent.patch_share(max(self.patches)).linear
         return self.batch * (rows if self.is_displaced(steps[0]) else 1.0) / self.grid.sequence
 
-    def keys_and_values(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
-        """All of them, and a copy of one layer's in one piece, where they are kept; else those of other patches."""
+    def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
+        """Keys and values: where they are kept all, and one layer's in one piece; else what other patches read."""
         first, end, grid = self.boundaries[stage], self.boundaries[stage + 1], self.grid
         whole = keys_and_values(self.scenario, first, end, self.batch)
         if self.kept:

@@ -34,7 +34,8 @@ class GridSampler(ABC):
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """The plan of a run."""
-        return self._made(scenario).plan(range(scenario.workload.steps))
+        layout = self._made(scenario)
+        return layout.plan(range(layout.num_steps))
 
     def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
         """The phases of a run."""
