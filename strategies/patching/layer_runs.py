@@ -75,28 +75,22 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 
 def run_layers(
-    builder: Recorder,
-    scenario: SamplingScenario,
-    team: Team,
-    run: Run,
-    action: PatchAction,
+    recorder: Recorder, scenario: SamplingScenario, team: Team, run: Run, action: PatchAction
 ) -> None:
     """Tell a recorder what each device of a team does in a run of layers."""
-    _Runner(builder, scenario, team, run, action).append()
+    exchanges, seconds = exchanged(scenario, run.first, run.end), run_seconds(scenario, team, run)
+    _Runner(recorder, team, run, action, exchanges, *seconds).append()
 
 
+@dataclass(frozen=True, slots=True)
 class _Runner:
-    def __init__(
-        self,
-        builder: Recorder,
-        scenario: SamplingScenario,
-        team: Team,
-        run: Run,
-        action: PatchAction,
-    ) -> None:
-        self.builder, self.team, self.run, self.action = builder, team, run, action
-        self.total_s, self.attention_s = run_seconds(scenario, team, run)
-        self.exchanged = exchanged(scenario, run.first, run.end)
+    recorder: Recorder
+    team: Team
+    run: Run
+    action: PatchAction
+    exchanged: Exchanged
+    total_s: float
+    attention_s: float
 
     def append(self) -> None:
         team, what = self.team, self.exchanged
@@ -118,7 +112,7 @@ class _Runner:
 
     def _compute(self, seconds: float) -> None:
         for device in self.team.devices:
-            self.builder.compute(device, self.action, seconds)
+            self.recorder.compute(device, self.action, seconds)
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
@@ -130,7 +124,7 @@ class _Runner:
             self._collective("all_to_all", group, size, tensors * what.attentions)
 
     def _collective(self, operation: str, group: tuple[int, ...], size_bytes: float, calls: int) -> None:
-        self.builder.collective(
+        self.recorder.collective(
             operation, group, size_bytes, stage=self.action.stage, number=self.action.patch, calls=calls
         )
 
@@ -149,10 +143,10 @@ class _Runner:
             if number < rounds - 1:
                 for group, result in zip(self.team.ring_groups(), results, strict=True):
                     for device in group:
-                        self.builder.expect(device, result)
+                        self.recorder.expect(device, result)
 
     def _pass_on(self, group: tuple[int, ...], size_bytes: float) -> int:
-        return self.builder.collective(
+        return self.recorder.collective(
             "send_recv",
             group,
             size_bytes,

@@ -1,1 +1,1 @@
-"""Templates: what strategies of one family have in common, one level deep."""
+"""Templates: what strategies of one kind share, so that each says only what is its own."""
