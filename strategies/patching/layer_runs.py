@@ -134,8 +134,9 @@ class _Runner:
         if rounds == 1:
             self._compute(self.attention_s)
             return
-        tokens = 1.0 if self.run.cached else self.run.tokens
-        size = 2 * self.team.head_bytes(self.exchanged.hidden_bytes, self.run.batch, tokens)
+        run, hidden_bytes = self.run, self.exchanged.hidden_bytes
+        size = 2 * self.team.head_bytes(hidden_bytes, run.batch, run.tokens)
+        size /= run.tokens if run.cached else 1.0
         for number in range(rounds):
             if number < rounds - 1:
                 results = [self._pass_on(group, size) for group in self.team.ring_groups()]
