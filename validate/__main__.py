@@ -11,6 +11,7 @@ from validate.config_files import add_config_arguments, run_count
 from validate.green.command import add_green_parser
 from validate.linking.command import add_links_parser
 from validate.profiling.commands import add_profiling_parsers
+from validate.published.command import add_published_parser
 from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
 from validate.sampling_runs import add_sample_parser
@@ -61,15 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     efficiencies.set_defaults(run=_efficiencies)
     add_closed_forms_parser(commands)
-    published = commands.add_parser("published", help="print published numbers beside simulated ones")
-    published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
-    published.add_argument(
-        "--output", type=Path, metavar="FILE", help="write every number with its prediction here, as CSV"
-    )
-    published.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw predicted against published here"
-    )
-    published.set_defaults(run=_published)
+    add_published_parser(commands)
     add_links_parser(commands)
     add_sample_parser(commands)
     add_report_parser(commands)
@@ -101,21 +94,6 @@ def _efficiencies(options: argparse.Namespace) -> None:
     from validate.efficiencies import report_efficiencies  # noqa: PLC0415  as above
 
     report_efficiencies(options.output)
-
-
-def _published(options: argparse.Namespace) -> None:
-    from validate.published import print_published, print_sampling  # noqa: PLC0415  as above
-    from validate.published.accounts import sampling_accounts, training_accounts  # noqa: PLC0415  as above
-    from validate.published.figure import check_figure, write_figure  # noqa: PLC0415  as above
-    from validate.published.summary import check_output, print_summary, write_accounts  # noqa: PLC0415  as above
-
-    check_figure(options.figure)
-    check_output(options.output)
-    accounts = training_accounts(print_published()) if options.task != "sample" else []
-    accounts += sampling_accounts(print_sampling()) if options.task != "train" else []
-    print_summary(accounts)
-    write_accounts(accounts, options.output)
-    write_figure(accounts, options.figure)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from strategies.ring import Ring
 from strategies.sampler import Sampler
 from strategies.tensor import TensorParallel
 from strategies.ulysses import Ulysses
-from validate.published.sampling_rows import SamplingRow, sampling_rows
-from validate.published.sampling_scenes import Place, outcome_of
+from validate.published.sampling.rows import SamplingRow, sampling_rows
+from validate.published.sampling.runs import Place, outcome_of
 from validate.writing import write_file
 
 CLUSTER: Final = "l40-pcie-8"

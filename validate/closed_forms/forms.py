@@ -10,7 +10,7 @@ from sim.experiment import replay
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from strategies.traces import Trace
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 EXACT: Final = 1e-9
 """Relative difference of two sums of floating point numbers in another order."""

@@ -9,7 +9,7 @@ from typing import Final
 from profiles.synthetic import equal_layers_model
 from sim.metrics import idle_s
 from validate.closed_forms.forms import Form, trained
-from validate.published.rows import published
+from validate.published.records import published
 
 SHARES: Final = ("sd21", "controlnet")
 STAGES: Final = (2, 3, 4)
@@ -30,7 +30,7 @@ def figure_4() -> Iterator[Form]:
 
 def _frozen_share(model: str) -> float:
     """Return the inverse of one of the printed bubbles over the frozen time: that of 2 stages, 1 micro-batch."""
-    rows = published("Fig. 4", model=model, metric="bubble_over_frozen_time")
+    rows = published("Fig. 4", model=model, quantity="bubble_over_frozen_time")
     first = next(row for row in rows if row.num_gpus == 2 and row.note.startswith("2 stages, 1 "))
     return 1 / first.value
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from validate.closed_forms import frozen, pipelines, samplers, volumes
 from validate.closed_forms.forms import Family, Form, sections
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 FAMILIES: Final[tuple[Family, ...]] = (
     pipelines.linear,

@@ -1,10 +1,10 @@
 """The figure: every predicted number against the published one, on logarithmic axes, training beside sampling."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from profiles.errors import InputError
 from sim.plots.charts import (
@@ -18,8 +18,11 @@ from sim.plots.charts import (
     save_figure,
     set_title,
 )
-from validate.published.accounts import LATENCY, TASKS, Account, Standing, source_names
-from validate.published.sampling_sections import NEAR
+from validate.published.ledger import NEAR, Ledger, near
+from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
+
+TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}
+"""Title and unit of the panel of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,60 +40,41 @@ class Mark:
         return self.predicted / self.published - 1
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedInfo:
-    """What ``plot_published`` draws."""
-
-    training: list[Mark]
-    sampling: list[Mark]
-
-
-def plot_published_info(accounts: Iterable[Account]) -> PublishedInfo:
-    """Return what ``plot_published`` draws: what is judged, and what was fitted.
+def plot_published_info(ledger: Ledger) -> dict[str, list[Mark]]:
+    """What ``plot_published`` draws by task: what is judged, and what was fitted.
 
     Of sampling, latencies alone; those of one GPU that predictions start from lie on the diagonal and are left out.
     """
-    drawn = [one for one in accounts if _drawable(one)]
-    marks = {task: [_mark(one) for one in drawn if one.task == task] for task in TASKS}
-    return PublishedInfo(*(marks[task] for task in TASKS))
+    marks: dict[str, list[Mark]] = {task: [] for task in TASKS}
+    for one in filter(_drawable, ledger.records):
+        fitted = one.standing is Standing.FITTED
+        marks[one.row.task].append(Mark(one.row.group, one.row.value, one.predicted or 0.0, fitted))
+    return marks
 
 
-def _drawable(one: Account) -> bool:
+def _drawable(one: Record) -> bool:
     if one.standing not in (Standing.JUDGED, Standing.FITTED) or not 0 < (one.predicted or 0) < inf:
         return False
-    start = one.num_gpus == "1" and one.standing is Standing.FITTED
-    return one.task == TASKS[0] or (one.quantity == LATENCY and not start)
+    start = one.row.num_gpus == 1 and one.standing is Standing.FITTED
+    return one.row.task == TASKS[0] or (one.row.quantity == LATENCY and not start)
 
 
-def _mark(one: Account) -> Mark:
-    assert one.predicted is not None
-    return Mark(one.name, one.published, one.predicted, one.standing is Standing.FITTED)
-
-
-def plot_published(accounts: Iterable[Account]) -> Chart:
-    """Return predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off.
+def plot_published(ledger: Ledger) -> Chart:
+    """Predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off.
 
     Raises:
         InputError: nothing is predicted.
     """
-    info = plot_published_info(accounts)
-    panels = [
-        (title, marks, unit)
-        for title, marks, unit in (
-            ("training", info.training, "each in its own unit"),
-            ("sampling", info.sampling, "latency in s"),
-        )
-        if marks
-    ]
+    panels = [(task, marks) for task, marks in plot_published_info(ledger).items() if marks]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
     figure = Chart(figsize=(6.6 * len(panels), 7.6), layout="constrained")
-    for number, (title, marks, unit) in enumerate(panels, start=1):
-        _draw(figure.add_subplot(1, len(panels), number), title, marks, unit)
+    for number, (task, marks) in enumerate(panels, start=1):
+        _draw(figure.add_subplot(1, len(panels), number), *TITLES[task], marks)
     return figure
 
 
-def _draw(axes: Any, title: str, marks: Sequence[Mark], unit: str) -> None:  # noqa: ANN401  only plots know axes
+def _draw(axes: Any, title: str, unit: str, marks: Sequence[Mark]) -> None:  # noqa: ANN401  only plots know axes
     axes.spines[["top", "right"]].set_visible(False)
     _diagonal(axes, marks)
     sources = [name for name in source_names() if any(mark.group == name for mark in marks)]
@@ -105,8 +89,8 @@ def _draw(axes: Any, title: str, marks: Sequence[Mark], unit: str) -> None:  # n
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=8.5)
     judged = [mark for mark in marks if not mark.fitted]
-    near = sum(abs(mark.error) <= NEAR for mark in judged)
-    set_title(axes, title, f"{near} of {len(judged)} judged within {NEAR:.0%}")
+    right = near(mark.error for mark in judged)
+    set_title(axes, title, f"{right} of {len(judged)} judged within {NEAR:.0%}")
 
 
 def _scatter(axes: Any, marks: Sequence[Mark], group: str, number: int) -> None:  # noqa: ANN401  as above
@@ -148,11 +132,11 @@ def check_figure(path: Path | None) -> None:
         raise InputError(f"--figure is '{path}', but {path.parent} is no folder")
 
 
-def write_figure(accounts: Sequence[Account], path: Path | None) -> None:
+def write_figure(ledger: Ledger, path: Path | None) -> None:
     """Draw the figure into a file if one is given.
 
     Raises:
         InputError: the file cannot be written.
     """
     if path is not None:
-        save_figure(plot_published(accounts), path)
+        save_figure(plot_published(ledger), path)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 PACKAGES: Final = (
     "diffusim",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 MAX_DEPTH: Final = 6
 MAX_ROWS: Final = 2000

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Final
 
 from sim.plots.charts import Chart
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
