@@ -9,7 +9,8 @@ from rich.text import Text
 
 from profiles.errors import InputError
 from validate.closed_forms.forms import sections as form_sections
-from validate.closed_forms.report import closed_forms, summary
+from validate.closed_forms.forms import summary
+from validate.closed_forms.report import closed_forms
 from validate.fit import OBSERVATIONS
 from validate.published import report as published
 from validate.published.figure import plot_published
