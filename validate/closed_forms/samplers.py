@@ -60,10 +60,7 @@ def _sent(name: str, gpus: int, guidance: str, batch: int) -> float:
 
     Under tensor parallelism every device has the whole prediction.
     """
-    asked = {
-        "distrifusion": {"warmup_steps": 0},
-        "pipefusion": {"warmup_steps": 0, "patches": 2 * gpus},
-    }
+    asked = {"distrifusion": {"warmup_steps": 0}, "pipefusion": {"warmup_steps": 0, "patches": 2 * gpus}}
     trace = drawn_at_once(name, _scenario(gpus, 1, guidance), **asked.get(name, {}))
     if name == "pipefusion":
         return trace.p2p_bytes / (gpus - 1)

@@ -11,15 +11,7 @@ import pandas as pd
 
 from profiles.errors import InputError
 from profiles.units import GIB
-from validate.published.records import (
-    LATENCY,
-    Published,
-    Record,
-    Standing,
-    all_published,
-    source_names,
-    why,
-)
+from validate.published.records import LATENCY, Published, Record, Standing, all_published, source_names, why
 from validate.reporting.sections import Section, percent, signed
 from validate.writing import write_file
 
