@@ -27,7 +27,9 @@ def test_every_form_holds_within_its_tolerance(forms):
 
 def test_every_family_gives_values_and_every_strategy_with_a_closed_form_is_among_them(forms):
     assert len(forms) == 309
-    assert {form.formula for form in forms} >= {row["formula"] for row in csv.DictReader(FORMULAS.read_text().splitlines())}
+    assert {form.formula for form in forms} >= {
+        row["formula"] for row in csv.DictReader(FORMULAS.read_text().splitlines())
+    }
     families = {form.family.partition(":")[0] for form in forms}
     assert {"gpipe", "1f1b", "interleaved", "zero-bubble", "bidirectional", "wave", "pulse"} <= families
     methods = {form.setting.partition(",")[0] for form in forms if form.family.startswith("Bytes")}

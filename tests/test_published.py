@@ -7,7 +7,7 @@ import pytest
 from profiles.clusters import cluster_names
 from validate.points import fastest, scenario
 from validate.published import report, training
-from validate.published.ledger import coverage, error_words, training_ledger
+from validate.published.ledger import coverage, error_words, line, training_ledger
 from validate.published.records import (
     ESTIMATED,
     Record,
@@ -206,14 +206,14 @@ def test_the_report_shows_every_experiment_and_every_row(monkeypatch):
 
 def test_a_row_without_prediction_is_listed_with_its_reason():
     row = the_published("Table 5", model="cdm-lsun", method="filling")
-    (cells,) = coverage([row], []).rows
+    (cells,) = [line(one) for one in training_ledger([]).records if one.row == row]
     assert cells[2:] == ["2.5", "-", "-", NOTHING_TO_FILL, "-"]
 
 
 def test_the_first_prediction_of_a_row_counts_and_the_others_give_the_range():
     row = the_published("6.1", method="diffusionpipe/gpipe", model="sd21")
     found = [Record.of(row, value, setting) for value, setting in ((1.44, "a"), (1.2, "b"), (1.6, "c"))]
-    (cells,) = coverage([row], found).rows
+    (cells,) = coverage([found]).rows
     assert cells[2:] == ["1.44", "1.44", "+0.0%", "a", "1.2 to 1.6"]
 
 

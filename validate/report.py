@@ -1,7 +1,7 @@
 """What the command line prints about a count, and what it writes."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,20 +13,21 @@ from validate.architectures import architecture
 from validate.count import ComponentCount, count
 from validate.folder import write_folder
 
-COLUMNS: Final = (
-    "component",
-    "layers",
-    "blocks",
-    "skips",
-    "M parameters",
-    "GMAC",
-    "conv",
-    "matmul",
-    "self-attention",
-    "GB moved",
-    "kernels",
-    "GB saved",
-)
+COLUMNS: Final[Mapping[str, Callable[[ComponentCount], str]]] = {
+    "component": lambda one: one.spec.name,
+    "layers": lambda one: f"{len(one.work)}",
+    "blocks": lambda one: f"{len({layer.block for layer in one.layers})}",
+    "skips": lambda one: f"{len(one.skips)}",
+    "M parameters": lambda one: f"{one.parameters / 1e6:.1f}",
+    "GMAC": lambda one: f"{one.flop / 2e9:.1f}",
+    "conv": lambda one: f"{sum(w.conv_flop for w in one.work) / 2e9:.1f}",
+    "matmul": lambda one: f"{sum(w.matmul_flop for w in one.work) / 2e9:.1f}",
+    "self-attention": lambda one: f"{sum(w.attention_flop for w in one.work) / 2e9:.1f}",
+    "GB moved": lambda one: f"{sum(w.moved_bytes for w in one.work) / 1e9:.3f}",
+    "kernels": lambda one: f"{sum(w.kernels for w in one.work)}",
+    "GB saved": lambda one: f"{sum(w.saved_bytes for w in one.work) / 1e9:.3f}",
+}
+"""What is printed of a component; 1 MAC is 2 FLOP."""
 
 
 def report_count(name: str, height: int | None, width: int | None, folder: Path | None) -> None:
@@ -50,31 +51,10 @@ def report_count(name: str, height: int | None, width: int | None, folder: Path 
 
 
 def table(title: str, components: Iterable[ComponentCount]) -> Table:
-    """Return a table with one row per component; 1 MAC is 2 FLOP."""
+    """A table with one row per component."""
     result = Table(title=title, title_justify="left")
     for column in COLUMNS:
         result.add_column(column, justify="left" if column == "component" else "right")
     for component in components:
-        result.add_row(*_cells(component))
+        result.add_row(*(words(component) for words in COLUMNS.values()))
     return result
-
-
-def _cells(component: ComponentCount) -> list[str]:
-    work = component.work
-    flop = (
-        component.flop,
-        sum(w.conv_flop for w in work),
-        sum(w.matmul_flop for w in work),
-        sum(w.attention_flop for w in work),
-    )
-    return [
-        component.spec.name,
-        f"{len(work)}",
-        f"{len({layer.block for layer in component.layers})}",
-        f"{len(component.skips)}",
-        f"{component.parameters / 1e6:.1f}",
-        *(f"{f / 2e9:.1f}" for f in flop),
-        f"{sum(w.moved_bytes for w in work) / 1e9:.3f}",
-        f"{sum(w.kernels for w in work)}",
-        f"{sum(w.saved_bytes for w in work) / 1e9:.3f}",
-    ]

@@ -21,13 +21,14 @@ def add_published_parser(commands: Any) -> None:  # noqa: ANN401  argparse does 
 
 def run_published(options: argparse.Namespace) -> None:
     """Print the report and the summary, and write what was asked for."""
-    from validate.published.figure import check_figure, write_figure  # noqa: PLC0415  the command starts fast
-    from validate.published.ledger import check_output  # noqa: PLC0415  as above
+    from sim.plots.charts import ENDINGS  # noqa: PLC0415  the command starts fast
+    from validate.published.figure import write_figure  # noqa: PLC0415  as above
+    from validate.published.ledger import check_path  # noqa: PLC0415  as above
     from validate.published.report import report  # noqa: PLC0415  as above
     from validate.reporting.sections import print_sections  # noqa: PLC0415  as above
 
-    check_figure(options.figure)
-    check_output(options.output)
+    check_path("--figure", options.figure, ENDINGS)
+    check_path("--output", options.output)
     ledger = report(options.task, lambda _, section: print_sections([section]))
     print_sections(ledger.sections())
     ledger.write(options.output)

@@ -1,7 +1,8 @@
 """The ledger: every published number once, what the numbers amount to by source and method, and files of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,14 @@ REMARK: Final = (
     " the way to count was set by the number, or with it in view. Apart: predicted, but a bound, a zero, seconds of a"
     " solver, memory that ran out, or printed before."
 )
+COVERAGE: Final = (
+    "where", "number", "published", "simulated", "error", "setting, or why not", "all settings, why it misses"
+)  # fmt: skip
+COLUMNS: Final = (
+    "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "batch_size",
+    "resolution_px", "steps", "quantity", "unit", "published", "predicted", "error", "standing", "reason",
+    "provenance", "setting", "predicted_memory_GiB", "miss",
+)  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
 T = TypeVar("T")
 
@@ -85,7 +94,8 @@ class Ledger:
 
     def frame(self) -> pd.DataFrame:
         """One line per published number, with its prediction and what became of it."""
-        return pd.DataFrame([_flat(one) for one in self.records])
+        frame = pd.DataFrame([_flat(one) for one in self.records], columns=list(COLUMNS))
+        return frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
 
     def write(self, path: Path | None) -> None:
         """Write the frame as CSV, or as JSON where the file ends so, if a file is given.
@@ -110,36 +120,40 @@ def training_ledger(records: Iterable[Record]) -> Ledger:
     Args:
         records: of one number that of the base setting first; the others do not count.
     """
-    first: dict[Published, Record] = {}
-    for record in records:
-        first.setdefault(record.row, record)
-    return Ledger(tuple(first.get(row) or _uncovered(row) for row in all_published()))
+    return Ledger(tuple(base for base, *_ in all_training(records)))
+
+
+def all_training(records: Iterable[Record]) -> list[list[Record]]:
+    """The records of each number of training in the order of the file; one says why where there is none."""
+    found = grouped(records, lambda one: one.row)
+    return [found.get(row) or [_uncovered(row)] for row in all_published()]
 
 
 def _uncovered(row: Published) -> Record:
     return Record(row, None, Standing.UNCOVERED, why(row) or "not predicted")
 
 
-def coverage(rows: Sequence[Published], records: Iterable[Record]) -> Section:
-    """Each number of training with its base prediction and the range over all settings, or why there is none."""
-    found = grouped(records, lambda one: one.row)
-    cells = [_cells(row, found.get(row) or [_uncovered(row)]) for row in rows]
-    covered = sum(row in found for row in rows)
-    return Section(
-        f"Every published number: {covered} of {len(rows)} predicted",
-        ("where", "number", "published", "simulated", "error", "base setting, or why not", "all settings"),
-        cells,
-    )
+def coverage(numbers: Collection[Sequence[Record]]) -> Section:
+    """Each number with its prediction, or why there is none.
+
+    Args:
+        numbers: the records of each, that of the base setting first.
+    """
+    covered = sum(base.predicted is not None for base, *_ in numbers)
+    title = f"Every published number: {covered} of {len(numbers)} predicted"
+    return Section(title, COVERAGE, [line(*records) for records in numbers])
 
 
-def _cells(row: Published, records: Sequence[Record]) -> list[str]:
-    base = records[0]
-    head = [f"{row.source}, {row}", row.quantity.replace("_", " "), f"{row.value:g}"]
-    values = [one.predicted for one in records if one.predicted is not None]
+def line(base: Record, *others: Record) -> list[str]:
+    """The cells of a number."""
+    row, values = base.row, [one.predicted for one in (base, *others) if one.predicted is not None]
+    head = [f"{row}", row.quantity.replace("_", " "), f"{row.value:g}".replace("inf", "out of memory")]
     if base.predicted is None:
         return [*head, "-", "-", base.reason, "-"]
-    others = "-" if len(values) == 1 else f"{min(values):.4g} to {max(values):.4g}"
-    return [*head, f"{base.predicted:.4g}", error_words(base), base.words, others]
+    said = [f"{min(values):.4g} to {max(values):.4g}"] if others else []
+    said += [base.miss] if base.miss else []
+    predicted = f"{base.predicted:.4g}".replace("inf", "out of memory")
+    return [*head, predicted, error_words(base), base.words, "; ".join(said) or "-"]
 
 
 def error_words(record: Record) -> str:
@@ -165,18 +179,14 @@ def method_of(record: Record) -> str:
 
 
 def _counts(records: Sequence[Record]) -> list[str]:
-    numbers = {standing: sum(one.standing is standing for one in records) for standing in Standing}
+    numbers = Counter(one.standing for one in records)
     errors = judged_errors(records)
     said = ["-", "-", "-"]
     if errors:
         said = [percent(median(map(abs, errors))), signed(max(errors, key=abs)), f"{near(errors)}"]
-    return [
-        f"{len(records)}",
-        f"{len(records) - numbers[Standing.UNCOVERED]}",
-        f"{numbers[Standing.JUDGED]}",
-        *said,
-        *(f"{numbers[one]}" for one in (Standing.FITTED, Standing.APART, Standing.UNCOVERED)),
-    ]
+    covered = len(records) - numbers[Standing.UNCOVERED]
+    left = (f"{numbers[one]}" for one in (Standing.FITTED, Standing.APART, Standing.UNCOVERED))
+    return [f"{len(records)}", f"{covered}", f"{numbers[Standing.JUDGED]}", *said, *left]
 
 
 def judged_errors(records: Iterable[Record]) -> list[float]:
@@ -201,31 +211,14 @@ def _which(record: Record) -> str:
 
 def _flat(one: Record) -> Mapping[str, Any]:
     """The cells of a record by column."""
-    row = one.row
-    return {
-        "task": row.task,
-        "source": row.source,
-        "item": row.item,
-        "model": row.model,
-        "machine": row.machine,
-        "num_gpus": "" if row.num_gpus is None else str(row.num_gpus),
-        "method": row.method,
-        "method_config": row.method_config,
-        "batch_size": "" if row.batch_size is None else str(row.batch_size),
-        "resolution_px": row.resolution_px,
-        "steps": row.steps,
-        "quantity": row.quantity,
-        "unit": row.unit,
-        "published": row.value,
-        "predicted": one.predicted,
+    memory = None if one.memory_bytes is None else one.memory_bytes / GIB
+    more = {
+        "unit": one.row.unit,
+        "published": one.row.value,
         "error": one.error,
-        "standing": str(one.standing),
-        "reason": one.reason,
-        "provenance": one.provenance,
-        "setting": one.setting,
-        "predicted_memory_GiB": None if one.memory_bytes is None else one.memory_bytes / GIB,
-        "miss": one.miss,
+        "predicted_memory_GiB": memory,
     }
+    return asdict(one.row) | asdict(one) | more
 
 
 def _number(value: float) -> str:
@@ -241,11 +234,21 @@ WORDS: Final[Mapping[str, Callable[[float], str]]] = {
 """How numbers are written as CSV, by column."""
 
 
-def check_output(path: Path | None) -> None:
+def check_path(flag: str, path: Path | None, endings: Sequence[str] = ()) -> None:
     """Refuse a file that could not be written at the end.
 
+    Args:
+        flag: what names it.
+        path: the file; None where it is not asked for.
+        endings: what its name must end in; by default anything.
+
     Raises:
-        InputError: it is a folder, or its folder is missing.
+        InputError: it has another ending, is a folder, or its folder is missing.
     """
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise InputError(f"--output is '{path}', must be a file in a folder that exists")
+    if path is None:
+        return
+    if endings and path.suffix.lower() not in endings:
+        words = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise InputError(f"{flag} is '{path}', must end in {words}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"{flag} is '{path}', must be a file in a folder that exists")

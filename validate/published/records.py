@@ -85,12 +85,22 @@ class Published:
         """The source in the words of ``sources.csv``."""
         return source_name(self.source, self.item)
 
+    @property
+    def paper(self) -> str:
+        """The source without what is said of it in brackets."""
+        return self.source.split(" (")[0].split(" arXiv")[0]
+
     def __str__(self) -> str:
-        about = (self.item, self.model, self.machine, self.method)
-        words = [word for word in about if word != UNSAID]
-        words += [] if self.num_gpus is None else [f"{self.num_gpus} GPUs"]
-        words += [] if self.batch_size is None else [f"batch {self.batch_size}"]
-        return ", ".join(words)
+        method = f"{self.method} {self.method_config}".strip()
+        numbers = {
+            "{} px": self.resolution_px,
+            "{} steps": self.steps,
+            "{} GPUs": self.num_gpus,
+            "batch {}": self.batch_size,
+        }
+        words = [self.paper, self.item, self.model, self.machine, method]
+        words += [text.format(number) for text, number in numbers.items() if number]
+        return ", ".join(word for word in words if word != UNSAID)
 
 
 TEXTS: Final = ("source", "item", "model", "machine", "method", "quantity", "note")

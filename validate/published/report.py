@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from validate.published import training
-from validate.published.ledger import Ledger, coverage, training_ledger
-from validate.published.records import TASKS, Record, all_published
+from validate.published.ledger import Ledger, all_training, coverage, training_ledger
+from validate.published.records import TASKS, Record
 from validate.published.sampling.runs import all_runs, sampling_ledger
 from validate.published.sampling.tables import sections
 from validate.reporting.sections import Section
@@ -29,7 +29,7 @@ def report_training(show: Show) -> Ledger:
     for found in training.made():
         show(TASKS[0], found.section)
         records += found.records
-    show(TASKS[0], coverage(all_published(), records))
+    show(TASKS[0], coverage(all_training(records)))
     return training_ledger(records)
 
 

@@ -10,18 +10,9 @@ from typing import Final
 from validate.reporting.sections import Section
 
 PACKAGES: Final = (
-    "diffusim",
-    "numpy",
-    "scipy",
-    "pandas",
-    "simpy",
-    "highspy",
-    "pulp",
-    "matplotlib",
-    "torch",
-    "diffusers",
+    "diffusim", "numpy", "scipy", "pandas", "simpy", "highspy", "pulp", "matplotlib", "torch", "diffusers",
     "transformers",
-)
+)  # fmt: skip
 
 
 def environment() -> Section:

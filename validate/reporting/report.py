@@ -7,13 +7,13 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from profiles.errors import InputError
 from validate.closed_forms.forms import sections as form_sections
 from validate.closed_forms.forms import summary
 from validate.closed_forms.report import closed_forms
 from validate.fit import OBSERVATIONS
 from validate.published import report as published
 from validate.published.figure import plot_published
+from validate.published.ledger import check_path
 from validate.published.records import TASKS
 from validate.rates import fit_device, residual_table
 from validate.rates import summary as fit_summary
@@ -48,22 +48,10 @@ def write_report(path: Path, measured: Mapping[str, Sequence[Path]], task: str |
     Raises:
         InputError: a file of measurements cannot be read, or the report not be written.
     """
-    check_output(path)
+    check_path("--output", path, [".html"])
     own = list(measured_chapters(measured))  # first: what cannot be read is said before anything is computed
     chapters = [forms_chapter(), *published_chapters(task), device_fits(), *own, environment_chapter()]
     write_file(path, page(TITLE, chapters))
-
-
-def check_output(path: Path) -> None:
-    """Refuse a file that could not be written at the end.
-
-    Raises:
-        InputError: it does not end in .html, or its folder is missing.
-    """
-    if path.suffix.lower() != ".html":
-        raise InputError(f"--output is '{path}', must end in .html")
-    if not path.parent.is_dir() or path.is_dir():
-        raise InputError(f"--output is '{path}', must be a file in a folder that exists")
 
 
 def forms_chapter() -> Chapter:

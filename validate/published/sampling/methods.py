@@ -27,15 +27,19 @@ BEST_PATCHES: Final = (2, 4, 8, 16, 32)
 """Of which PipeFusion's first release prints the fastest. Source: PipeFusion v1, section 5."""
 GATHER_LAYERS: Final = {"sdxl": 60}
 """Gathers launched together; 1 in the first release's port to transformers."""
-PLAIN: Final = {
-    "naive_patch": "naive-patch",
-    "original": "single",
-    "patch_parallel_sync": "sync-patch",
-    "sp_ring": "ring",
-    "sp_ulysses": "ulysses",
-    "tensor_parallel": "tensor",
-    "tensor_parallel_sync": "tensor",
+PLAIN: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "naive_patch": ("naive-patch", {}),
+    "original": ("single", {}),
+    "paradigms": ("paradigms", {}),
+    "patch_parallel_no_comm": ("distrifusion", {"warmup_steps": 0}),
+    "patch_parallel_sync": ("sync-patch", {}),
+    "sp_ring": ("ring", {}),
+    "sp_ulysses": ("ulysses", {}),
+    "tensor_parallel": ("tensor", {}),
+    "tensor_parallel_sync": ("tensor", {}),
 }
+"""Methods that are one strategy with fixed parameters. Parallel sampling takes iterations as published; patch parallelism
+whose communication is left out takes as long as one that displaces it all, on free links."""
 NORMS: Final = ("separate GN", "sync GN")
 """Other ways to gather a group norm's statistics than DistriFusion's own."""
 WORDS: Final = {
@@ -68,7 +72,8 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
         if method in READERS:
             return list(READERS[method](row, scenario))
         if method in PLAIN:
-            return [sampler(PLAIN[method])]
+            name, asked = PLAIN[method]
+            return [sampler(name, **asked)]
     return [_of_degrees(row)]
 
 
@@ -112,11 +117,6 @@ def _distrifusion(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Samp
     yield sampler("distrifusion", warmup_steps=_warmup(row), gather_layers=gathers)
 
 
-def _displaced(_row: SamplingRow, _scenario: SamplingScenario) -> Iterator[Sampler]:
-    """What takes as long as patch parallelism whose communication is left out, on free links."""
-    yield sampler("distrifusion", warmup_steps=0)
-
-
 def _pipefusion(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
     """The numbers of patches of which the best was printed; xDiT's default is the pipeline degree."""
     if not row["source"].startswith(FIRST_RELEASE):
@@ -145,18 +145,11 @@ def _best(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
             yield replace(one, **_late(row))  # type: ignore[type-var]  # samplers are frozen dataclasses
 
 
-def _paradigms(_row: SamplingRow, _scenario: SamplingScenario) -> Iterator[Sampler]:
-    """Parallel sampling with its defaults; it takes iterations as published."""
-    yield sampler("paradigms")
-
-
 Reader = Callable[[SamplingRow, SamplingScenario], Iterator[Sampler]]
 READERS: Final[Mapping[str, Reader]] = {
     "distrifusion": _distrifusion,
     "distrifusion+cfg split": _distrifusion,
     "hybrid(best)": _best,
-    "paradigms": _paradigms,
-    "patch_parallel_no_comm": _displaced,
     "pipefusion": _pipefusion,
     "usp": _usp,
 }

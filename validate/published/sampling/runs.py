@@ -105,11 +105,6 @@ class Run:
         return self.row.figure == MEMORY_SOURCE and self.row["method"] in MEMORY_METHODS
 
     @property
-    def judged(self) -> bool:
-        """Whether it is a latency on several GPUs to which no link is fitted, and is printed for the first time."""
-        return self.error is not None and not self.for_links and self.row.num_gpus != 1 and not self.again
-
-    @property
     def anchored(self) -> bool:
         """Whether it is a one-GPU latency, or one of its printings, to which a model's times are scaled."""
         if self.place is None or self.row.num_gpus != 1 or self.row.latency_s is None:
@@ -144,10 +139,10 @@ class Run:
         if self.row.out_of_memory and self.out_of_memory:
             predicted = inf
         standing, reason = self._standing()
-        provenance = self._provenance(outcome)
-        return Record(
-            row, predicted, standing, reason, self.remark, provenance, self.why, outcome.memory_bytes
-        )
+        lacking = self.out_of_memory and not self.row.out_of_memory
+        setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
+        provenance, memory_bytes = self._provenance(outcome), outcome.memory_bytes
+        return Record(row, predicted, standing, reason, setting, provenance, self.why, memory_bytes)
 
     def _standing(self) -> tuple[Standing, str]:
         if self.row.out_of_memory:
