@@ -16,7 +16,7 @@ PACKAGES: Final = (
 
 
 def environment() -> Section:
-    """Return what the numbers were computed with, and when."""
+    """Versions, machine and time that the numbers were computed with."""
     return Section("Environment", ("", ""), [[key, value] for key, value in _facts()])
 
 
@@ -37,7 +37,7 @@ def _version(package: str) -> str:
 
 
 def _gpu() -> str:
-    """Return the names of the GPUs, as torch sees them."""
+    """Names of the GPUs, as torch sees them."""
     try:
         import torch  # noqa: PLC0415  it may not be installed
     except ImportError:

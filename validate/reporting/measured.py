@@ -20,7 +20,7 @@ MAX_ROWS: Final = 2000
 
 
 def read_measured(path: Path) -> list[Section]:
-    """Return the tables of one file.
+    """Tables of one file.
 
     Raises:
         InputError: the file cannot be read, its ending is unknown, or it holds nothing.
@@ -78,13 +78,13 @@ def _rows(title: str, objects: list[Mapping[str, Any]]) -> Section:
 
 
 def _nested(value: object) -> bool:
-    """Return whether a value gets a table of its own: an object, or an array of objects."""
+    """Whether a value gets a table of its own: an object, or an array of objects."""
     objects = isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
     return objects or (isinstance(value, Mapping) and bool(value))
 
 
 def words(value: object) -> str:
-    """Return a value in words; numbers with six digits."""
+    """A value in words; numbers with six digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping | list):

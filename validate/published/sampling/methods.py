@@ -38,8 +38,8 @@ PLAIN: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "tensor_parallel": ("tensor", {}),
     "tensor_parallel_sync": ("tensor", {}),
 }
-"""Methods that are one strategy with fixed parameters. Parallel sampling takes iterations as published; patch parallelism
-whose communication is left out takes as long as one that displaces it all, on free links."""
+"""Methods that are one strategy with fixed parameters. Parallel sampling takes iterations as published; patch
+parallelism whose communication is left out takes as long as one that displaces it all, on free links."""
 NORMS: Final = ("separate GN", "sync GN")
 """Other ways to gather a group norm's statistics than DistriFusion's own."""
 WORDS: Final = {

@@ -101,27 +101,23 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
 
     Several figures of one such setting make one comparison: some print the same runs again.
     """
-    groups: dict[tuple[str, ...], list[Run]] = {}
+    groups: dict[tuple[str, bool], tuple[dict[str, float], dict[str, float]]] = {}
     for one in runs:
-        row = one.row
-        if one.outcome and row["latency_s"] and row.num_gpus != 1 and row["method"] not in NO_RIVALS:
-            size, steps = row["resolution_px"], row["steps"]
-            key = (row.published.paper, one.model, one.cluster, row["num_gpus"], size, steps)
-            groups.setdefault(key, []).append(one)
-    found = (_contest(key, rows) for key, rows in groups.items())
-    return [one for one in found if len(one.published) > 1]
-
-
-def _contest(key: tuple[str, ...], rows: Sequence[Run]) -> Contest:
-    published: dict[str, float] = {}
-    predicted: dict[str, float] = {}
-    for one in rows:
-        method = one.row["method"]
-        published[method] = min(published.get(method, inf), one.row.latency_s or inf)
-        predicted[method] = min(predicted.get(method, inf), one.latency_s or inf)
-    where, model, cluster, gpus, resolution, steps = key
-    words = f"{where}: {model}, {resolution} px, {steps} steps, {gpus} GPUs of {cluster}"
-    return Contest(words, published, predicted, rows[0].for_links)
+        row, method = one.row, one.row["method"]
+        if one.outcome is None or not row["latency_s"] or row.num_gpus == 1 or method in NO_RIVALS:
+            continue
+        where = f"{row['num_gpus']} GPUs of {one.cluster}"
+        what = f"{one.model}, {row['resolution_px']} px, {row['steps']} steps"
+        key = (f"{row.published.paper}: {what}, {where}", one.for_links)
+        for seconds, found in zip(
+            groups.setdefault(key, ({}, {})), (row.latency_s, one.latency_s), strict=True
+        ):
+            seconds[method] = min(seconds.get(method, inf), found or inf)
+    return [
+        Contest(words, published, predicted, for_links)
+        for (words, for_links), (published, predicted) in groups.items()
+        if len(published) > 1
+    ]
 
 
 def winners(runs: Sequence[Run]) -> Section:
