@@ -9,7 +9,6 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
-from profiles.models import load_model
 from sim.explore.points import find_points
 from sim.replay.engine import simulate
 from sim.runs import bound
@@ -18,8 +17,9 @@ from strategies.orders.synthesis import synthesize
 from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 from strategies.strategy import Refining, Strategy
-from validate.published.rows import Prediction, Section, published, the_published
-from validate.published.scenes import scenario
+from validate.points import model_of, scenario
+from validate.published.records import Record, published, the_published
+from validate.published.training.experiment import Found, experiment
 
 TIMED: Final = "timed here"
 """Provenance of seconds that this machine takes."""
@@ -28,6 +28,8 @@ BATCH_SIZE: Final = 2048
 """The largest batch of the paper's single backbones on 64 GPUs; for cascades it is not printed."""
 SHAPE: Final = {"pipeline_degree": 4, "micro_batches": 4}
 """A pipeline whose bubbles are filled: 4 stages, 4 micro-batches, as in the paper's Fig. 6."""
+PROOFS: Final = {False: "the integer programme", True: "list scheduling meets its lower bound"}
+"""What proves the wave's length, by whether a certificate may."""
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -37,23 +39,18 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def partition_s(model: str) -> tuple[float, int]:
-    """Return the seconds to partition a model's backbones for every point of DiffusionPipe, and the points.
+    """Seconds to partition a model's backbones for every point of DiffusionPipe, and the points.
 
     The bound of each point is computed with it.
     """
     point = scenario(model, "p4de", GPUS, BATCH_SIZE)
     points = find_points(point, ["diffusionpipe"], {"fill": "partial"})
     strategies = [p.strategy for p in points if isinstance(p.strategy, Strategy)]
-
-    def solve() -> None:
-        for strategy in strategies:
-            bound(strategy, point)
-
-    return _seconds(solve), len(strategies)
+    return _seconds(lambda: [bound(strategy, point) for strategy in strategies]), len(strategies)
 
 
 def filling_s(model: str) -> float:
-    """Return the seconds to fill all bubbles of one plan."""
+    """Seconds to fill all bubbles of one plan."""
     point = scenario(model, "p4de", GPUS, BATCH_SIZE)
     strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
     plan = strategy.plan(point)
@@ -64,7 +61,7 @@ def filling_s(model: str) -> float:
 
 
 def wave_s(*, certificate: bool) -> tuple[float, float]:
-    """Return the seconds to synthesise the wave of 4 devices and 4 micro-batches with proof, and its makespan.
+    """Seconds to synthesise the wave of 4 devices and 4 micro-batches with proof, and its makespan.
 
     Args:
         certificate: the lower bound may be the proof; else the integer programme has to find it.
@@ -76,33 +73,22 @@ def wave_s(*, certificate: bool) -> tuple[float, float]:
     return perf_counter() - start, found.ordering.makespan_s
 
 
-def solution_times() -> Section:
-    """Return Table 5 of DiffusionPipe and the time of PULSE's integer programme."""
-    rows: list[list[str]] = []
-    predictions: list[Prediction] = []
+@experiment
+def solution_times() -> Found:
+    """Table 5 of DiffusionPipe and the time of PULSE's integer programme."""
     for row in published("Table 5"):
-        if row.method == "filling" and not load_model(row.model).for_task("train").frozen:
+        if row.method == "filling" and not model_of(row.model).for_task("train").frozen:
             continue
         if row.method == "partition":
             seconds, points = partition_s(row.model)
             setting = f"one core, {points} points, bounds included"
         else:
             seconds, setting = filling_s(row.model), "one core, one plan"
-        predictions.append(Prediction(row, seconds, setting, provenance=TIMED))
-        rows.append([f"{row.model}, {row.method}", f"{row.value:g} s", f"{seconds:.2g} s", setting])
+        yield Record.of(row, seconds, setting, provenance=TIMED)
+        yield [f"{row.model}, {row.method}", f"{row.value:g} s", f"{seconds:.2g} s", setting]
     row = the_published("V-B", method="ILP")
-    for certificate, how in (
-        (False, "the integer programme"),
-        (True, "list scheduling meets its lower bound"),
-    ):
+    for certificate, how in PROOFS.items():
         seconds, makespan = wave_s(certificate=certificate)
         setting = f"{how}, proven; {makespan:g} forwards long"
-        predictions.append(Prediction(row, seconds, setting, provenance=TIMED))
-        rows.append(["wave, 4 devices, 4 micro-batches", row.note, f"{seconds:.2g} s", setting])
-    return Section(
-        "Solution times: DiffusionPipe, Table 5, 64 GPUs, and PULSE, section V-B",
-        ("problem", "published", "here", "how"),
-        rows,
-        "Measured when this is printed. Published partitions used 64 cores.",
-        predictions,
-    )
+        yield Record.of(row, seconds, setting, provenance=TIMED)
+        yield ["wave, 4 devices, 4 micro-batches", row.note, f"{seconds:.2g} s", setting]

@@ -9,24 +9,21 @@ relayed skips at PULSE's degree and micro-batch (section VII). Every other setti
 Source: PULSE, sections VI and VII, Table III.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from math import log2
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError
-from profiles.models import load_model
-from profiles.units import GIB, MIB
-from sim.results import TrainingResult
-from sim.runs import run_training
-from strategies.registry import make_strategy
+from profiles.units import MIB
+from sim.explore.pulse_equations import peak_memory_bytes
 from strategies.scenario import Scenario
-from validate.published.costs import COSTS, costs_of
-from validate.published.rows import Published, the_published
-from validate.published.scenes import scenario, with_collectives_of
+from strategies.training.pulse import Pulse
+from validate.points import Outcome, model_of, scenario, trained
+from validate.published.records import Published, the_published
+from validate.published.training.models import COSTS, costs_of, with_collectives_of
 
-BASELINES: Final = ("1f1b", "wave", "zero2")
 DATA_PARALLEL: Final = ("zero2",)
 GRADIENT_BYTES: Final = 2
 DEFAULT_DEGREE: Final = 4
@@ -51,9 +48,9 @@ class Task:
 
     @classmethod
     def of(cls, row: Published) -> "Task":
-        """Return what a row of the paper is about."""
+        """What a row of the paper is about."""
         assert row.num_gpus is not None
-        return cls(row.model, "v100-2node" if row.cluster == "v100" else row.cluster, row.num_gpus)
+        return cls(row.model, "v100-2node" if row.machine == "v100" else row.machine, row.num_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ class Setting:
         return f"P = {self.degree}, micro-batch {self.micro_batch}"
 
     def scenario(self, task: Task) -> Scenario:
-        """Return what a strategy is asked about."""
+        """What a strategy is asked about."""
         return scenario(
             costs_of(task.model)[self.costs],
             with_collectives_of(task.cluster, self.collectives or task.cluster),
@@ -95,39 +92,35 @@ class Setting:
 
 
 @cache
-def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> TrainingResult | None:
-    """Return what a strategy makes of a setting; None where it cannot."""
+def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Outcome | None:
+    """What a strategy makes of a setting; None where it cannot."""
     asked: dict[str, Any] = {"overlap": "none"}
     if strategy not in DATA_PARALLEL:
         asked = {"pipeline_degree": setting.degree, "micro_batches": setting.degree, "p2p": setting.p2p}
     if partition is not None:
         asked["partition"] = partition
     try:
-        return run_training(make_strategy(strategy, asked), setting.scenario(task))
+        return trained(strategy, setting.scenario(task), **asked)
     except InfeasibleError:
         return None
 
 
+def over(task: Task, setting: Setting, baseline: str) -> float | None:
+    """PULSE's throughput over a baseline's in the same setting; None where one of them cannot."""
+    own, other = run(task, setting, "pulse"), run(task, setting, baseline)
+    return None if own is None or other is None else own.samples_per_s / other.samples_per_s
+
+
 def base_of(task: Task) -> Setting:
-    """Return the base setting of one of Table III's models."""
-    row = the_published("Table III", model=task.model, cluster="v100-2node", method="zero2")
-    backbone = load_model(task.model).for_task("train").components[-1]
+    """The base setting of one of Table III's models."""
+    row = the_published("Table III", model=task.model, machine="v100-2node", method="zero2")
+    backbone = model_of(task.model).for_task("train").components[-1]
     samples = backbone.parameters * GRADIENT_BYTES / MIB / row.value
     return Setting(DEGREES.get((task.model, task.cluster), DEFAULT_DEGREE), 2 ** round(log2(samples)))
 
 
-def largest(task: Task, setting: Setting, strategy: str = "pulse") -> Setting | None:
-    """Return the setting with the largest micro-batch that fits."""
-    for micro_batch in MICRO_BATCHES:
-        found = replace(setting, micro_batch=micro_batch)
-        result = run(task, found, strategy)
-        if result is not None and result.fits_memory:
-            return found
-    return None
-
-
 def changed(base: Setting) -> Iterator[tuple[str, Setting]]:
-    """Yield the base setting, and settings that change one thing of it, in words."""
+    """The base setting, and settings that change one thing of it, in words."""
     yield "base", base
     yield "pipelines inside the nodes", replace(base, placement="pipeline-inner")
     yield "messages overlap", replace(base, p2p="overlapped")
@@ -140,29 +133,29 @@ def changed(base: Setting) -> Iterator[tuple[str, Setting]]:
             yield f"P = {degree}", replace(base, degree=degree)
 
 
-def over(task: Task, setting: Setting, baseline: str) -> float | None:
-    """Return PULSE's throughput over a baseline's in the same setting; None where one of them cannot."""
-    own, other = run(task, setting, "pulse"), run(task, setting, baseline)
-    return None if own is None or other is None else own.samples_per_s / other.samples_per_s
+def largest(task: Task, setting: Setting) -> Setting | None:
+    """The setting with the largest micro-batch with which PULSE fits."""
+
+    def fits(found: Setting) -> bool:
+        result = run(task, found, "pulse")
+        return result is not None and result.fits
+
+    return _largest(setting, fits)
 
 
-def cells(task: Task, setting: Setting) -> list[str]:
-    """Return PULSE's throughput and memory and its ratios, in words; in brackets where memory does not suffice."""
-    own = run(task, setting, "pulse")
-    if own is None:
-        return ["-"] * (2 + len(BASELINES))
-    memory = f"{own.expected.peak_memory_bytes / GIB:.1f} GiB"
-    return [
-        _bracketed(own, f"{own.samples_per_s:.1f}"),
-        memory,
-        *(_ratio(task, setting, baseline) for baseline in BASELINES),
-    ]
+def largest_by_equation(task: Task, setting: Setting) -> Setting | None:
+    """The setting with the largest micro-batch that fits by Eq. 14."""
+    strategy = Pulse(setting.degree, setting.degree, p2p=setting.p2p)
+
+    def fits(found: Setting) -> bool:
+        point = found.scenario(task)
+        memory_bytes = point.cluster.device.memory_bytes
+        assert memory_bytes is not None
+        return peak_memory_bytes(point, strategy.layout(point)) <= memory_bytes
+
+    return _largest(setting, fits)
 
 
-def _ratio(task: Task, setting: Setting, baseline: str) -> str:
-    ratio, other = over(task, setting, baseline), run(task, setting, baseline)
-    return "-" if ratio is None or other is None else _bracketed(other, f"{ratio:.2f}")
-
-
-def _bracketed(result: TrainingResult, words: str) -> str:
-    return words if result.fits_memory else f"({words})"
+def _largest(setting: Setting, fits: Callable[[Setting], bool]) -> Setting | None:
+    found = (replace(setting, micro_batch=micro_batch) for micro_batch in MICRO_BATCHES)
+    return next(filter(fits, found), None)

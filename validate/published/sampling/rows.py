@@ -6,30 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
+from math import inf
 from typing import Final
 
 from profiles.files import parse_number, read_text
 from validate.fitting.anchors import FRAMES, INFERENCE, MODELS, STEPS
+from validate.published.records import LATENCY, MEMORY, TASKS, Published
 
 COLUMNS: Final = (
-    "source",
-    "table_or_figure",
-    "model",
-    "resolution_px",
-    "steps",
-    "sampler",
-    "cfg",
-    "batch",
-    "hardware",
-    "interconnect",
-    "num_gpus",
-    "method",
-    "method_config",
-    "latency_s",
-    "memory_GB",
-    "comm_GB",
-    "note",
-)
+    "source", "table_or_figure", "model", "resolution_px", "steps", "sampler", "cfg", "batch", "hardware",
+    "interconnect", "num_gpus", "method", "method_config", "latency_s", "memory_GB", "comm_GB", "note",
+)  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
 MACHINES: Final = (
     ("A100", "PCIe", "a100-pcie-4"),
@@ -73,7 +60,7 @@ class SamplingRow:
 
     @classmethod
     def of(cls, cells: Mapping[str, str], line: int) -> "SamplingRow":
-        """Return what a row of the file says.
+        """What a row of the file says.
 
         Raises:
             InputError: a number is none.
@@ -96,6 +83,28 @@ class SamplingRow:
     def figure(self) -> str:
         """Table or figure."""
         return self["table_or_figure"]
+
+    @property
+    def published(self) -> Published:
+        """The number that it is counted by: its latency, or its memory where that alone is printed."""
+        remembered = bool(self["memory_GB"]) and not self["latency_s"]
+        value = self.memory_gib if remembered else self.latency_s
+        return Published(
+            task=TASKS[1],
+            source=self["source"],
+            item=self.figure,
+            model=self["model"],
+            machine=", ".join(filter(None, (self["hardware"], self["interconnect"]))),
+            num_gpus=self.num_gpus,
+            method=self["method"],
+            batch_size=int(self["batch"]) if self["batch"].isdigit() else None,
+            quantity=MEMORY if remembered else LATENCY,
+            value=inf if value is None else value,
+            note=self["note"],
+            method_config=self["method_config"],
+            resolution_px=self["resolution_px"],
+            steps=self["steps"],
+        )
 
     @property
     def method(self) -> str:
@@ -121,9 +130,8 @@ class SamplingRow:
             Uncovered: the hardware is none that is known.
         """
         for hardware, links, cluster in MACHINES:
-            if re.search(rf"(\b|\dx){hardware}\b", self["hardware"]) and self["interconnect"].startswith(
-                links
-            ):
+            there = re.search(rf"(\b|\dx){hardware}\b", self["hardware"])
+            if there and self["interconnect"].startswith(links):
                 return cluster
         raise Uncovered(f"no cluster of {self['hardware']}, {self['interconnect'] or 'links not said'}")
 
@@ -168,7 +176,7 @@ def _number(cells: Mapping[str, str], line: int, key: str) -> float | None:
 
 @cache
 def sampling_rows() -> tuple[SamplingRow, ...]:
-    """Return all published rows of sampling, in the order of the file.
+    """All published rows of sampling, in the order of the file.
 
     Raises:
         InputError: the file cannot be read.
