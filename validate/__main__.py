@@ -13,7 +13,7 @@ from validate.linking.command import add_links_parser
 from validate.profiling.commands import add_profiling_parsers
 from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
-from validate.sampling_runs import add_sample_parser
+from validate.running.sampling.command import add_sample_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

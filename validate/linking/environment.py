@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from validate.linking.ranks import Place
+from validate.launching import Place
 
 ROUNDS: Final = 8
 """How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""

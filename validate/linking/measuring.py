@@ -21,10 +21,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from profiles.clusters import OPERATIONS
 from profiles.errors import DiffusimError, InputError
+from validate.launching import Place
 from validate.linking.beside import Compute
 from validate.linking.environment import ROUNDS, environment
 from validate.linking.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
-from validate.linking.ranks import Place
 from validate.linking.samples import PING_PONG, Measurement, Sample
 from validate.linking.watch import Watch, watched
 from validate.machine import NOT_KNOWN, OtherPrograms
