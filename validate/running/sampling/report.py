@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.errors import DiffusimError
+from validate.running.comparison import compare
 from validate.running.rank import run_job
-from validate.running.sampling.comparison import SAME, Comparison
+from validate.running.sampling.comparison import ROUNDING, SAME, Comparison
 from validate.running.sampling.faults import job_of
 from validate.running.sampling.settings import HIDDEN, LAYERS, ROWS, Settings
 
@@ -31,7 +32,11 @@ def report_sample(settings: Settings) -> None:
         console.print(table)
     for line in age_lines(comparison):
         print(line)
+    mismatch = compare(*found).mismatch
+    print(f"order: engine and executor agree on all but {mismatch:.0e} of the time")
     failures = comparison.failures()
+    if mismatch > ROUNDING:
+        failures.append(f"the order is not that of the simulation: {mismatch:.2g} of the time")
     for failure in failures:
         print(f"fails: {failure}")
     if failures:
