@@ -10,22 +10,28 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from validate.sampling_runs.keys_values import WHOLE
-from validate.sampling_runs.settings import LAYERS, PIPELINES, Settings
-from validate.sampling_runs.transformer import Scheduler, SmallTransformer, attend, first_latents, tokens
+from validate.running.sampling.settings import LAYERS, PATCHED, ROWS, Settings
+from validate.running.sampling.transformer import (
+    Scheduler,
+    SmallTransformer,
+    attend,
+    first_latents,
+    mirrored,
+    tokens_of,
+)
 
 Kept = list[Tensor]
 """For each layer keys and values of all tokens, (2, batch, tokens, hidden)."""
 
 
 def one_device_image(settings: Settings) -> Tensor:
-    """Return what one device draws: every step synchronous."""
-    return _one_device_image(settings.steps, settings.guidance, settings.device)
+    """What one device draws: every step synchronous."""
+    return _one_device_image(settings.steps, settings.guidance, settings.device, settings.skips)
 
 
 @cache
-def _one_device_image(steps: int, guidance: str, device: str) -> Tensor:
-    return _draw(Settings("sync-patch", steps=steps, guidance=guidance, device=device), steps)
+def _one_device_image(steps: int, guidance: str, device: str, skips: bool) -> Tensor:
+    return _draw(Settings("sync-patch", steps=steps, guidance=guidance, device=device, skips=skips), steps)
 
 
 def displaced_image(settings: Settings) -> Tensor:
@@ -50,13 +56,13 @@ def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
 
 
 def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
-    model, scheduler = SmallTransformer().to(settings.device), Scheduler(settings.steps)
-    latents = first_latents().to(settings.device)
+    model, scheduler = SmallTransformer(skips=settings.skips).to(settings.device), Scheduler(settings.steps)
+    latents, whole = first_latents().to(settings.device), torch.arange(ROWS**2)
     kept: Kept | None = None
     for step in range(settings.steps):
-        condition = model.condition(scheduler.time(step), settings.batch)
+        condition = model.condition(scheduler.time(step))[: settings.batch]
         if step < synchronous_steps:
-            predicted, kept = _forward(model, latents, WHOLE, condition, [None] * LAYERS)
+            predicted, kept = _forward(model, latents, whole, condition, [None] * LAYERS)
         else:
             predicted, kept = _patches(settings, model, latents, condition, kept)
         latents = scheduler.move(latents, predicted, step)
@@ -73,9 +79,9 @@ def _patches(
     fresh = None if kept is None else [layer.clone() for layer in kept]
     predicted = []
     for rows in map(settings.patch_rows, range(settings.num_patches)):
-        at = tokens(rows)
-        seen = fresh if settings.strategy in PIPELINES else kept
-        part, joined = _forward(model, latents[:, at], rows, condition, seen or [None] * LAYERS)
+        at = tokens_of(rows)
+        seen = kept if settings.strategy in PATCHED else fresh
+        part, joined = _forward(model, latents[:, at], at, condition, seen or [None] * LAYERS)
         predicted.append(part)
         for layer, tensor in zip(fresh or [], joined, strict=fresh is not None):
             layer[:, :, at] = tensor[:, :, at]
@@ -85,20 +91,23 @@ def _patches(
 def _forward(
     model: SmallTransformer,
     latents: Tensor,
-    rows: slice,
+    at: Tensor,
     condition: Tensor,
     seen: Sequence[Tensor | None],
 ) -> tuple[Tensor, Kept]:
-    """Return the prediction for some rows, and all keys and values that they saw: their own, and those given."""
-    hidden, joined = model.embed(latents, rows, len(condition)), []
+    """Return the prediction for some tokens, and all keys and values that they saw: their own, and those given."""
+    hidden, joined, skips = model.embed(latents, at, len(condition)), [], list[Tensor]()
     for layer, others in enumerate(seen):
+        if len(model.fusing) and layer >= LAYERS // 2:
+            hidden = model.fuse(layer, hidden, skips[mirrored(layer)])
         block = model.block(layer)
         by = block.modulate(condition)
         projected = block.project(hidden, by)
         both = projected[1:]
         if others is not None:
             both = others.clone()
-            both[:, :, tokens(rows)] = projected[1:]
+            both[:, :, at] = projected[1:]
         hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
+        skips.append(hidden)
         joined.append(both)
     return model.predict(hidden), joined

@@ -1,20 +1,21 @@
 """Settings: which sampler runs on how many ranks, and the plan that follows from them.
 
-The model is ``profiles.synthetic.equal_blocks_transformer``, whose sizes ``validate.sampling_runs.transformer`` has as
-well: what a plan lets its devices send is what the ranks of a real run have to send.
+The model is ``profiles.synthetic.equal_blocks_transformer``, whose sizes ``validate.running.sampling.transformer`` has
+as well: what a plan lets its devices send is what the ranks of a real run have to send.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.synthetic import HALF, equal_blocks_transformer
+from strategies.patching.grid import Grid
 from strategies.plans.plan import Plan
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario, SamplingWorkload
 from strategies.strategy import Sampler
+from validate.running.links import emulated_cluster
 
 LAYERS: Final = 8
 ROWS: Final = 16
@@ -25,11 +26,10 @@ FLOAT32: Final = 4
 WIDENING: Final = FLOAT32 // HALF
 """Bytes of a number in a run over those in a plan, which is in half precision."""
 
-PIPELINES: Final = ("pipefusion",)
+DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
+"""Samplers that divide all ranks in one way."""
 PATCHED: Final = ("distrifusion", "sync-patch")
-SEQUENCED: Final = ("ring", "ulysses", "usp")
-TENSORED: Final = ("tensor",)
-RUNNABLE: Final = (*PATCHED, *PIPELINES, *SEQUENCED, *TENSORED)
+RUNNABLE: Final = ("distrifusion", "sync-patch", "pipefusion", "ring", "ulysses", "usp", "tensor", "hybrid")
 LOST_PATCH: Final = "lost-patch"
 WRONG_VERSION: Final = "wrong-version"
 KILLED_RANK: Final = "killed-rank"
@@ -50,6 +50,7 @@ class Settings:
         guidance: one of ``GUIDANCES``.
         device: ``cpu`` (messages by gloo) or ``cuda`` (by NCCL).
         fault: one of ``FAULTS`` to plant, or None.
+        skips: whether each block of the first half hands its output to its mirror image.
     """
 
     strategy: str
@@ -59,6 +60,7 @@ class Settings:
     guidance: str = "none"
     device: str = "cpu"
     fault: str | None = None
+    skips: bool = False
 
     def __post_init__(self) -> None:
         if self.strategy not in RUNNABLE:
@@ -67,31 +69,29 @@ class Settings:
             raise InputError(f"--ranks is {self.ranks}, must be at least 2")
         if self.guidance not in GUIDANCES:
             raise InputError(f"--guidance is '{self.guidance}', must be one of {', '.join(GUIDANCES)}")
-        if self.strategy not in PIPELINES and ROWS % self.ranks:
-            raise InputError(f"rows({ROWS}) are no multiple of ranks({self.ranks}): shares must be alike")
-        self._check_warmup()
-        self._check_fault()
-
-    def _check_warmup(self) -> None:
+        shares = self.ranks if self.grid.pipeline == 1 else self.grid.sequence
+        if ROWS % shares:
+            raise InputError(f"rows({ROWS}) are no multiple of ranks({shares}): shares must be alike")
         if self.warmup_steps < 1:
             raise InputError(
                 "--warmup-steps is 0, must be at least 1: a first displaced step has nothing to read"
             )
+        self._check_fault()
 
     def _check_fault(self) -> None:
-        if self.fault == LOST_PATCH and (self.strategy not in PIPELINES or self.num_patches < 2):
+        if self.fault == LOST_PATCH and (self.strategy != "pipefusion" or self.num_patches < 2):
             raise InputError(f"--plant {LOST_PATCH} needs pipefusion with at least 2 patches")
-        if self.fault == WRONG_VERSION and self.strategy not in PIPELINES + PATCHED:
+        if self.fault == WRONG_VERSION and self.strategy not in PATCHED and self.grid.pipeline == 1:
             raise InputError(f"--plant {WRONG_VERSION} needs a sampler that keeps keys and values")
         if self.fault == LOST_PATCH and self.warmup_steps >= self.steps:
             raise InputError(f"--plant {LOST_PATCH} needs a displaced step: more steps than warmup_steps")
 
     @cached_property
     def scenario(self) -> SamplingScenario:
-        """The small model on devices whose links are free: a plan's bytes depend on neither."""
-        model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS)
+        """The small model on links that take no time: a plan's bytes do not depend on them."""
+        model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS, skips=self.skips)
         workload = SamplingWorkload(self.ranks, model.height, model.width, self.steps, self.guidance)
-        return SamplingScenario(model, load_cluster("ideal"), workload)
+        return SamplingScenario(model, emulated_cluster(0.0), workload)
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -103,21 +103,30 @@ class Settings:
         """Who does what in which order."""
         return self.sampler.plan(self.scenario)
 
+    @cached_property
+    def grid(self) -> Grid:
+        """How the ranks are divided; patches that gather stand in a ring."""
+        if self.strategy in ("usp", "hybrid"):
+            names = ("guidance", "pipeline", "ring", "ulysses", "tensor")
+            return Grid(**{name: getattr(self.sampler, f"{name}_degree", 1) or 1 for name in names})
+        return Grid(**{DEGREES.get(self.strategy, "ring"): self.ranks})
+
     @property
     def warmup_steps(self) -> int:
         """Synchronous steps that a run begins with: all of them, where the sampler knows no others."""
-        return int(getattr(self.sampler, "warmup_steps", self.steps))
+        displaced = self.strategy in PATCHED or self.grid.pipeline > 1
+        return int(getattr(self.sampler, "warmup_steps", self.steps)) if displaced else self.steps
 
     @property
     def num_patches(self) -> int:
         """Patches of a displaced step: of a pipeline as asked for, else one for each rank."""
-        if self.strategy in PIPELINES:
-            return int(getattr(self.sampler, "patches", None) or self.ranks)
-        return self.ranks
+        if self.strategy in PATCHED:
+            return self.ranks
+        return int(getattr(self.sampler, "patches", None) or self.grid.pipeline)
 
     @property
     def batch(self) -> int:
-        """Samples of one pass."""
+        """Predictions of a step: with the prompt and, where there is guidance, without."""
         return 2 if self.guidance == "batch" else 1
 
     @property
@@ -126,7 +135,7 @@ class Settings:
         return self.warmup_steps >= self.steps or self.num_patches == 1
 
     def patch_rows(self, patch: int) -> slice:
-        """Return the rows of a patch; the first ones have one more where they cannot be even."""
+        """Rows of a patch; the first ones have one more where they cannot be even."""
         size, more = divmod(ROWS, self.num_patches)
         start = patch * size + min(patch, more)
         return slice(start, start + size + (patch < more))

@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.errors import DiffusimError
-from validate.sampling_runs.comparison import SAME, Comparison
-from validate.sampling_runs.launch import launched, run_all, run_as_rank
-from validate.sampling_runs.settings import HIDDEN, LAYERS, ROWS, Settings
+from validate.running.comparison import compare
+from validate.running.rank import run_job
+from validate.running.sampling.comparison import ROUNDING, SAME, Comparison
+from validate.running.sampling.faults import job_of
+from validate.running.sampling.settings import HIDDEN, LAYERS, ROWS, Settings
 
 
 class ComparisonError(DiffusimError):
@@ -21,16 +23,20 @@ def report_sample(settings: Settings) -> None:
     Raises:
         ComparisonError: something differs.
     """
-    outcomes = run_as_rank(settings) if launched() else run_all([settings])[0]
-    if outcomes is None:
+    found = run_job(lambda: job_of(settings), settings.device, "sample")
+    if found is None:
         return  # another rank speaks for all
-    comparison = Comparison(settings, outcomes)
+    comparison = Comparison(settings, found[1].found)
     console = Console(width=120)
     for table in (image_table(comparison), byte_table(comparison)):
         console.print(table)
     for line in age_lines(comparison):
         print(line)
+    mismatch = compare(*found).mismatch
+    print(f"order: engine and executor agree on all but {mismatch:.0e} of the time")
     failures = comparison.failures()
+    if mismatch > ROUNDING:
+        failures.append(f"the order is not that of the simulation: {mismatch:.2g} of the time")
     for failure in failures:
         print(f"fails: {failure}")
     if failures:
@@ -78,12 +84,8 @@ def byte_table(comparison: Comparison) -> Table:
 
 
 def age_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield for each patch of a displaced step how many steps old the keys and values were that it saw."""
-    settings, shown = comparison.settings, set()
-    for outcome in comparison.outcomes:
-        for seen in outcome.seen:
-            if seen.step >= settings.warmup_steps and (seen.patch, seen.ages) not in shown:
-                shown.add((seen.patch, seen.ages))
-                first_rows = [settings.patch_rows(patch).start for patch in range(settings.num_patches)]
-                ages = " ".join(str(seen.ages[row]) for row in first_rows)
-                yield f"patch {seen.patch} of a displaced step sees patches that are {ages} steps old"
+    """Lines that say of each patch of a displaced step how many steps old the keys and values were that it saw."""
+    seen = [seen for own in comparison.drawn for seen in own.seen]
+    displaced = [one for one in seen if one.step >= comparison.settings.warmup_steps]
+    for patch, ages in sorted({(one.patch, one.ages) for one in displaced}):
+        yield f"patch {patch} of a displaced step sees patches that are {' '.join(map(str, ages))} steps old"

@@ -11,21 +11,11 @@ from torch import Tensor
 
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
-from validate.sampling_runs.executor import Outcome
-from validate.sampling_runs.faults import stated_plan
-from validate.sampling_runs.member import Seen
-from validate.sampling_runs.reference import displaced_image, independent_image, one_device_image
-from validate.sampling_runs.settings import (
-    LAYERS,
-    PATCHED,
-    PIPELINES,
-    ROWS,
-    SEQUENCED,
-    TENSORED,
-    WIDENING,
-    WRONG_SIZE,
-    Settings,
-)
+from validate.running.sampling.faults import stated_plan
+from validate.running.sampling.kernels import Drawn
+from validate.running.sampling.passes import Seen
+from validate.running.sampling.reference import displaced_image, independent_image, one_device_image
+from validate.running.sampling.settings import LAYERS, PATCHED, WIDENING, WRONG_SIZE, Settings
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as the same: float32, summed in another order."""
@@ -40,16 +30,16 @@ class Comparison:
 
     Attributes:
         settings: what ran.
-        outcomes: of all ranks.
+        drawn: what each rank ended with.
     """
 
     settings: Settings
-    outcomes: Sequence[Outcome]
+    drawn: Sequence[Drawn]
 
     @property
     def image(self) -> Tensor:
         """The image that was drawn: the last stage has it, and every rank where there are no stages."""
-        return self.outcomes[-1].latents
+        return self.drawn[-1].latents
 
     @cached_property
     def error(self) -> float:
@@ -72,7 +62,7 @@ class Comparison:
     def sent_bytes(self) -> list[int]:
         """Bytes that all ranks sent, by step."""
         total: Counter[int] = Counter()
-        for sent in (sent for outcome in self.outcomes for sent in outcome.sent):
+        for sent in (sent for own in self.drawn for sent in own.sent):
             total[sent.step] += sent.size_bytes
         return [total[step] for step in range(self.settings.steps)]
 
@@ -84,9 +74,7 @@ class Comparison:
     @cached_property
     def passes(self) -> Counter[tuple[int, PatchAction]]:
         """How often each rank finished each pass."""
-        return Counter(
-            (rank, action) for rank, outcome in enumerate(self.outcomes) for action in outcome.passes
-        )
+        return Counter((rank, action) for rank, own in enumerate(self.drawn) for action in own.passes)
 
     def failures(self) -> list[str]:
         """Return in words what does not hold."""
@@ -108,10 +96,15 @@ class Comparison:
                 f"the image differs from that of the same patches in one process by {self.displaced_error:.2g},"
                 f" at most {SAME:g} allowed"
             )
-        latents = [outcome.latents for outcome in self.outcomes]
-        if self.settings.strategy not in PIPELINES and any(relative(x, latents[0]) > SAME for x in latents):
+        whole = [own.latents for rank, own in enumerate(self.drawn) if self._has_image(rank)]
+        if any(relative(latents, whole[0]) > SAME for latents in whole):
             found.append("the ranks end with different images")
         return found
+
+    def _has_image(self, rank: int) -> bool:
+        """Whether a rank is of a last stage, which alone has all of the image."""
+        settings = self.settings
+        return settings.strategy in PATCHED or stage_of(settings, rank) == settings.grid.pipeline - 1
 
     def _byte_failures(self) -> list[str]:
         return self._step_failures() + self._message_failures()
@@ -121,8 +114,8 @@ class Comparison:
         wrong = Counter(
             f"rank {rank} sent {sent.size_bytes} bytes of {sent.kind} in step {sent.step}, the plan says"
             f" {sent.planned_bytes:.0f}"
-            for rank, outcome in enumerate(self.outcomes)
-            for sent in outcome.sent
+            for rank, own in enumerate(self.drawn)
+            for sent in own.sent
             if abs(sent.size_bytes - sent.planned_bytes) > ROUNDING * sent.size_bytes
         )
         return [f"{line}, {count} times" if count > 1 else line for line, count in wrong.items()]
@@ -143,16 +136,16 @@ class Comparison:
 
     def _age_failures(self) -> list[str]:
         wrong: dict[str, int] = {}
-        for rank, outcome in enumerate(self.outcomes):
-            for seen in outcome.seen:
+        for rank, own in enumerate(self.drawn):
+            for seen in own.seen:
                 if seen.ages != (ages := expected_ages(self.settings, seen)):
                     line = (
-                        f"rank {rank}, step {seen.step}, patch {seen.patch}: rows are"
+                        f"rank {rank}, step {seen.step}, patch {seen.patch}: patches are"
                         f" {' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
                     )
                     wrong[line] = wrong.get(line, 0) + 1
         found = [f"{line}, in {count} layers" for line, count in wrong.items()]
-        reads = sum(len(outcome.seen) for outcome in self.outcomes)
+        reads = sum(len(own.seen) for own in self.drawn)
         if reads != (wanted := expected_reads(self.settings)):
             found.append(f"keys and values that are kept were read {reads} times, not {wanted}")
         return found
@@ -177,39 +170,43 @@ def simulated_bytes(settings: Settings) -> list[float]:
     return [after - before for before, after in pairwise(totals)]
 
 
+def stage_of(settings: Settings, rank: int) -> int:
+    """Stage of the pipeline that a rank is of."""
+    grid = settings.grid
+    return next(stage for _, stage, team in grid.teams() if rank in team.devices)
+
+
 def expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
-    """Return (rank, pass) of a whole run: each patch of each step through each stage once."""
+    """Every (rank, pass) of a whole run: each patch of each step through each stage once."""
     found = []
     for rank in range(settings.ranks):
+        stage = stage_of(settings, rank)
         for step in range(settings.steps):
-            if settings.strategy in SEQUENCED + TENSORED:
-                found.append((rank, PatchAction(0, 0, step)))
-            elif settings.strategy in PATCHED:
+            if settings.strategy in PATCHED:
                 found.append((rank, PatchAction(0, rank, step)))
             else:
                 patches = 1 if step < settings.warmup_steps else settings.num_patches
-                found += [(rank, PatchAction(rank, patch, step)) for patch in range(patches)]
+                found += [(rank, PatchAction(stage, patch, step)) for patch in range(patches)]
     return found
 
 
 def expected_reads(settings: Settings) -> int:
-    """Return how often a pass reads the kept keys and values of a layer: each pass those of its layers."""
-    if settings.strategy in SEQUENCED + TENSORED:
-        return 0
-    passes = len(expected_passes(settings))
-    return passes * LAYERS // (settings.ranks if settings.strategy in PIPELINES else 1)
+    """How often a pass reads the kept keys and values of a layer: each pass those of its layers."""
+    stages = settings.plan.stages
+    layers = [stage.last_layer - stage.first_layer + 1 for stage in stages]
+    assert sum(layers) == LAYERS, layers
+    return sum(layers[action.stage] for _, action in expected_passes(settings))
 
 
 def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
-    """Return how old each row's keys and values should be.
+    """How old the keys and values of each patch should be.
 
-    In a displaced step of a pipeline slots up to the own are of this step, those above of the one before; of
+    In a displaced step of a pipeline patches up to the own are of this step, those after it of the one before; of
     DistriFusion only the own is of this step.
     """
-    ages = [0] * ROWS
-    if seen.step >= settings.warmup_steps:
-        for patch in range(settings.num_patches):
-            rows = settings.patch_rows(patch)
-            fresh = patch <= seen.patch if settings.strategy in PIPELINES else patch == seen.patch
-            ages[rows] = [0 if fresh else 1] * (rows.stop - rows.start)
-    return tuple(ages)
+    patches = range(settings.num_patches)
+    if seen.step < settings.warmup_steps:
+        return (0,) * len(patches)
+    if settings.strategy in PATCHED:
+        return tuple(int(patch != seen.patch) for patch in patches)
+    return tuple(int(patch > seen.patch) for patch in patches)

@@ -6,6 +6,15 @@ from strategies.plans.plan import Plan, Tensor
 Key = tuple[int, int]
 
 
+def stage_ranges(plan: Plan, device: int) -> dict[int, tuple[int, range]]:
+    """Component and layers of each stage that lies on a device."""
+    return {
+        number: (stage.component, range(stage.first_layer, stage.last_layer + 1))
+        for number, stage in enumerate(plan.stages)
+        if stage.position == device
+    }
+
+
 class Crossing:
     """What crosses the cuts of a plan: skips with the hidden state or, where they are kept local, on their own."""
 

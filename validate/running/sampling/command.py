@@ -5,7 +5,7 @@ from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 from sim.cli.flags import PARAMETER, add_parameters, integer
-from validate.sampling_runs.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
+from validate.running.sampling.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -36,7 +36,7 @@ def add_sample_parser(commands: "Commands") -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-    from validate.sampling_runs.report import report_sample  # noqa: PLC0415  importing torch takes seconds
+    from validate.running.sampling.report import report_sample  # noqa: PLC0415  importing torch takes seconds
 
     report_sample(
         Settings(

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, StageAction
-from validate.running.blocks import Layers
-from validate.running.crossing import Crossing, Key
+from validate.running.training.blocks import Layers
+from validate.running.training.crossing import Crossing, Key
 
 Name = tuple[str, int]
 """Role and stage of a tensor of the plan."""

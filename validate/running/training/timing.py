@@ -1,6 +1,7 @@
 """Timing: what each layer of the small real model takes here, for plans whose stages are balanced on it."""
 
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Final
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from profiles.models import Model
-from validate.running.blocks import TOKENS, WIDTH, Layers
+from validate.running.training.blocks import Layers
 
 REPEATS: Final = 3
 
@@ -35,16 +36,35 @@ def _measure(layers: Layers, component: int, layer: int, batch: int) -> tuple[fl
 
 def exercise(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
     """Run one layer forwards and, where it is trained, backwards on random numbers; return the CPU seconds of both."""
-    of = layers.model.components[component]
-    shape = (batch, TOKENS, WIDTH)
-    hidden = torch.randn(shape, dtype=torch.float64, device=layers.device, requires_grad=of.trainable)
+    seconds = []
+    for work in passes_of(layers, component, layer, batch):
+        began_s = time.thread_time()
+        work()
+        seconds.append(time.thread_time() - began_s)
+    forward_s, backward_s = seconds
+    return forward_s, backward_s
+
+
+def passes_of(
+    layers: Layers, component: int, layer: int, batch: int
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Forward and backward of one layer on random numbers, to be called in turn."""
+    of, shape = layers.model.components[component], layers.shape
+    layers.get(component, layer)
+    hidden = torch.randn(shape.hidden_states(batch), dtype=shape.dtype, device=layers.device)
+    hidden.requires_grad_(of.trainable)
     skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
     context = {c: torch.randn_like(hidden) for c in layers.model.inputs_of(component)}
-    began_s = time.thread_time()
-    with torch.set_grad_enabled(of.trainable):
-        result = layers.run(component, range(layer, layer + 1), hidden, skips, context)
-    ran_s = time.thread_time()
-    if of.trainable:
-        total: Tensor = result.sum()
-        total.backward()  # type: ignore[no-untyped-call]
-    return ran_s - began_s, time.thread_time() - ran_s
+    made: list[Tensor] = []
+
+    def forward() -> None:
+        with torch.set_grad_enabled(of.trainable):
+            every = range(layer, layer + 1)
+            made.append(layers.run(component, every, hidden, dict(skips), context))
+
+    def backward() -> None:
+        if of.trainable:
+            output = made.pop()
+            torch.autograd.backward([output], [torch.ones_like(output)])
+
+    return forward, backward

@@ -19,10 +19,10 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from profiles.errors import InputError
 from strategies.plans.actions import OPTIMIZER, StageAction, format_torch
 from strategies.plans.plan import Plan
-from validate.running.blocks import Layers, batch_of
-from validate.running.crossing import Crossing
-from validate.running.job import Job
-from validate.running.reference import Gradients, frozen_outputs
+from validate.running.job import Job, Training
+from validate.running.training.blocks import Layers, batch_of
+from validate.running.training.crossing import Crossing, stage_ranges
+from validate.running.training.reference import Gradients, frozen_outputs
 
 SCHEDULES: Final = ("gpipe", "1f1b", "spp", "interleaved", "wave", "zero-bubble")
 
@@ -58,44 +58,46 @@ def check_schedule(job: Job) -> None:
     name = job.name.partition("(")[0]
     if name not in SCHEDULES:
         raise InputError(f"--runtime torch carries out {', '.join(SCHEDULES)}, not {name}")
-    if job.model is None or any(tensor.role.startswith("skip to ") for tensor in job.plan.tensors):
+    if not isinstance(job.task, Training) or any(
+        tensor.role.startswith("skip to ") for tensor in job.plan.tensors
+    ):
         raise InputError(
             "--runtime torch trains real layers and relays skips: no --mode sleep, no local skips"
         )
-    if job.extra_forward or job.plan.placement.copies > 1:
+    if job.task.extra_forward or job.plan.placement.copies > 1:
         raise InputError("--runtime torch knows neither the extra forward nor replicas of a pipeline")
 
 
-def run_torch(job: Job) -> tuple[list[float], Gradients]:
-    """Carry out a job's schedule with torch's runtime; return seconds of each step and this rank's gradients.
+def run_torch(plan: Plan, training: Training, warm_up: int, iterations: int) -> tuple[list[float], Gradients]:
+    """Carry out a schedule with torch's runtime; return seconds of each step and this rank's gradients.
 
     Every iteration trains on the batch of the first one, and takes no optimizer step: the gradients are of that batch.
     """
-    assert job.model is not None
-    layers, crossing, rank = Layers(job.model, {}), Crossing(job.model, job.plan), dist.get_rank()
-    own = [number for number, stage in enumerate(job.plan.stages) if stage.position == rank]
+    layers, crossing, rank = Layers(training.model, {}), Crossing(training.model, plan), dist.get_rank()
+    own = [number for number, stage in enumerate(plan.stages) if stage.position == rank]
     stages = [
         PipelineStage(
-            StageModule(layers, crossing, job.plan, number), number, len(job.plan.stages), torch.device("cpu")
+            StageModule(layers, crossing, plan, number), number, len(plan.stages), torch.device("cpu")
         )
         for number in own
     ]
-    component = job.plan.stages[0].component
-    inputs, targets = batch_of(0, component, job.batch_size)
+    inputs, targets = batch_of(0, plan.stages[0].component, training.batch_size)
     context: dict[str, Any] = {
-        f"frozen{c}": values for c, values in frozen_outputs(layers, 0, job.batch_size).items()
+        f"frozen{c}": values for c, values in frozen_outputs(layers, 0, training.batch_size).items()
     }
     seconds = []
-    for _ in range(job.warm_up + job.iterations):
-        runtime = _load(job.plan, stages)
-        for number in own:
-            _forget_gradients(layers, job.plan, number)
+    for _ in range(warm_up + iterations):
+        runtime = _load(plan, stages)
+        for parameter in (p for stage in stages for p in stage.submod.parameters()):
+            parameter.grad = None
+        target = targets if len(plan.stages) - 1 in own else None
         dist.barrier()
         began_s = time.perf_counter()
-        runtime.step(*((inputs,) if 0 in own else ()), target=_target(targets, own, job.plan), **context)
+        runtime.step(*((inputs,) if 0 in own else ()), target=target, **context)
         dist.barrier()
         seconds.append(time.perf_counter() - began_s)
-    return seconds[job.warm_up :], _gradients(layers, job.plan, own)
+    ranges = stage_ranges(plan, rank)
+    return seconds[warm_up:], layers.gradients(ranges.values())
 
 
 def _load(plan: Plan, stages: Sequence[Any]) -> _PipelineScheduleRuntime:
@@ -107,23 +109,3 @@ def _load(plan: Plan, stages: Sequence[Any]) -> _PipelineScheduleRuntime:
         file.flush()
         runtime._load_csv(str(Path(file.name)), format="compute_only")
     return runtime
-
-
-def _target(targets: Tensor, own: Sequence[int], plan: Plan) -> Tensor | None:
-    return targets if len(plan.stages) - 1 in own else None
-
-
-def _forget_gradients(layers: Layers, plan: Plan, stage: int) -> None:
-    of = plan.stages[stage]
-    for parameter in layers.parameters(of.component, range(of.first_layer, of.last_layer + 1)):
-        parameter.grad = None
-
-
-def _gradients(layers: Layers, plan: Plan, own: Sequence[int]) -> Gradients:
-    found: Gradients = {}
-    for number in own:
-        of = plan.stages[number]
-        for layer in range(of.first_layer, of.last_layer + 1):
-            parameters = layers.parameters(of.component, range(layer, layer + 1))
-            found[of.component, layer] = [p.grad.clone() for p in parameters if p.grad is not None]
-    return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from validate.running.blocks import LEARNING_RATE, Layers
+from validate.running.training.blocks import LEARNING_RATE, Layers
 
 
 class Shards:

@@ -1,4 +1,4 @@
-"""Scenarios of a run: which plan the strategy makes for this model, these times and these links."""
+"""Scenarios of a run: from a question to a plan for this model, these times and these links, and to a job."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -21,10 +21,18 @@ from strategies.plans.actions import (
 from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
+from validate.running.job import Job, Training
 from validate.running.links import DEVICE, emulated_cluster
+from validate.running.training.samples import frozen_samples
+from validate.running.training.timing import measure_layers
 
 ESTIMATED_ON: Final = "p4de"
 """Where nothing is measured, sleeping kernels take times in proportion to those estimated for its devices."""
+
+SLEEP_S: Final = 0.025
+"""A forward of a kernel that sleeps, in the mean over stages: long beside what a message and Python take (1 ms)."""
+PLANNING_SCALE: Final = 10.0
+"""The small model is planned as if all took so many times as long: bubbles under 10 ms would stay empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +165,56 @@ def sleeping_model(model: Model, batch: int, forward_s: float) -> Model:
         )
     }
     return with_times(model, times, batch)
+
+
+def prepare(question: Question, mode: str, model: Model, iterations: int, warm_up: int = 2) -> Job:
+    """Return the job of a question.
+
+    Args:
+        question: strategy, ranks and links.
+        mode: one of ``MODES``.
+        model: what is trained; of a real run the small model of its structure.
+        iterations: how often, without those to warm up.
+        warm_up: how often before.
+
+    Raises:
+        DiffusimError: the strategy does not apply.
+    """
+    model = model.for_task("train")
+    batch = micro_batch_of(question)
+    if mode == "sleep":
+        degree = question.parameters.get("pipeline_degree", 1)
+        scenario = scenario_of(question, sleeping_model(model, batch, SLEEP_S * degree))
+        return Job(question.name, mode, plan_of(question, scenario), question.link_s, iterations, warm_up)
+    plan, training = plan_small(question, model, measure_layers(model, batch))
+    return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
+
+
+def plan_small(
+    question: Question, model: Model, times: Mapping[tuple[int, int], tuple[float, float]]
+) -> tuple[Plan, Training]:
+    """Plan of a small real model, and what is trained.
+
+    Args:
+        question: strategy, ranks and links.
+        model: the structure.
+        times: (forward, backward) seconds of each (component, layer) for a micro-batch.
+
+    Raises:
+        DiffusimError: the strategy does not apply.
+    """
+    batch = micro_batch_of(question)
+    scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
+    planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
+    scenario = scenario_of(planned, with_times(model, scaled, batch))
+    plan = plan_of(planned, scenario)
+    samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
+    plan = replace(plan, placement=replace(plan.placement, cluster=emulated_cluster(question.link_s)))
+    return plan, Training(model, question.batch_size, batch, samples, question.extra_forward)
+
+
+def micro_batch_of(question: Question) -> int:
+    """Return the samples of a micro-batch on one rank; of what does not divide the plan will complain."""
+    strategy = make_strategy(question.strategy, question.parameters)
+    degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
+    return max(1, question.batch_size * degree // (question.num_gpus * count))

@@ -6,7 +6,7 @@ layer hands on tokens of one width, so that any layer can be a cut. Numbers are 
 few, unless a shape says otherwise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -213,3 +213,15 @@ class Layers:
             for parameter in self.get(component, layer).parameters()
             if parameter.requires_grad
         ]
+
+    def gradients(self, ranges: Iterable[tuple[int, range]]) -> dict[tuple[int, int], list[Tensor]]:
+        """Gradients of each (component, layer) of some ranges of layers, as copies on the CPU."""
+        return {
+            (component, layer): [
+                parameter.grad.to("cpu", copy=True)
+                for parameter in self.parameters(component, range(layer, layer + 1))
+                if parameter.grad is not None
+            ]
+            for component, layers in ranges
+            for layer in layers
+        }

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from profiles.models import Model
-from validate.running.blocks import CPU, SMALL, Layers, Shape, batch_of
+from validate.running.training.blocks import CPU, SMALL, Layers, Shape, batch_of
 
 Gradients = dict[tuple[int, int], list[Tensor]]
 """For each (component, layer) the gradients of its trained parameters."""
@@ -36,7 +36,6 @@ def single_process_gradients(
 ) -> Gradients:
     """Return the gradients of the last of some iterations on one process, with the whole batch at once."""
     layers = Layers(model, {}, device, shape)
-    gradients: Gradients = {}
     for iteration in range(iterations):
         context = frozen_outputs(layers, iteration, batch_size)
         for component in model.backbones:
@@ -52,11 +51,8 @@ def single_process_gradients(
             output = layers.run(component, every, inputs, {}, context)
             (output - targets).square().mean().backward()  # type: ignore[no-untyped-call]
             layers.step(component, every)
-    for component in model.backbones:
-        for layer in range(len(model.components[component].layers)):
-            parameters = layers.parameters(component, range(layer, layer + 1))
-            gradients[component, layer] = [p.grad for p in parameters if p.grad is not None]
-    return gradients
+    ranges = [(component, range(len(model.components[component].layers))) for component in model.backbones]
+    return layers.gradients(ranges)
 
 
 def gradient_error(found: Sequence[Gradients], expected: Gradients) -> float:

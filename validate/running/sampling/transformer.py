@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention, silu
 
 from profiles.synthetic import LATENT_CHANNELS
-from validate.sampling_runs.settings import HEADS, HIDDEN, LAYERS, ROWS
+from validate.running.sampling.settings import HEADS, HIDDEN, LAYERS, ROWS
 
 TOKEN: Final = 4 * LATENT_CHANNELS
 """Numbers of one token of the latents: 2 x 2 pixels."""
@@ -124,13 +124,14 @@ class Blockwise:
 class SmallTransformer(nn.Module):
     """``LAYERS`` blocks on ``ROWS`` x ``ROWS`` tokens; predicts velocities."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, skips: bool = False) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.token = nn.Linear(TOKEN, HIDDEN)
         self.time = nn.Linear(HIDDEN, HIDDEN)
         self.prompts = nn.Embedding(2, HIDDEN)
         self.velocity = nn.Linear(HIDDEN, TOKEN)
+        self.fusing = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(skips * LAYERS // 2))
         self.register_buffer("position", _positions(), persistent=False)
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.parameters():
@@ -143,18 +144,23 @@ class SmallTransformer(nn.Module):
         assert isinstance(block, Block)
         return block
 
-    def condition(self, time: float, batch: int) -> Tensor:
-        """Return timestep and prompt as (batch, hidden): with the prompt, and without it as the second sample."""
+    def fuse(self, layer: int, hidden: Tensor, skip: Tensor) -> Tensor:
+        """Hidden state before a block of the second half, with the output of its mirror image."""
+        fused: Tensor = hidden + self.fusing[mirrored(layer)](skip)
+        return fused
+
+    def condition(self, time: float) -> Tensor:
+        """Timestep and prompt as (2, hidden): with the prompt, and without it."""
         half = HIDDEN // 2
         at = self.token.weight.new_tensor([time / 10 ** (2 * i / half) for i in range(half)])
         times = self.time(torch.cat([at.sin(), at.cos()]))
-        condition: Tensor = times + self.prompts.weight[:batch]
+        condition: Tensor = times + self.prompts.weight
         return condition
 
-    def embed(self, latents: Tensor, rows: slice, batch: int) -> Tensor:
-        """Return the hidden state of some rows of latents (1, tokens of these rows, numbers of a token)."""
+    def embed(self, latents: Tensor, tokens: Tensor, batch: int) -> Tensor:
+        """Hidden state of some tokens of the latents, (1, these tokens, numbers of a token)."""
         assert isinstance(self.position, Tensor)
-        hidden: Tensor = self.token(latents) + self.position[tokens(rows)]
+        hidden: Tensor = self.token(latents) + self.position[tokens]
         return hidden.expand(batch, -1, -1)
 
     def predict(self, hidden: Tensor) -> Tensor:
@@ -163,9 +169,14 @@ class SmallTransformer(nn.Module):
         return predicted
 
 
-def tokens(rows: slice) -> slice:
-    """Return the tokens of some rows."""
-    return slice(rows.start * ROWS, rows.stop * ROWS)
+def tokens_of(rows: slice) -> Tensor:
+    """Tokens of some rows."""
+    return torch.arange(rows.start * ROWS, rows.stop * ROWS)
+
+
+def mirrored(layer: int) -> int:
+    """The layer at the other end of a skip."""
+    return LAYERS - 1 - layer
 
 
 def _positions() -> Tensor:
