@@ -239,7 +239,7 @@ def test_without_a_solver_list_scheduling_still_works(monkeypatch):
 
 
 def test_the_solver_is_loaded_only_when_it_is_needed():
-    code = "import sys, sim.cli, strategies.synthesis; print({'pulp', 'highspy'} & set(sys.modules))"
+    code = "import sys, sim.cli, strategies.orders.synthesis; print({'pulp', 'highspy'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
 
