@@ -29,6 +29,8 @@ from validate.running.preparing import micro_batch_of, plan_small
 from validate.running.reference import gradient_error, single_process_gradients
 from validate.running.scenarios import Question
 
+pytestmark = pytest.mark.slow
+
 LINK_S = 0.005
 SLEEP_S = 0.012
 """A forward of a stage that sleeps, in the mean."""

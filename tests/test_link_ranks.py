@@ -16,11 +16,13 @@ from profiles.collectives import Group
 from profiles.errors import DiffusimError, InputError
 from sim.cli.main import main as sim
 from validate.__main__ import main
-from validate.linking.fitting import predict
-from validate.linking.measuring import choose_backend, sizes_up_to
+from validate.fitting.link_samples import PING_PONG, Sample
+from validate.fitting.links import predict
 from validate.linking.ranks import CHECKOUT, Place, spawn
-from validate.linking.samples import PING_PONG, Sample
-from validate.linking.watch import LOST_S
+from validate.measuring.link_times import choose_backend, sizes_up_to
+from validate.measuring.watch import LOST_S
+
+pytestmark = pytest.mark.slow
 
 DEVICE = "a100-80gb-sxm"
 

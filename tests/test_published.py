@@ -33,6 +33,8 @@ from validate.published.speedups import (
 )
 from validate.published.summary import by_source
 
+pytestmark = pytest.mark.slow
+
 SWEEPS = {eight_nodes, one_node, ablation, cascades}
 HINT = "controlnet-hint-vae"
 

@@ -23,6 +23,8 @@ from validate.published.volumes import (
     volume,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def predicted(section, **wanted):
     """The predictions whose published rows have the wanted values."""

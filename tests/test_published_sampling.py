@@ -36,6 +36,8 @@ from validate.published.sampling_scenes import (
 )
 from validate.published.sampling_sections import Contest, contests, judged, volumes
 
+pytestmark = pytest.mark.slow
+
 XDIT, LEGACY, DISTRIFUSION = (
     "xDiT (arXiv 2411.01738 figs)",
     "PipeFusion/PipeFusion legacy/scripts",

@@ -9,7 +9,7 @@ import pytest
 
 from profiles.errors import InputError
 from validate.__main__ import main
-from validate.fit import OBSERVATIONS
+from validate.fitting.equations import OBSERVATIONS
 from validate.published.accounts import (
     ABOUT,
     LATENCY,
@@ -36,6 +36,8 @@ from validate.published.summary import (
     not_judged,
     write_accounts,
 )
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

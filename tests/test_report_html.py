@@ -17,6 +17,8 @@ from validate.reporting.measured import read_measured
 from validate.reporting.page import Chapter, page
 from validate.reporting.report import cells, device_fits
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def training():

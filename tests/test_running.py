@@ -35,6 +35,8 @@ from validate.running.scenarios import Question, check_complete
 from validate.running.spawn import run_ranks, start_rank
 from validate.running.torch_runtime import check_schedule
 
+pytestmark = pytest.mark.slow
+
 DATA_PARALLEL = ("ddp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03

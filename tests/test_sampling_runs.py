@@ -28,6 +28,8 @@ from validate.sampling_runs.script import Open, Post, Receive, Send, Start, Wait
 from validate.sampling_runs.settings import LOST_PATCH, ROWS, WRONG_SIZE, WRONG_VERSION, Settings
 from validate.sampling_runs.transformer import Blockwise, attend
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from sim.cli.console import Parser, guarded
 from validate.closed_forms.command import add_closed_forms_parser
-from validate.config_files import add_config_arguments, run_count
+from validate.counting.config_files import add_config_arguments, run_count
+from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
-from validate.linking.command import add_links_parser
-from validate.profiling.commands import add_profiling_parsers
+from validate.measuring.command import add_profiling_parsers
+from validate.measuring.link_command import add_links_parser
 from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
 from validate.sampling_runs import add_sample_parser
@@ -43,23 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     work = commands.add_parser("work", help="count the work of every observed model and resolution")
     work.add_argument("--output", type=Path, metavar="FILE", required=True, help="write the table here")
     work.set_defaults(run=_work)
-    fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
-    fit.add_argument("--device", required=True, help="device to fit")
-    fit.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
-    fit.set_defaults(run=_fit)
-    anchors = commands.add_parser("anchors", help="read the one-GPU latencies that sampling starts from")
-    anchors.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write anchors.csv into the model folders of this folder (profiles/models)",
-    )
-    anchors.set_defaults(run=_anchors)
-    efficiencies = commands.add_parser("efficiencies", help="fit the links of an 8-card PCIe machine")
-    efficiencies.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the lines of the cluster file here"
-    )
-    efficiencies.set_defaults(run=_efficiencies)
+    add_fitting_parsers(commands)
     add_closed_forms_parser(commands)
     published = commands.add_parser("published", help="print published numbers beside simulated ones")
     published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
@@ -80,27 +65,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _work(options: argparse.Namespace) -> None:
-    from validate.work import write_work  # noqa: PLC0415  importing torch takes seconds
+    from validate.counting.work import write_work  # noqa: PLC0415  importing torch takes seconds
 
     write_work(options.output)
-
-
-def _fit(options: argparse.Namespace) -> None:
-    from validate.rates import report_fit  # noqa: PLC0415  importing scipy takes a while
-
-    report_fit(options.device, options.output)
-
-
-def _anchors(options: argparse.Namespace) -> None:
-    from validate.factors import report_anchors  # noqa: PLC0415  as above
-
-    report_anchors(options.output)
-
-
-def _efficiencies(options: argparse.Namespace) -> None:
-    from validate.efficiencies import report_efficiencies  # noqa: PLC0415  as above
-
-    report_efficiencies(options.output)
 
 
 def _published(options: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from validate.closed_forms import frozen, pipelines, samplers, volumes
+from validate.closed_forms import frozen, hybrids, pipelines, samplers, volumes
 from validate.closed_forms.forms import Family, Form, sections
 from validate.published.rows import Section
 
@@ -17,6 +17,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     frozen.figure_4,
     samplers.pipefusion,
     samplers.sent_bytes,
+    hybrids.hybrid,
     volumes.skips,
     volumes.uvit,
 )

@@ -22,7 +22,7 @@ from validate.green.partitions import GreenLanes, check_gpu, default_sms
 from validate.green.predicting import Prediction, predict
 from validate.green.results import Measured, Result, print_results, write_results
 from validate.green.work import LayerWork, Training
-from validate.profiling.environment import device_name
+from validate.measuring.environment import device_name
 from validate.running.blocks import SMALL, Shape
 from validate.running.preparing import micro_batch_of, plan_small
 from validate.running.reference import gradient_error, single_process_gradients

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from validate.green.predicting import Prediction
-from validate.profiling.environment import environment, toml_lines
+from validate.measuring.environment import environment, toml_lines
 from validate.writing import write_files
 
 BOUND, WORST_BOUND = 0.05, 0.10

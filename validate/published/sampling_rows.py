@@ -9,7 +9,7 @@ from io import StringIO
 from typing import Final
 
 from profiles.files import parse_number, read_text
-from validate.anchors import FRAMES, INFERENCE, MODELS, STEPS
+from validate.fitting.anchors import FRAMES, INFERENCE, MODELS, STEPS
 
 COLUMNS: Final = (
     "source",

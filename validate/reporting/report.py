@@ -11,15 +11,15 @@ from rich.table import Table
 from profiles.errors import InputError
 from validate.closed_forms.forms import sections as form_sections
 from validate.closed_forms.report import closed_forms, summary
-from validate.fit import OBSERVATIONS
+from validate.fitting.device_fits import fit_device, residual_table
+from validate.fitting.device_fits import summary as fit_summary
+from validate.fitting.equations import OBSERVATIONS
 from validate.published import report as training_report
 from validate.published import sampling_report
 from validate.published.accounts import Account, sampling_accounts, training_accounts
 from validate.published.figure import plot_published
 from validate.published.rows import Prediction, Section, all_published
 from validate.published.summary import summary as published_summary
-from validate.rates import fit_device, residual_table
-from validate.rates import summary as fit_summary
 from validate.reporting.environment import environment
 from validate.reporting.measured import read_measured
 from validate.reporting.page import Chapter, page
