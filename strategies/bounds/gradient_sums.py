@@ -10,7 +10,6 @@ from operator import attrgetter
 
 from profiles.collectives import CollectiveTime, collective_time
 from strategies.orders.list_scheduling import one_machine_s
-from strategies.pipelining.footprint import trained_parameters
 from strategies.pipelining.layout import Layout
 
 
@@ -64,8 +63,7 @@ def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduct
     for number, stage in enumerate(stages):
         twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
     for numbers in twins.values():
-        stage = stages[numbers[0]]
-        trained = trained_parameters(layout, stage)
+        trained = layout.trained_parameters[numbers[0]]
         if not trained:
             continue
         positions = tuple(stages[number].position for number in numbers)

@@ -8,10 +8,8 @@ import numpy as np
 from profiles.costs import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
 from strategies.bounds.ports import Traffic, busiest_port_s, chain_traffic
-from strategies.pipelining.footprint import trained_parameters
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
-from strategies.plans.plan import Stage
 
 
 def pipeline_bound(
@@ -56,11 +54,11 @@ def _pipeline_bound(layout: Layout, *, depth_first: bool, frozen_after: bool) ->
     ends_s = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s
     link_s = (head_s + forward_s)[:-1] + passes * count * wire_s + (tail_s + backward_s)[1:]
     after_s = [frozen_s(layout, p) if frozen_after else 0.0 for p in range(degree)]
-    steps_s = np.array([step_s(layout, *of) for of in zip(stages, after_s, strict=True)])
+    each_s = np.array([_step_s(layout, p, beside_s=after_s[p]) for p in range(degree)])
     port_s = stages[0].forward_s + busiest_port_s(layout, chain_traffic(layout, 0)) + stages[0].backward_s
-    last_s = max(float(link_s.max(initial=0.0)), port_s) + float(steps_s[0])
+    last_s = max(float(link_s.max(initial=0.0)), port_s) + float(each_s[0])
     summed_s = sums_end_s(layout, ends_s.tolist(), ends_s.tolist())
-    return max(float((ends_s + steps_s).max()), last_s, summed_s)
+    return max(float((ends_s + each_s).max()), last_s, summed_s)
 
 
 def _before(values: FloatArray) -> FloatArray:
@@ -68,22 +66,19 @@ def _before(values: FloatArray) -> FloatArray:
     return np.cumsum(values) - values
 
 
-def step_s(
-    pipeline: Pipeline, stage: Stage, beside_s: float = 0.0, positions: tuple[int, ...] = (0,)
-) -> float:
+def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tuple[int, ...] = (0,)) -> float:
     """The seconds from a stage's last backward to the end of its optimizer step, on free ports.
 
     Args:
-        pipeline: who reduces gradients with whom.
-        stage: the stage.
+        layout: the stages.
+        stage: number of the stage.
         beside_s: seconds of compute that run while the gradients are reduced.
         positions: those that hold the stage's layers and sum their gradients; one is like another.
     """
-    trained = trained_parameters(pipeline, stage)
-    per_parameter_s, fixed_s = pipeline.reduction_s(positions)
+    scenario, trained = layout.scenario, layout.trained_parameters[stage]
+    per_parameter_s, fixed_s = layout.reduction_s(positions)
     reduce_s = trained * per_parameter_s + fixed_s if trained else 0.0
-    recipe = pipeline.scenario.workload.recipe
-    return max(reduce_s, beside_s) + pipeline.scenario.costs.optimizer_s(trained, recipe)
+    return max(reduce_s, beside_s) + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
 
 
 def frozen_s(pipeline: Pipeline, position: int = 0) -> float:
@@ -126,7 +121,7 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
     least_s = [
         _least_s(
             [limit for limit in limits if limit.position == p],
-            min((steps[s] for s in layout.hosted(p)), default=0.0),
+            min((steps[s] for s in layout.hosted[p]), default=0.0),
             last_s,
             split=split,
         )
@@ -169,8 +164,8 @@ def steps_s(layout: Layout) -> list[float]:
     for stage in layout.stages:
         holders.setdefault((stage.component, stage.first_layer), []).append(stage.position)
     return [
-        step_s(layout, stage, positions=tuple(sorted(holders[stage.component, stage.first_layer])))
-        for stage in layout.stages
+        _step_s(layout, number, positions=tuple(sorted(holders[stage.component, stage.first_layer])))
+        for number, stage in enumerate(layout.stages)
     ]
 
 

@@ -296,9 +296,7 @@ class PipelineBuilder:
         return indices
 
     def _finish(self, filling: Filling) -> Plan:
-        hosted = [
-            [self.stages[s] for s in self.layout.hosted(position)] for position in range(self.shape.degree)
-        ]
+        hosted = [[self.stages[s] for s in own] for own in self.layout.hosted]
         prologue_s = 0.0
         if self.recipe.cross_iteration:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)

@@ -1,7 +1,7 @@
 """Layouts: where the stages of a pipeline lie, and what follows from it whatever their order."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ from strategies.orders.problem import Chain, Problem
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_chain
-from strategies.pipelining.footprint import resident_buffers, saved_bytes
+from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
 from strategies.pipelining.pipeline import Hop, Pipeline
 from strategies.pipelining.stages import Cut, Seat, Shape, seats_of
 from strategies.plans.actions import Rows
@@ -72,8 +72,18 @@ class Layout(Pipeline):
         key: Hashable,
         skip_route: str,
         cut: Callable[[Pipeline], tuple[Cut, ...]],
+        *,
+        distant_skips: bool = False,
     ) -> "Layout":
-        """The layout of the cuts that ``cut`` makes, laid out once for each key, without distant local skips.
+        """The layout of the cuts that ``cut`` makes, laid out once for each key.
+
+        Args:
+            scenario: what is asked about.
+            shape: the integers of the pipeline.
+            key: what the cuts depend on besides.
+            skip_route: how skips travel.
+            cut: makes the cuts.
+            distant_skips: local skips may lead from one device to another.
 
         Raises:
             InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
@@ -81,12 +91,22 @@ class Layout(Pipeline):
 
         def lay_out() -> "Layout":
             layout = cls(scenario, shape, cut(Pipeline(scenario, shape)), skip_route)
-            if skip_route == "local":
+            if skip_route == "local" and not distant_skips:
                 layout.refuse_distant_skips()
             return layout
 
-        extra = scenario.workload.extra_forward
-        return scenario.remember(("layout", shape, key, skip_route, extra), lay_out)
+        def make() -> "Layout":
+            layout = scenario.remember(alike, lay_out)
+            return layout if layout.scenario is scenario else layout._under(scenario)
+
+        alike = ("layout", shape, key, skip_route)
+        return scenario.remember((alike, scenario.workload.extra_forward), make)
+
+    def _under(self, scenario: Scenario) -> "Layout":
+        """The layout under a scenario with, or without, the extra forward: all that is derived is alike."""
+        other = replace(self, scenario=scenario)
+        vars(other).update({name: value for name, value in vars(self).items() if name != "scenario"})
+        return other
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make`` makes, once for each key of layouts alike, with or without the extra forward."""
@@ -112,9 +132,18 @@ class Layout(Pipeline):
         """The micro-batches that pass through a chain."""
         return range(*(self.cuts[cut].micro_batches or (0, self.shape.micro_batches)))
 
-    def hosted(self, position: int) -> list[int]:
-        """The stages that lie on a position."""
-        return [number for number, stage in enumerate(self.stages) if stage.position == position]
+    @cached_property
+    def hosted(self) -> tuple[tuple[int, ...], ...]:
+        """For each position the stages that lie on it."""
+        found: list[list[int]] = [[] for _ in range(self.shape.degree)]
+        for number, stage in enumerate(self.stages):
+            found[stage.position].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def trained_parameters(self) -> tuple[int, ...]:
+        """The parameters of each stage that have gradients."""
+        return tuple(trained_parameters(self, stage) for stage in self.stages)
 
     @cached_property
     def handovers_bytes(self) -> tuple[float, ...]:
@@ -164,8 +193,7 @@ class Layout(Pipeline):
             in_flight: for each stage the micro-batches whose activations it holds at once at least.
         """
         fullest = 0.0
-        for position in range(self.shape.degree):
-            hosted = self.hosted(position)
+        for hosted in self.hosted:
             state = resident_buffers(self, [self.stages[s] for s in hosted])
             held = sum(in_flight[s] * saved_bytes(self, self.stages[s]) for s in hosted)
             fullest = max(fullest, sum(buffer.size_bytes for buffer in state) + held)

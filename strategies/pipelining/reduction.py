@@ -6,7 +6,6 @@ Stages that hold the same layers, as the two directions of a bidirectional pipel
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from strategies.pipelining.footprint import trained_parameters
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, StageAction
@@ -23,7 +22,7 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
     """Add the gradient reductions of all stages, in the order in which they can start, and the optimizer steps."""
     twins: dict[tuple[int, int, int], list[int]] = {}
     for number, stage in enumerate(builder.stages):
-        if trained_parameters(builder.layout, stage):
+        if builder.layout.trained_parameters[number]:
             twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
     lasts = {stage: last_backward(builder, stage) for stages in twins.values() for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
@@ -48,7 +47,7 @@ def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
     draft = next((d for d in row if d.action == action), None)
     if draft is None:
         row.append(draft := Draft(action, 0.0))
-    trained = trained_parameters(builder.layout, builder.stages[stage])
+    trained = builder.layout.trained_parameters[stage]
     draft.duration_s = builder.scenario.costs.optimizer_s(trained, builder.scenario.workload.recipe)
     return draft
 
@@ -80,7 +79,7 @@ def _buckets(builder: "PipelineBuilder", stage: int) -> list[tuple[float, int]]:
     of = builder.stages[stage]
     if builder.recipe.buckets:
         return buckets_of(builder.layout, of)
-    return [(of.backward_s, trained_parameters(builder.layout, of))]
+    return [(of.backward_s, builder.layout.trained_parameters[stage])]
 
 
 def buckets_of(pipeline: Pipeline, stage: Stage) -> list[tuple[float, int]]:

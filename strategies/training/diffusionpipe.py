@@ -16,7 +16,6 @@ from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.filling import fill_bubbles
-from strategies.pipelining.footprint import trained_parameters
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
@@ -119,8 +118,8 @@ def _stages_s(layout: Layout) -> list[float]:
     passes = 2 if scenario.workload.extra_forward else 1
     return [
         count * (passes * stage.forward_s + stage.backward_s)
-        + scenario.costs.optimizer_s(trained_parameters(layout, stage), scenario.workload.recipe)
-        for stage in layout.stages
+        + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+        for stage, trained in zip(layout.stages, layout.trained_parameters, strict=True)
     ]
 
 

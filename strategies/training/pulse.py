@@ -86,11 +86,11 @@ class Pulse:
         """
         positions = wave_positions(self.pipeline_degree, self.waves)
 
-        def cut() -> Cut:
-            return Cut(scenario.backbone, self._boundaries(Pipeline(scenario, Shape.of(self))), positions)
+        def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
+            return (Cut(scenario.backbone, self._boundaries(pipeline), positions),)
 
-        key = ("pulse layout", self, scenario.workload.extra_forward)
-        return scenario.remember(key, lambda: Layout(scenario, Shape.of(self), (cut(),), self.skip_route))
+        key = (self.name, self.partition, self.waves, self.p2p)
+        return Layout.once(scenario, Shape.of(self), key, self.skip_route, cut, distant_skips=True)
 
     def _boundaries(self, pipeline: Pipeline) -> tuple[int, ...]:
         scenario, num_stages = pipeline.scenario, 2 * self.waves * self.pipeline_degree
