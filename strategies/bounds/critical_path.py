@@ -1,4 +1,4 @@
-"""Critical path: how long the stages of a layout take at least in a named order.
+"""Critical path: least seconds that the stages of a layout take in a given order.
 
 Every pass starts as soon as its device is free and its input is there, on links that nobody shares. Then gradients
 are summed.
@@ -50,7 +50,7 @@ def order_bound(
     Args:
         layout: the stages.
         order: makes the order of each position, without optimizer steps.
-        name: what distinguishes the order from others of the layout.
+        name: tells the order from others of the layout.
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: backwards come in two parts.
     """
@@ -102,7 +102,7 @@ def reduced_bound(
 
 @dataclass(frozen=True, slots=True)
 class _Paths:
-    """What the passes of a layout take and wait for.
+    """The times of a layout's passes, and of what they wait for.
 
     Attributes:
         layout: the stages.
@@ -137,7 +137,7 @@ class _Paths:
 
     @property
     def links(self) -> tuple[tuple[float, ...], ...]:
-        """What depends on more than stages and order."""
+        """The times that depend on more than stages and order."""
         return self.problem.forward_lag_s, self.problem.backward_lag_s, self.starts_s, self.fed_back_s
 
     def ends_s(self, rows: Rows) -> tuple[list[float], list[float]]:

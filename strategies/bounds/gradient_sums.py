@@ -1,4 +1,4 @@
-"""Sums of gradients: when they can all be done, given when the backwards of each stage are.
+"""Sums of gradients: the earliest end of them all, given the end of each stage's backwards.
 
 A device sums the gradients of one stage after the other, and the devices of a node share its port.
 """

@@ -170,7 +170,7 @@ def steps_s(layout: Layout) -> list[float]:
 
 
 class _Visit(NamedTuple):
-    """What one micro-batch does on a stage: where, the seconds of it, what of them may wait, and those to the next."""
+    """One pass of one micro-batch: its position, its seconds, those that may wait, and those to the next pass."""
 
     position: int
     pass_s: float
@@ -179,7 +179,7 @@ class _Visit(NamedTuple):
 
 
 class _Limit(NamedTuple):
-    """One pass of a stage by all its micro-batches: where, and the seconds before it, of its work, and after it."""
+    """One pass of a stage by all its micro-batches: its position, the seconds before it, of its work, and after it."""
 
     position: int
     head_s: float

@@ -1,4 +1,4 @@
-"""Ports: how long the messages of a pipeline hold the ports that they share.
+"""Ports: seconds for which the messages of a pipeline hold the ports that they share.
 
 A port carries one message after the other. Where the positions of a pipeline lie in different nodes, each node's port
 carries the messages of many hops, and of all replicas: no pipeline is faster than its busiest port.

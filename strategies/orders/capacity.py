@@ -173,4 +173,4 @@ def most_in_flight(rows: Rows) -> list[int]:
 
 
 _ACTIVATIONS: Final = {FORWARD: 1, BACKWARD: -1, BACKWARD_WEIGHT: -1}
-"""What a pass makes of the activations a position holds."""
+"""The activations that a pass adds to those its position holds."""

@@ -13,7 +13,7 @@ from strategies.plans.actions import Rows
 
 LATE_BACKWARD: Final = (("balanced", 2.0),)
 EARLY_AND_LATE: Final = (("most-advanced", 1.0), ("longest-tail", 1.0), *LATE_BACKWARD)
-"""What orders are made for: a priority of list scheduling, and how many forwards a backward takes.
+"""Orders that are tried: the priority of list scheduling, and the forwards that a backward is taken to last.
 
 Made for a backward of one forward, up to two rounds of micro-batches fill the pipeline best even where it takes two;
 from more than two rounds on the last of them is as short as any. Found by trying all priorities, both ratios and up

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a pipeline is carried out, beyond its order.
+    """The execution of a pipeline, beyond its order.
 
     Attributes:
         buckets: gradients are reduced in buckets during the last backward, instead of after it.
@@ -272,7 +272,7 @@ class PipelineBuilder:
                 row.insert(index + inserted, placed.draft)
 
     def _indices(self, position: int, own: Sequence[PlacedOp], filling: Filling) -> list[int]:
-        """Before which op of a position's own row each of its frozen ops goes.
+        """For each frozen op of a position the index in its own row before which it goes.
 
         What no bubble took first uses the time in which the gradients are reduced; the optimizer step does not
         wait for the rest. Where there is no trace to go by, all of it runs before the step.

@@ -29,7 +29,7 @@ class DataParallel(Strategy, Protocol):
 
     @property
     def overlap(self) -> str:
-        """When the GPUs exchange what they share."""
+        """``buckets``: the GPUs exchange during backwards; ``none``: after them."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class DataParallel(Strategy, Protocol):
 
     @property
     def backbones(self) -> str:
-        """How several backbones are trained."""
+        """``sequential``: several backbones one after the other; ``parallel``: side by side."""
         ...
 
 
@@ -168,7 +168,7 @@ Buckets = Sequence[tuple[float, int]]
 
 
 def buckets(layout: Layout, stage: Stage, overlap: str) -> Buckets:
-    """In which pieces the GPUs sum the gradients of a stage; none where there is nothing to sum."""
+    """The pieces in which the GPUs sum the gradients of a stage; none where there is nothing to sum."""
     trained = trained_parameters(layout, stage)
     if not trained or layout.scenario.workload.num_gpus == 1:
         return []

@@ -25,7 +25,7 @@ STILL = Hop(0.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class Layout(Pipeline):
-    """The stages of a pipeline on its positions.
+    """The stages of a pipeline on its positions; bounds, plans and memory start from it.
 
     Attributes:
         cuts: its chains.
@@ -109,7 +109,7 @@ class Layout(Pipeline):
         return other
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` makes, once for each key of layouts alike, with or without the extra forward."""
+        """The value that ``make`` makes, once for each key, layout and variant of an iteration."""
         alike = (self.shape, self.cuts, self.skip_route, self.scenario.workload.extra_forward)
         return self.scenario.remember((key, alike), make)
 
@@ -120,7 +120,7 @@ class Layout(Pipeline):
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
-        """Where each stage sits in its chain."""
+        """The seat of each stage."""
         return seats_of(self.cuts)
 
     def chain(self, cut: int) -> range:

@@ -74,7 +74,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a stage sits in its chain.
+    """The place of a stage in its chain.
 
     Attributes:
         cut: number of its chain.

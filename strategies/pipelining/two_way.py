@@ -124,7 +124,7 @@ def _opposed(costs: ChainCosts) -> ChainCosts:
 
 
 def is_one_backbone(layout: Layout) -> bool:
-    """Whether both directions of a layout hold the same backbone, and half of the micro-batches take each."""
+    """True where both directions hold the same backbone, and half of the micro-batches take each."""
     return layout.cuts[0].micro_batches is not None
 
 

@@ -80,7 +80,7 @@ class LinearPipeline(ABC):
         return [min(count, degree - s) if self.depth_first else count for s in range(degree)]
 
     def _own(self) -> tuple[Hashable, ...]:
-        """What the order depends on beside the layout: the strategy, and fields of its own."""
+        """The name of the strategy and the fields of its own: with the layout, they say the order."""
         shared = LinearPipeline.__dataclass_fields__
         return self.name, *(
             getattr(self, item.name) for item in dataclass_fields(self) if item.name not in shared

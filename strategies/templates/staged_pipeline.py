@@ -37,17 +37,17 @@ class StagedPipeline(ABC):
     @property
     @abstractmethod
     def partition(self) -> str:
-        """How the backbone is cut."""
+        """``blocks`` or ``optimal``."""
 
     @property
     @abstractmethod
     def p2p(self) -> str:
-        """Whether devices wait for their messages."""
+        """``overlapped`` or ``blocking``."""
 
     @property
     @abstractmethod
     def skip_route(self) -> str:
-        """How skips travel."""
+        """``relay`` or ``local``."""
 
     @abstractmethod
     def positions(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class StagedPipeline(ABC):
         return most_in_flight(self.order())
 
     def _own(self) -> tuple[Hashable, ...]:
-        """What the order depends on beside the layout: the strategy, and fields of its own."""
+        """The name of the strategy and the fields of its own: with the layout, they say the order."""
         shared = (*StagedPipeline.__dataclass_fields__, "partition", "p2p", "skip_route")
         return self.name, *(
             getattr(self, item.name) for item in dataclass_fields(self) if item.name not in shared

@@ -143,7 +143,7 @@ def _input_wire_s_per_byte(layout: Layout) -> float:
 
 
 def _is_cascaded(scenario: Scenario) -> bool:
-    """Whether there are several backbones, which run against one another."""
+    """True where there are several backbones, which run against one another."""
     return len(scenario.model.backbones) > 1
 
 
