@@ -12,9 +12,10 @@ from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
 from validate.measuring.command import add_profiling_parsers
 from validate.measuring.link_command import add_links_parser
+from validate.published.command import add_published_parser
 from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
-from validate.sampling_runs import add_sample_parser
+from validate.running.sampling.command import add_sample_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,15 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     work.set_defaults(run=_work)
     add_fitting_parsers(commands)
     add_closed_forms_parser(commands)
-    published = commands.add_parser("published", help="print published numbers beside simulated ones")
-    published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
-    published.add_argument(
-        "--output", type=Path, metavar="FILE", help="write every number with its prediction here, as CSV"
-    )
-    published.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw predicted against published here"
-    )
-    published.set_defaults(run=_published)
+    add_published_parser(commands)
     add_links_parser(commands)
     add_sample_parser(commands)
     add_report_parser(commands)
@@ -68,21 +61,6 @@ def _work(options: argparse.Namespace) -> None:
     from validate.counting.work import write_work  # noqa: PLC0415  importing torch takes seconds
 
     write_work(options.output)
-
-
-def _published(options: argparse.Namespace) -> None:
-    from validate.published import print_published, print_sampling  # noqa: PLC0415  as above
-    from validate.published.accounts import sampling_accounts, training_accounts  # noqa: PLC0415  as above
-    from validate.published.figure import check_figure, write_figure  # noqa: PLC0415  as above
-    from validate.published.summary import check_output, print_summary, write_accounts  # noqa: PLC0415  as above
-
-    check_figure(options.figure)
-    check_output(options.output)
-    accounts = training_accounts(print_published()) if options.task != "sample" else []
-    accounts += sampling_accounts(print_sampling()) if options.task != "train" else []
-    print_summary(accounts)
-    write_accounts(accounts, options.output)
-    write_figure(accounts, options.figure)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from strategies.sampling.ulysses import Ulysses
 from strategies.strategy import Sampler
 from validate.fitting.errors import Errors
 from validate.printing import show, table
-from validate.published.sampling_rows import SamplingRow, sampling_rows
-from validate.published.sampling_scenes import Place, outcome_of
+from validate.published.sampling.rows import SamplingRow, sampling_rows
+from validate.published.sampling.runs import Place, outcome_of
 from validate.writing import write_file
 
 CLUSTER: Final = "l40-pcie-8"

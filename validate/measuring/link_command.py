@@ -1,14 +1,12 @@
 """The command ``links``: measure, or read logs; fit; write the cluster file; say how well it fits."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from profiles.devices import load_device
 from profiles.errors import InputError
-from validate.linking.ranks import check_count, launched_place, spawn
-from validate.own_ranks import check_own_ranks
+from validate.launching import check_count, launch, launched_place
 from validate.writing import write_file
 
 if TYPE_CHECKING:
@@ -65,12 +63,9 @@ def run_links(options: argparse.Namespace) -> None:
     place = launched_place()
     check_count(place.num_ranks if place else options.ranks)
     if place is None:
-        check_own_ranks(options.ranks)
-        spawn(options.ranks, _own_command(options))
-        return
-    from validate.measuring.link_times import measure  # noqa: PLC0415  importing torch takes seconds
-
-    measurement = measure(place, options.backend, options.max_mib * 2**20)
+        measurement = launch(options.ranks, _measure, options.backend or "gloo", options.max_mib)[0]
+    else:
+        measurement = _measure(options.backend, options.max_mib)
     if measurement:
         _conclude(measurement, options)
 
@@ -109,13 +104,13 @@ def _check_switches(options: argparse.Namespace) -> None:
         wiring.check(place.devices_per_node if place else options.ranks)
 
 
-def _own_command(options: argparse.Namespace) -> list[str]:
-    """Return the command line of a rank of our own, with paths that hold in any folder."""
-    command = [sys.executable, "-m", "validate", "links", "--device", options.device]
-    command += ["--output", str(options.output.resolve()), "--max-mib", str(options.max_mib)]
-    command += ["--name", options.name or options.output.stem, "--backend", options.backend or "gloo"]
-    command += ["--kind", options.kind, "--switch-size", str(options.switch_size)]
-    return [*command, "--samples", str(options.samples.resolve())] if options.samples else command
+def _measure(backend: str | None, max_mib: int) -> "Measurement | None":
+    """What the ranks measure together, of which this process is one; nothing but on rank 0."""
+    from validate.measuring.link_times import measure  # noqa: PLC0415  importing torch takes seconds
+
+    place = launched_place()
+    assert place is not None
+    return measure(place, backend, max_mib * 2**20)
 
 
 def _conclude(measurement: "Measurement", options: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from profiles.clusters import OPERATIONS
 from profiles.errors import DiffusimError, InputError
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
-from validate.linking.ranks import Place
+from validate.launching import Place
 from validate.machine import NOT_KNOWN, OtherPrograms
 from validate.measuring.beside import Compute
 from validate.measuring.clocks import Clock, EventClock
