@@ -46,12 +46,12 @@ class Scene(Generic[W]):
 
     @property
     def model_name(self) -> str:
-        """What to ask for to have this model again: its name or its folder."""
+        """The name or folder that asks for this model again."""
         return self.asked_model or self.model.name
 
     @property
     def cluster_name(self) -> str:
-        """What to ask for to have this cluster again: its name or its file."""
+        """The name or file that asks for this cluster again."""
         return self.asked_cluster or self.cluster.name
 
     @cached_property
@@ -74,7 +74,7 @@ class Scene(Generic[W]):
         return {}
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` makes, made once for each key."""
+        """The value that ``make`` makes, made once for each key."""
         if key not in self._memo:
             self._memo[key] = make()
         value: T = self._memo[key]
@@ -115,7 +115,7 @@ DEFAULT_BATCH_PER_GPU: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class TrainingWorkload:
-    """What one training iteration does.
+    """The workload of one training iteration.
 
     Attributes:
         num_gpus: GPUs in all.
