@@ -4,7 +4,7 @@ One that draws images is a sampler.
 """
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
@@ -81,7 +81,7 @@ class Divided(Protocol):
 class MemoryBounded(Protocol):
     """A strategy that knows what it cannot do without, so that a sweep need not replay what cannot fit."""
 
-    def least_memory_bytes(self, scenario: Scenario) -> float:
+    def least_memory_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Bytes that the fullest device cannot do without.
 
         Raises:
@@ -175,17 +175,8 @@ class Sampler(Protocol):
         ...
 
 
-@runtime_checkable
-class MemoryBoundedSampler(Protocol):
-    """A sampler that knows a lower bound of the memory of its fullest device."""
-
-    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
-        """Bytes that no run of this point can do without.
-
-        Raises:
-            InfeasibleError: this point does not exist for the scenario.
-        """
-        ...
+AnyScenario = Scenario | SamplingScenario
+AnyStrategy = Strategy | Sampler
 
 
 def is_seamless(sampler: object) -> bool:
@@ -193,13 +184,15 @@ def is_seamless(sampler: object) -> bool:
     return bool(getattr(sampler, "seamless", True))
 
 
-def gpu_counts(sampler: Sampler | type[Sampler], num_gpus: int) -> list[int]:
+def gpu_counts(strategy: AnyStrategy | type[AnyStrategy], num_gpus: int) -> list[int]:
     """The numbers of GPUs to look at, up to as many as there are, the largest first.
 
-    They are those of a sampler's ``gpu_counts``; where it says nothing all GPUs and the powers of two below, except
-    one: a single GPU has nothing to divide.
+    Training uses all. Of a sampler they are those of its ``gpu_counts``; where it says nothing all GPUs and the powers
+    of two below, except one: a single GPU has nothing to divide.
     """
-    own: tuple[int, ...] | None = getattr(sampler, "gpu_counts", None)
+    if strategy.task == "train":
+        return [num_gpus]
+    own: tuple[int, ...] | None = getattr(strategy, "gpu_counts", None)
     counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1} if own is None else own
     return sorted((count for count in counts if count <= num_gpus), reverse=True)
 

@@ -16,10 +16,10 @@ import pytest
 from profiles.components import Exchange
 from profiles.errors import InfeasibleError
 from profiles.synthetic import equal_blocks_transformer
+from sim.measures import Measures, in_turn
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from sim.results import Drawing
-from sim.runs import replay_phases, run_sampling
+from sim.runs import replay_parts, run_point
 from strategies.parameters import check_parameters
 from strategies.plans.actions import CollectiveAction, Piece, format_order, parse_order
 from strategies.plans.network import Network
@@ -160,7 +160,7 @@ class Point:
         self.plan = sampler.plan(scenario)
         self.network = Network(self.plan.placement)
         self.trace = simulate(self.plan, self.network)
-        self.phases = replay_phases(sampler, scenario)
+        self.phases = replay_parts(sampler, scenario)
 
     def __repr__(self):
         return str(self.sampler)
@@ -413,12 +413,13 @@ def exactness_of(point):
 
 def test_the_phases_take_what_the_whole_run_takes(points):
     for point in points:
-        whole, parts = point.trace, Drawing.of(point.phases)
-        assert parts.latency_s == pytest.approx(whole.end_s, rel=exactness_of(point)), point
+        whole, times = point.trace, [part.phase.times for part in point.phases]
+        parts = in_turn([Measures.of(part.trace) for part in point.phases], times)
+        assert parts.duration_s == pytest.approx(whole.end_s, rel=exactness_of(point)), point
         assert parts.p2p_bytes == pytest.approx(whole.p2p_bytes), point
         assert parts.collective_bytes == pytest.approx(whole.collective_bytes), point
         assert parts.peak_memory_bytes == pytest.approx(peak_memory_bytes(whole).max()), point
-        assert sum(phase.times * phase.steps for phase, _ in point.phases) == point.iterations
+        assert sum(phase.times * phase.steps for _, phase, _ in point.phases) == point.iterations
 
 
 def test_no_run_beats_the_bound(points):
@@ -510,10 +511,10 @@ def test_every_device_holds_its_weights(points):
 
 def test_results_are_plain_json_and_reproduce_themselves(points):
     for point in points[:2]:
-        result = run_sampling(point.sampler, point.scenario)
+        result = run_point(point.sampler, point.scenario)
         given = json.loads(json.dumps(result.to_json()))
         parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in given["parameters"].items()}
-        again = run_sampling(make_sampler(given["strategy"], parameters), point.scenario)
+        again = run_point(make_sampler(given["strategy"], parameters), point.scenario)
         assert again.to_json() == result.to_json(), point
         assert given["latency_s"] == pytest.approx(point.trace.end_s, rel=max(1e-3, exactness_of(point))), (
             point
@@ -525,4 +526,4 @@ def test_more_steps_take_longer(points):
     for point in points[:2]:
         workload = point.scenario.workload
         more = replace(point.scenario, workload=replace(workload, steps=workload.steps + 1))
-        assert run_sampling(point.sampler, more).expected.latency_s > point.trace.end_s, point
+        assert run_point(point.sampler, more).latency_s > point.trace.end_s, point

@@ -19,7 +19,7 @@ from profiles.errors import InputError
 from profiles.models import load_model, model_names
 from sim.cli.flags import class_of, strategy_names
 from sim.cli.requests import KIND, named, parameters, sampling_scenario, task, training_scenario
-from strategies.registry import make_sampler, make_strategy
+from strategies.registry import make, make_sampler, make_strategy
 from strategies.scenario import SamplingScenario, Scenario
 
 FIGURES: Final = (".png", ".svg", ".pdf")
@@ -68,50 +68,26 @@ def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[A
 
 def run_command(options: argparse.Namespace) -> int:
     """Simulate one point and print its result."""
-    return _run_sampler(options) if task(options) == "sample" else _run_strategy(options)
-
-
-def _run_strategy(options: argparse.Namespace) -> int:
-    from sim.runs import bound, replay_variants, summarize
+    from sim.runs import bound, named_traces, replay_parts, weigh
     from strategies.strategy import Remarking
 
     _check_files(options)
-    scenario = training_scenario(options)
-    strategy = make_strategy(options.strategy, parameters(options))
+    scenario = (sampling_scenario if task(options) == "sample" else training_scenario)(options)
+    strategy = make(options.strategy, parameters(options))
     bound(strategy, scenario)  # refuses what cannot exist before its order is written out
-    replayed = replay_variants(strategy, scenario)
-    result = summarize(strategy, scenario, replayed)
+    parts = replay_parts(strategy, scenario)
+    result = weigh(strategy, scenario, parts)
     _warn_of_memory(result)
     if isinstance(strategy, Remarking):
         for remark in strategy.remarks(scenario):
             print(f"sim: note: {remark}", file=sys.stderr)
-    _write_variants(options, replayed)
+    _write_files(options, named_traces(parts))
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
         from sim.report.tables import print_result
 
         print_result(result, scenario)
-    return 0
-
-
-def _run_sampler(options: argparse.Namespace) -> int:
-    from sim.runs import replay_phases, summarize_sampling
-
-    _check_files(options)
-    scenario = sampling_scenario(options)
-    sampler = make_sampler(options.strategy, parameters(options))
-    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
-    replayed = replay_phases(sampler, scenario)
-    result = summarize_sampling(sampler, scenario, replayed)
-    _warn_of_memory(result)
-    _write_phases(options, replayed)
-    if options.json:
-        print(json.dumps(result.to_json(), allow_nan=False))
-    else:
-        from sim.report.tables import print_drawing
-
-        print_drawing(result, scenario)
     return 0
 
 
@@ -137,38 +113,15 @@ def _check_files(options: argparse.Namespace) -> None:
                 raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
 
 
-def _write_variants(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
-    """Write the trace and the picture of each iteration that occurs; those with extra forwards beside."""
-    occurring = [variant for variant, _ in replayed]
-    _write_files(options, [(_suffix(variant, occurring), trace) for variant, trace in replayed])
-
-
-def _write_phases(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
-    """Write the trace and the picture of each phase of a run; those beside its steady steps named after themselves."""
-    steady = [phase for phase, _ in replayed if phase.steps][-1]
-    _write_files(options, [("" if phase is steady else f"-{phase.name}", trace) for phase, trace in replayed])
-
-
-def _write_files(options: argparse.Namespace, traces: list[tuple[str, Any]]) -> None:
+def _write_files(options: argparse.Namespace, traces: list[Any]) -> None:
     """Write the trace and the picture of what was replayed, by the suffix of its files."""
-    for suffix, trace in traces:
+    for name, trace, _ in traces:
+        suffix = f"-{name}" if name else ""
         for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
             if path is not None:
                 target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
                 write(trace, target)
                 print(f"sim: wrote {target}", file=sys.stderr)
-
-
-def _suffix(variant: Any, occurring: list[Any]) -> str:  # noqa: ANN401
-    """The suffix that tells the files of one iteration from another's: its job's backbone, the extra forward."""
-    own = [other for other in occurring if other.job == variant.job]
-    words = []
-    if len(own) < len(occurring):
-        scenario = variant.scenario
-        words.append(scenario.model.components[scenario.backbone].name)
-    if variant is not own[0]:
-        words.append("extra-forward")
-    return "".join(f"-{word}" for word in words)
 
 
 def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401
@@ -258,16 +211,12 @@ def _start_sweep(options: argparse.Namespace, scenario: Any) -> Any:  # noqa: AN
 
 def _draw_sweep(options: argparse.Namespace, sweep: Any, first: Any) -> None:  # noqa: ANN401
     """Write the pictures of a sweep and of its first point that are asked for."""
-    from sim.runs import replay_phases, replay_variants
+    from sim.runs import named_traces, replay_parts
 
     if options.plot is not None:
         _write_plot(sweep, options.plot)
-    if not (options.trace or options.gantt):
-        return
-    if isinstance(sweep.scenario, SamplingScenario):
-        _write_phases(options, replay_phases(first.strategy, sweep.scenario.on(first.num_gpus)))
-    else:
-        _write_variants(options, replay_variants(first.strategy, sweep.scenario))
+    if options.trace or options.gantt:
+        _write_files(options, named_traces(replay_parts(first.strategy, sweep.scenario.on(first.num_gpus))))
 
 
 def _write_reached(sweep: Any, out: Path) -> None:  # noqa: ANN401
@@ -325,19 +274,19 @@ def _print_patches(options: argparse.Namespace) -> int:
 
 def _print_passes(options: argparse.Namespace) -> int:
     """Print the order of a strategy that trains."""
-    from sim.runs import replay_variants
+    from sim.runs import replay_parts
     from strategies.plans.actions import StageAction, format_order, format_torch
     from strategies.strategy import Scheduled
 
     strategy = make_strategy(options.strategy, parameters(options))
     if options.model is not None:
-        replayed = replay_variants(strategy, training_scenario(options))
-        if len({variant.job for variant, _ in replayed}) < len(replayed):
+        replayed = replay_parts(strategy, training_scenario(options))
+        if len({part.variant.job for part in replayed}) < len(replayed):
             print(
                 "sim: this is the iteration without the extra forward pass; see --self-conditioning",
                 file=sys.stderr,
             )
-        first = {variant.job: trace for variant, trace in reversed(replayed)}
+        first = {part.variant.job: part.trace for part in reversed(replayed)}
         order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
     elif isinstance(strategy, Scheduled):
         order = strategy.order()

@@ -2,15 +2,18 @@
 
 import json
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
 from profiles.files import path_kind
-from sim.explore.points import Point, task
+from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from strategies.scenario import SamplingWorkload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def row(sweep: Sweep, point: Point) -> dict[str, Any]:
@@ -21,7 +24,7 @@ def row(sweep: Sweep, point: Point) -> dict[str, Any]:
         body["bound_s"] = point.bound_s
     if point.reason is not None:
         body["reason"] = point.reason
-    if task(sweep.scenario) == "sample":
+    if sweep.scenario.task == "sample":
         body |= {"seamless": point.seamless, "recommended": point.recommended}
     return head | body
 
@@ -29,22 +32,16 @@ def row(sweep: Sweep, point: Point) -> dict[str, Any]:
 def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
     """The keys of a point without a result: what it is, and what it is asked."""
     scenario, workload = sweep.scenario, sweep.scenario.workload
-    asked = {
-        "task": task(scenario),
+    return {
+        "task": scenario.task,
         "model": scenario.model_name,
         "cluster": scenario.cluster_name,
         "num_gpus": point.num_gpus or workload.num_gpus,
         "strategy": point.name,
         "parameters": point.parameters,
         "batch_size": workload.batch_size,
+        **scenario.asked,
     }
-    if isinstance(workload, SamplingWorkload):
-        asked |= {
-            "resolution": workload.resolution,
-            "steps": workload.steps,
-            "guidance": workload.guidance,
-        }
-    return asked
 
 
 def rows(sweep: Sweep) -> list[dict[str, Any]]:
@@ -78,16 +75,22 @@ def check_writable(flag: str, path: Path) -> None:
         raise InputError(f"{flag} is '{path}', which cannot be written")
 
 
-def write_rows(sweep: Sweep, path: Path) -> None:
-    """Write all points of a sweep, best first; each parameter and option has its own column."""
+def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
+    """Rows under public keys as a frame; each parameter and option has its own column."""
     import pandas as pd
 
-    items = [_flat(item) for item in rows(sweep)]
-    frame = pd.DataFrame(items)
+    flat = [_flat(item) for item in items]
+    frame = pd.DataFrame(flat)
     for column in map(str, frame.columns):
-        if all(isinstance(item.get(column, 0), int) for item in items):
-            flags = all(isinstance(item.get(column, True), bool) for item in items)
+        if all(isinstance(item.get(column, 0), int) for item in flat):
+            flags = all(isinstance(item.get(column, True), bool) for item in flat)
             frame[column] = frame[column].astype("boolean" if flags else "Int64")
+    return frame
+
+
+def write_rows(sweep: Sweep, path: Path) -> None:
+    """Write all points of a sweep, best first."""
+    frame = frame_of(rows(sweep))
     if path.suffix == ".parquet":
         frame.to_parquet(path, index=False)
     else:

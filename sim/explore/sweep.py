@@ -16,10 +16,10 @@ from math import inf, prod
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError
-from sim.explore.points import AnyScenario, Asked, Point, find_points, seconds
+from sim.explore.points import Asked, Point, find_points
 from sim.explore.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
 from sim.results import OUT_OF_MEMORY, missing_memory
-from strategies.scenario import SamplingScenario
+from strategies.strategy import AnyScenario
 
 __all__ = [
     "MAX_MICRO_BATCHES",
@@ -49,7 +49,7 @@ Report = Callable[[str, int, int], None]
 
 def objectives(scenario: AnyScenario) -> tuple[str, ...]:
     """Objectives of a sweep over a scenario; the first is the default."""
-    return SAMPLING_OBJECTIVES if isinstance(scenario, SamplingScenario) else OBJECTIVES
+    return SAMPLING_OBJECTIVES if scenario.task == "sample" else OBJECTIVES
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Sweep:
                 seen.add(key)
         return unique
 
-    def best(self) -> Point | None:
+    def best_point(self) -> Point | None:
         """The best point that was simulated and is recommended; None where there is none."""
         return next((p for p in self.ranked() if p.status == "simulated" and p.recommended), None)
 
@@ -217,7 +217,7 @@ class _Known:
             return
         self.scores[point.identity] = score
         self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
-        insort(self.front, (point.result.expected.peak_memory_bytes, seconds(point.result)))
+        insort(self.front, (point.result.expected.peak_memory_bytes, point.result.expected.duration_s))
         fastest = accumulate((front_s for _, front_s in self.front), min, initial=inf)
         self.front = [item for item, before_s in zip(self.front, fastest, strict=False) if item[1] < before_s]
 

@@ -9,10 +9,10 @@ from multiprocessing import active_children
 from typing import Final
 
 from profiles.errors import InfeasibleError
-from sim.explore.points import AnyScenario, Asked, Result
-from sim.runs import bound, check_held_memory, least_memory_bytes, run_sampling_within, run_training_within
-from strategies.scenario import SamplingScenario
-from strategies.strategy import MemoryBoundedSampler, Sampler, Strategy
+from sim.explore.points import Asked
+from sim.results import Result
+from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
+from strategies.strategy import AnyScenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +29,19 @@ Outcome = Result | InfeasibleError | float
 
 def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
     """Bounds of a point, or the reason why it does not exist."""
+    there = scenario.on(asked.num_gpus)
     try:
-        if isinstance(scenario, SamplingScenario):
-            return _sampling_bounds(asked, scenario)
-        assert isinstance(asked.strategy, Strategy)
-        return Bounds(bound(asked.strategy, scenario), least_memory_bytes(asked.strategy, scenario))
+        return Bounds(bound(asked.strategy, there), least_memory_bytes(asked.strategy, there))
     except InfeasibleError as error:
         return error
 
 
-def _sampling_bounds(asked: Asked, scenario: SamplingScenario) -> Bounds:
-    sampler, there = asked.strategy, scenario.on(asked.num_gpus)
-    assert isinstance(sampler, Sampler)
-    least = sampler.least_memory_bytes(there) if isinstance(sampler, MemoryBoundedSampler) else 0.0
-    return Bounds(sampler.bound(there), least)
-
-
 def outcome_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Outcome:
     """The outcome of a point: its result, or only seconds where these are at least the limit."""
+    there = scenario.on(asked.num_gpus)
     try:
-        if isinstance(scenario, SamplingScenario):
-            assert isinstance(asked.strategy, Sampler)
-            return run_sampling_within(asked.strategy, scenario.on(asked.num_gpus), limit_s)
-        assert isinstance(asked.strategy, Strategy)
-        check_held_memory(asked.strategy, scenario)
-        return run_training_within(asked.strategy, scenario, limit_s)
+        check_held_memory(asked.strategy, there)
+        return run_within(asked.strategy, there, limit_s)
     except InfeasibleError as error:
         return error
 

@@ -11,7 +11,7 @@ from profiles.clusters import load_cluster
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.plans.traces import Trace
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario, SamplingWorkload
@@ -70,7 +70,7 @@ def _period(stages: int, patches: int) -> Form:
         f"N = {stages}, M = {patches}",
         "max(M, N) t",
         max(patches, stages) * patch_s,
-        run_sampling(sampler, _scenario(stages, 8)).expected.step_s,
+        run_point(sampler, _scenario(stages, 8)).step_s,
         PIPEFUSION,
     )
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from profiles.models import Model
 from sim.explore.pulse_equations import schedule_s
-from sim.results import TrainingResult
-from sim.runs import run_training
+from sim.results import Result
+from sim.runs import run_point
 from strategies.training.pulse import Pulse
 from validate.published.costs import costs_of
 from validate.published.rows import Prediction, Section, percent, the_published
@@ -35,8 +35,8 @@ class Gain:
     """
 
     degree: int
-    aware: TrainingResult
-    blocks: TrainingResult
+    aware: Result
+    blocks: Result
     by_equation: float
 
     @property
@@ -56,7 +56,7 @@ class Gain:
         return self.aware.samples_per_s / self.blocks.samples_per_s
 
 
-def _forward_s(result: TrainingResult) -> list[float]:
+def _forward_s(result: Result) -> list[float]:
     return [float(stage["forward_s"]) for stage in result.stages]
 
 
@@ -68,7 +68,7 @@ def gains(model: Model, num_gpus: int, p2p: str) -> Iterator[Gain]:
             self_conditioning=0.0, memory_recipe="pulse", placement="data-inner",
         )  # fmt: skip
         pair = [Pulse(degree, degree, partition=of, p2p=p2p) for of in PARTITIONS]
-        aware, blocks = (run_training(one, point) for one in pair)
+        aware, blocks = (run_point(one, point) for one in pair)
         aware_s, blocks_s = (schedule_s(point, one.layout(point)) for one in pair)
         yield Gain(degree, aware, blocks, blocks_s / aware_s)
 

@@ -11,7 +11,7 @@ from profiles.clusters import load_cluster
 from profiles.models import Model
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
 from sim.replay.metrics import idle_s
-from sim.runs import replay, run_sampling, run_training
+from sim.runs import replay, run_point
 from strategies.registry import make_sampler, make_strategy
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 from validate.published.rows import Prediction, Published, Section, percent, published, the_published
@@ -71,8 +71,8 @@ def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> flo
     point = scenario(
         model, "p4de", num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe
     )
-    expected = run_training(make_strategy("ddp", {"overlap": "none"}), point).expected
-    return expected.collective_s / expected.iteration_s
+    expected = run_point(make_strategy("ddp", {"overlap": "none"}), point).expected
+    return expected.collective_s / expected.duration_s
 
 
 def slowness(published_share: float, simulated_share: float) -> float:
@@ -166,7 +166,7 @@ def useful_share() -> Section:
     workload = SamplingWorkload(stages, model.height, model.width, STEPS, "none")
     point = SamplingScenario(model, load_cluster("ideal"), workload)
     sampler = make_sampler("pipefusion", {"patches": stages, "warmup_steps": 0})
-    share = 1 - run_sampling(sampler, point).bubble_ratio
+    share = 1 - run_point(sampler, point).bubble_ratio
     found = Prediction(row, share, "equal layers, no synchronous step", provenance=EQUAL)
     return Section(
         "PipeFusion, section 3.3: share of compute in the time of its devices",

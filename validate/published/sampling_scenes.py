@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from profiles.clusters import Cluster, Collectives, Link, cluster_names, load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import Model, load_model, model_names
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.sampling.hybrid import Hybrid
 from strategies.scenario import SamplingScenario, SamplingWorkload
 from strategies.strategy import Sampler
@@ -188,11 +188,11 @@ def outcome_of(place: Place, sampler: Sampler) -> Outcome:
     Raises:
         InfeasibleError: it does not exist there.
     """
-    result = run_sampling(sampler, scenario_of(place))
+    result = run_point(sampler, scenario_of(place))
     expected = result.expected
     sent = (expected.collective_bytes + expected.p2p_bytes) / (place.num_gpus * place.steps)
     return Outcome(
-        sampler, expected.latency_s, expected.peak_memory_bytes, sent, result.fits_memory, result.provenance
+        sampler, result.latency_s, expected.peak_memory_bytes, sent, result.fits_memory, result.provenance
     )
 
 

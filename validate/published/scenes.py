@@ -11,7 +11,7 @@ from profiles.costs import ComponentCosts, FloatArray
 from profiles.models import MeasuredTime, Model, load_model
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
-from sim.results import TrainingResult
+from sim.results import Result
 from strategies.scenario import Scenario, TrainingWorkload
 
 TWO_BATCHES: Final = (1, 2)
@@ -54,15 +54,15 @@ def with_collectives_of(name: str, other: str) -> Cluster:
     return replace(_cluster(name), collectives=_cluster(other).collectives)
 
 
-def best(point: Scenario, strategy: str, **fixed: Any) -> TrainingResult | None:  # noqa: ANN401
+def best(point: Scenario, strategy: str, **fixed: Any) -> Result | None:  # noqa: ANN401
     """Return the fastest point of a strategy that fits; None where none does."""
     sweep = Sweep(point, "throughput", find_points(point, [strategy], fixed), top=1)
     run_sweep(sweep, workers=1)
     result = sweep.ranked()[0].result
-    return result if isinstance(result, TrainingResult) and result.fits_memory else None
+    return result if isinstance(result, Result) and result.fits_memory else None
 
 
-def fastest(point: Scenario, strategy: str, **fixed: Any) -> TrainingResult:  # noqa: ANN401
+def fastest(point: Scenario, strategy: str, **fixed: Any) -> Result:  # noqa: ANN401
     """Return the fastest point of a strategy, where some point is known to fit."""
     found = best(point, strategy, **fixed)
     assert found is not None

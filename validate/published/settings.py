@@ -18,8 +18,8 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.units import GIB, MIB
-from sim.results import TrainingResult
-from sim.runs import run_training
+from sim.results import Result
+from sim.runs import run_point
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 from validate.published.costs import COSTS, costs_of
@@ -95,7 +95,7 @@ class Setting:
 
 
 @cache
-def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> TrainingResult | None:
+def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Result | None:
     """Return what a strategy makes of a setting; None where it cannot."""
     asked: dict[str, Any] = {"overlap": "none"}
     if strategy not in DATA_PARALLEL:
@@ -103,7 +103,7 @@ def run(task: Task, setting: Setting, strategy: str, partition: str | None = Non
     if partition is not None:
         asked["partition"] = partition
     try:
-        return run_training(make_strategy(strategy, asked), setting.scenario(task))
+        return run_point(make_strategy(strategy, asked), setting.scenario(task))
     except InfeasibleError:
         return None
 
@@ -164,5 +164,5 @@ def _ratio(task: Task, setting: Setting, baseline: str) -> str:
     return "-" if ratio is None or other is None else _bracketed(other, f"{ratio:.2f}")
 
 
-def _bracketed(result: TrainingResult, words: str) -> str:
+def _bracketed(result: Result, words: str) -> str:
     return words if result.fits_memory else f"({words})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.models import Model
-from sim.results import TrainingResult
+from sim.results import Result
 from strategies.scenario import Scenario
 from validate.published.ratios import CONTROLNETS
 from validate.published.rows import Prediction, Section, percent, published, the_published
@@ -44,12 +44,12 @@ class SpeedUp:
     model: str
     self_conditioning: float
     draw: str
-    pipe: TrainingResult
-    gpipe: TrainingResult
-    ddp: dict[str, TrainingResult]
-    zero3: TrainingResult | None
+    pipe: Result
+    gpipe: Result
+    ddp: dict[str, Result]
+    zero3: Result | None
 
-    def over(self, other: TrainingResult) -> float:
+    def over(self, other: Result) -> float:
         """Return DiffusionPipe's throughput over another's."""
         return self.pipe.samples_per_s / other.samples_per_s
 
@@ -151,7 +151,7 @@ def _speed_up_row(case: SpeedUp) -> list[str]:
     return [case.model, case.drawn, _rate(case.pipe), percent(case.pipe.bubble_ratio), *ratios]
 
 
-def _rate(result: TrainingResult) -> str:
+def _rate(result: Result) -> str:
     """Return the throughput of a pipeline and its (P, M, D)."""
     keys = {"P": "pipeline_degree", "M": "micro_batches", "D": "group_size"}
     shape = ", ".join(f"{letter} {result.parameters[key]}" for letter, key in keys.items())
@@ -203,19 +203,19 @@ def _ablated_models() -> Iterator[tuple[str, str | Model]]:
         yield f"{name}, two long VAE layers", with_long_layers(name, "p4de", LONG_LAYERS, LONG_S)
 
 
-def by_fill(point: Scenario) -> dict[str, TrainingResult]:
+def by_fill(point: Scenario) -> dict[str, Result]:
     """Return the best DiffusionPipe by what it fills."""
     return {fill: fastest(point, "diffusionpipe", fill=fill) for fill in FILLS}
 
 
-def _losses(filled: dict[str, TrainingResult]) -> Iterator[str]:
+def _losses(filled: dict[str, Result]) -> Iterator[str]:
     yield _rate(filled["partial"])
     for fill in ("full", "none"):
         yield f"{_rate(filled[fill])}, {filled[fill].samples_per_s / filled['partial'].samples_per_s - 1:+.1%}"
     yield f"{filled['full'].samples_per_s / filled['none'].samples_per_s - 1:.1%}"
 
 
-def losses_unfilled(filled: dict[str, TrainingResult], batch: int, name: str) -> Iterator[Prediction]:
+def losses_unfilled(filled: dict[str, Result], batch: int, name: str) -> Iterator[Prediction]:
     """Yield Fig. 15's losses where bubbles are filled less, or not.
 
     Args:
