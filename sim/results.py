@@ -1,7 +1,7 @@
 """Results: what was simulated, and what came out of it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,6 +10,7 @@ from profiles.mappings import FrozenMapping
 from profiles.units import GIB
 from sim.measures import Measures
 from strategies.plans.traces import Trace
+from strategies.strategy import AnyScenario
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +33,21 @@ class NamedTrace(NamedTuple):
     main: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a result was made of.
+
+    Attributes:
+        scenario: what was asked.
+        replay: gives the traces.
+        remarks: what the strategy has to say about the point.
+    """
+
+    scenario: AnyScenario
+    replay: Callable[[], Sequence[NamedTrace]]
+    remarks: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """What was simulated, and what came out of it; of training one iteration, of sampling one run.
@@ -45,7 +61,7 @@ class Result:
         asked: what only this task is asked: of sampling the resolution, steps and guidance.
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
-        replay: what replays its traces; None where it came from another process.
+        source: where its traces come from; None where it came from another process.
     """
 
     task: str
@@ -64,8 +80,7 @@ class Result:
     provenance: str
     stages: tuple[Mapping[str, Any], ...]
     seamless: bool = True
-    remarks: tuple[str, ...] = field(default=(), compare=False)
-    replay: Callable[[], Sequence[NamedTrace]] | None = field(default=None, compare=False)
+    source: Source | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("parameters", "asked", "options", "times"):
@@ -75,7 +90,7 @@ class Result:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without the traces: what a worker process hands back stays small."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _made, (values | {"replay": None},)
+        return _made, (values | {"source": None},)
 
     def __repr__(self) -> str:
         short = f"; does not fit: {self.missing_memory}" if self.missing_memory else ""
@@ -83,9 +98,19 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The result as a table, in a notebook."""
-        from sim.report.pages import result_html
+        from sim.report.pages import table_of
 
-        return result_html(self)
+        given = {**self.parameters, "batch size": self.batch_size, **self.asked, **self.times}
+        return table_of(
+            self.title,
+            given
+            | {
+                "samples_per_s": self.samples_per_s,
+                "bubble_ratio": self.bubble_ratio,
+                "peak memory in GiB": self.peak_memory_bytes / GIB,
+                "fits the device": self.missing_memory or "yes",
+            },
+        )
 
     @property
     def title(self) -> str:
@@ -169,15 +194,9 @@ class Result:
         return next(item.trace for item in self._replayed() if item.main)
 
     def _replayed(self) -> Sequence[NamedTrace]:
-        if self.replay is None:
-            raise InputError(f"the result of {self.title} has no trace: it was read back; run it again")
-        return self.replay()
-
-    def replayed_by(
-        self, replay: Callable[[], Sequence[NamedTrace]], remarks: tuple[str, ...] = ()
-    ) -> "Result":
-        """The result with what replays its traces, and with the strategy's remarks."""
-        return replace(self, replay=replay, remarks=remarks)
+        if self.source is None:
+            raise InputError(f"the result of {self.title} came without its traces; run it again")
+        return self.source.replay()
 
     def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
         """Draw the trace as a Gantt chart, on axes of one's own or on a new figure."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from profiles.errors import InfeasibleError
 from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.replay.engine import no_collection, simulate
-from sim.results import OUT_OF_MEMORY, NamedTrace, Result, missing_memory
+from sim.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network, network_of
@@ -206,7 +206,9 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
                 raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
 
 
-def weigh(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> Result:
+def weigh(
+    strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
+) -> Result:
     """The result that the replayed parts of a point amount to."""
     expected, workload = _expected(parts), scenario.workload
     return Result(
@@ -226,6 +228,7 @@ def weigh(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -
         provenance=scenario.costs.provenance,
         stages=tuple(_stages(parts)),
         seamless=is_seamless(strategy),
+        source=source,
     )
 
 
@@ -286,7 +289,7 @@ def main_part(parts: Sequence[Part]) -> Part:
 def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
     """The stages of each job with their devices; its GPUs come after those of the jobs before it."""
     for own in _by(parts, lambda variant: variant.job):
-        variant, phase, trace = next(part for part in own if part.phase.steps)
+        variant, phase, _ = next(part for part in own if part.phase.steps)
         first_gpu = variant.job * variant.scenario.workload.num_gpus
         for number, stage in enumerate(phase.plan.stages):
             yield {

@@ -10,8 +10,9 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.cli.main import _parser, main
-from sim.cli.requests import task
+from sim.cli.requests import given
 from sim.runs import run_point
+from sim.scenarios import Request, find_task
 from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,
@@ -284,7 +285,9 @@ def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
 
 def test_without_anything_of_sampling_a_sweep_trains():
     arguments = ["sweep", "--model", "pixart", "--pipeline-degree", "2"]
-    assert task(_parser(arguments).parse_args(arguments)) == "train"
+    options = _parser(arguments).parse_args(arguments)
+    asked = Request("", "", None, None, given(options), options.task)
+    assert find_task(asked) == "train"
 
 
 @pytest.mark.parametrize(

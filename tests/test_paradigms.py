@@ -78,7 +78,7 @@ def test_each_iteration_gathers_the_predictions_of_the_window_before_the_next(ma
     assert drawing.step_s == pytest.approx(compute_s + sent / bandwidth + call_s)
     assert drawing.latency_s == pytest.approx(iterations * drawing.step_s)
     assert drawing.expected.collective_bytes == pytest.approx(iterations * 4 * sent)
-    assert drawing.p2p_bytes == 0
+    assert drawing.expected.p2p_bytes == 0
 
 
 def test_every_device_predicts_its_share_in_every_iteration(make):

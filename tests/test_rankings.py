@@ -41,7 +41,7 @@ def table_rows(text):
 
 
 def test_names_are_never_taken_for_markup(capsys, result, sweep):
-    print_result(replace(result, model="[/red] :smile:"), sweep.scenario)
+    print_result(replace(result, model="[/red] :smile:"))
     assert "[/red] :smile: on 8 GPUs" in capsys.readouterr().out
     model = replace(sweep.scenario.model, title="[bold] title [/x]")
     print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)))

@@ -6,6 +6,7 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
+from sim.api import run
 from sim.report.tables import (
     command_of,
     print_clusters,
@@ -82,8 +83,8 @@ def test_strategies_as_json_describe_every_parameter(capsys):
     assert strategy["parameters"]["fill"]["default"] == "partial"
 
 
-def test_a_result_is_shown_with_its_stages(capsys, result, scenario):
-    print_result(result, scenario)
+def test_a_result_is_shown_with_its_stages(capsys, result):
+    print_result(result)
     text = capsys.readouterr().out
     assert "spp (pipeline_degree 4, micro_batches 4, group_size 4" in text
     assert f"{result.iteration_s * 1e3:,.1f} ms" in text
@@ -97,12 +98,12 @@ def drawn():
     workload = SamplingWorkload(4, 2048, 1024, 5, "none", 2, include=("text_encoder",))
     scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
     sampler = make_sampler("pipefusion", {"layers": (7, 7, 7, 7), "warmup_steps": 1})
-    return scenario, run_point(sampler, scenario)
+    return scenario, run(scenario, sampler)
 
 
 def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
-    scenario, result = drawn
-    print_result(result, scenario)
+    _, result = drawn
+    print_result(result)
     text = capsys.readouterr().out
     assert text.startswith("pipefusion (warmup_steps 1, receive before, layers 7,7,7,7)\n")
     assert "on 4 GPUs of a100-nvlink-8, 2 images of 1024x2048 pixels, 5 steps, no guidance\n" in text
@@ -113,10 +114,10 @@ def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
 
 def test_a_drawing_says_by_how_much_published_latencies_scale_it(capsys, drawn):
     scenario, result = drawn
-    print_result(result, scenario)
+    print_result(result)
     assert "those of the backbone times" in capsys.readouterr().out
     unpublished = SamplingScenario(load_model("uvit-h"), scenario.cluster, SamplingWorkload(1, 256, 256))
-    print_result(run_point(make_sampler("single", {}), unpublished), unpublished)
+    print_result(run(unpublished, make_sampler("single", {})))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines if line.startswith("layer times")] == [
         ["layer", "times", "estimated"]

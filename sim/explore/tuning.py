@@ -17,6 +17,8 @@ from strategies.pipelining.candidates import divisors
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 
+TUNED: Final = Pulse.name
+"""The strategy that is tuned."""
 MAX_MICRO_BATCH: Final = 1024
 """Larger micro-batches are not looked at."""
 

@@ -18,9 +18,10 @@ from profiles.costs import anchor_factor
 from profiles.models import Model
 from profiles.units import GB, GIB
 from sim.explore.tuning import Choice
+from sim.report.facts import cluster_facts, model_facts, sampled_on, strategy_facts
 from sim.results import Result
 from strategies.scenario import SamplingScenario
-from strategies.strategy import AnyScenario, AnyStrategy
+from strategies.strategy import AnyStrategy
 
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
@@ -35,7 +36,7 @@ def console() -> Console:
 def print_models(models: Sequence[Model], as_json: bool) -> None:
     """Print the models, one component per row."""
     if as_json:
-        print(json.dumps([_model_json(model) for model in models]))
+        print(json.dumps([model_facts(model) for model in models]))
         return
     table = Table(
         "model",
@@ -70,45 +71,15 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
     )
 
 
-def _sampled_on(model: Model) -> str | None:
-    """The ways a model can sample: on several GPUs where its exchanges are known; None where it cannot."""
-    drawn = model.for_task("sample")
-    if len(drawn.backbones) != 1:
-        return None
-    return "several GPUs" if drawn.components[drawn.backbones[0]].exchanges else "one GPU"
-
-
 def _sampled_words(model: Model) -> str:
-    where = _sampled_on(model)
+    where = sampled_on(model)
     return "-" if where is None else where + (", no guidance" if model.guidance == "none" else "")
-
-
-def _model_json(model: Model) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "title": model.title,
-        "source": model.source,
-        "guidance": model.guidance,
-        "sampled_on": _sampled_on(model),
-        "components": [
-            {
-                "name": component.name,
-                "trainable": component.trainable,
-                "layers": len(component.layers),
-                "parameters": component.parameters,
-                "skips": len(component.skips),
-                "measured_on": [device for device, _ in component.times],
-                "exchanges": sorted({exchange.kind for exchange in component.exchanges}),
-            }
-            for component in model.components
-        ],
-    }
 
 
 def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
     """Print the clusters."""
     if as_json:
-        print(json.dumps([_cluster_json(cluster) for cluster in clusters]))
+        print(json.dumps([cluster_facts(cluster) for cluster in clusters]))
         return
     table = Table("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
     for cluster in clusters:
@@ -128,32 +99,10 @@ def _link_words(link: Link | None) -> str:
     return link.kind if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
 
 
-def _cluster_json(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "name": cluster.name,
-        "source": cluster.source,
-        "device": cluster.device.name,
-        "devices_per_node": cluster.devices_per_node,
-        "max_nodes": cluster.max_nodes,
-        "intra_node": _link_json(cluster.intra_node),
-        "inter_node": None if cluster.inter_node is None else _link_json(cluster.inter_node),
-    }
-
-
-def _link_json(link: Link) -> dict[str, Any]:
-    bandwidth = None if link.kind == "ideal" else link.bandwidth_bytes_per_s
-    return {
-        "kind": link.kind,
-        "bandwidth_bytes_per_s": bandwidth,
-        "latency_s": link.latency_s,
-        "call_s": link.call_s,
-    }
-
-
 def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> None:
     """Print the strategies with their parameters and defaults."""
     if as_json:
-        print(json.dumps([_strategy_json(cls) for cls in strategies]))
+        print(json.dumps([strategy_facts(cls) for cls in strategies]))
         return
     table = Table("strategy", "task", "what it is", "parameters")
     for cls in strategies:
@@ -162,27 +111,11 @@ def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> 
     console().print(table)
 
 
-def _strategy_json(cls: type[AnyStrategy]) -> dict[str, Any]:
-    return {
-        "name": cls.name,
-        "task": cls.task,
-        "summary": cls.summary,
-        "parameters": {
-            item.name: {
-                "default": item.default,
-                "choices": list(item.metadata["choices"]),
-                "help": item.metadata["help"],
-            }
-            for item in fields(cls)  # type: ignore[arg-type]
-        },
-    }
-
-
-def print_result(result: Result, scenario: AnyScenario) -> None:
+def print_result(result: Result) -> None:
     """Print one result; means over its GPUs where each has its own."""
     screen = console()
     screen.print(_title(result.strategy, result.parameters))
-    for line in (_asked(result), _quantities(result, scenario), _stage_table(result)):
+    for line in (_asked(result), _quantities(result), _stage_table(result)):
         screen.print(line)
 
 
@@ -197,14 +130,14 @@ def _asked(result: Result) -> str:
     return f"{where}, {images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
 
 
-def _quantities(result: Result, scenario: AnyScenario) -> Table:
+def _quantities(result: Result) -> Table:
     """What came out, a line for each quantity."""
     table = Table(show_header=False, box=None, pad_edge=False)
     own = _drawing if result.task == "sample" else _iteration
     for name, value in (
         *own(result),
         ("peak memory", _memory(result)),
-        ("layer times", _provenance(result, scenario)),
+        ("layer times", _provenance(result)),
     ):
         table.add_row(name, value)
     return table
@@ -260,8 +193,11 @@ def _per_image(size_bytes: float, result: Result) -> str:
     return f"{size_bytes / result.batch_size / GB:,.2f} GB per image by all GPUs together"
 
 
-def _provenance(result: Result, scenario: AnyScenario) -> str:
+def _provenance(result: Result) -> str:
     """Where layer times are from, and by how much what was published for one GPU scales them."""
+    if result.source is None:
+        return result.provenance
+    scenario = result.source.scenario
     device = scenario.cluster.device
     if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
         return result.provenance
