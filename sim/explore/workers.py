@@ -1,11 +1,13 @@
 """Workers: the processes that bound and simulate the points of a sweep; none where there is little to do."""
 
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import active_children
+from multiprocessing import active_children, get_start_method
+from types import ModuleType
 from typing import Final
 
 from profiles.errors import InfeasibleError
@@ -65,15 +67,35 @@ class Workers:
     def bounds(self, groups: Iterable[Sequence[Asked]]) -> Iterator[list[Bounds | InfeasibleError]]:
         """The bounds of groups of points that have much in common, in their order."""
         if self.executor is not None:
-            return self.executor.map(_bounds_in_worker, groups)
+            with script_aside():
+                return self.executor.map(_bounds_in_worker, groups)
         return ([bounds_of(asked, self.scenario) for asked in group] for group in groups)
 
     def outcomes(self, points: Sequence[Asked], limits_s: Sequence[float]) -> Iterator[Outcome]:
         """The outcomes of some points, in their order."""
         if self.executor is not None:
-            return self.executor.map(_outcome_in_worker, points, limits_s)
+            with script_aside():
+                return self.executor.map(_outcome_in_worker, points, limits_s)
         pairs = zip(points, limits_s, strict=True)
         return (outcome_of(asked, self.scenario, limit_s) for asked, limit_s in pairs)
+
+
+@contextmanager
+def script_aside() -> Iterator[None]:
+    """Let no process that starts meanwhile import the script that is running: it may not guard what it does.
+
+    Processes that are spawned import the module ``__main__`` again, by the file it is from; work is handed over by
+    modules of this package alone. Those that are forked do not.
+    """
+    if get_start_method() == "fork":
+        yield
+        return
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 @contextmanager
