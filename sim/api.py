@@ -34,6 +34,7 @@ from strategies.strategy import (
     Sampler,
     Scheduled,
     guidance_groups,
+    is_seamless,
 )
 
 if TYPE_CHECKING:
@@ -298,10 +299,11 @@ def models() -> "DataFrame":
     """The models that come with the package, a row for each component."""
     return _frame(
         {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")}
-        | {"component": own["name"]}
+        | {"component": component.name, "tasks": ", ".join(component.tasks)}
         | {name: value for name, value in own.items() if name != "name"}
-        for facts in map(model_facts, map(load_model, model_names()))
-        for own in facts["components"]
+        for model in map(load_model, model_names())
+        for facts in [model_facts(model)]
+        for component, own in zip(model.components, facts["components"], strict=True)
     )
 
 
@@ -322,7 +324,8 @@ def _flat_cluster(cluster: Cluster) -> dict[str, Any]:
 def strategies() -> "DataFrame":
     """The strategies with what they are and their parameters."""
     return _frame(
-        strategy_facts(cls) | {"parameters": ", ".join(item.name for item in fields(cls))}  # type: ignore[arg-type]
+        strategy_facts(cls)
+        | {"seamless": is_seamless(cls), "parameters": ", ".join(item.name for item in fields(cls))}  # type: ignore[arg-type]
         for task in ("train", "sample")
         for cls in strategies_of(task).values()
     )

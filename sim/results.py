@@ -220,6 +220,18 @@ class Result:
 
         write_chrome_trace(self.trace, Path(path))
 
+    def ops(self) -> "DataFrame":
+        """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
+        from sim.explore.frames import ops_frame
+
+        return ops_frame(self.trace)
+
+    def bubbles(self) -> "DataFrame":
+        """The bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
+        from sim.explore.frames import bubbles_frame
+
+        return bubbles_frame(self.trace)
+
     def frame(self) -> "DataFrame":
         """The result as a frame of one row, with the columns of a sweep's."""
         from sim.explore.frames import frame_of

@@ -137,6 +137,14 @@ def test_a_result_has_its_quantities_its_trace_and_its_frame(result):
     assert row["micro_batches"] == 4
 
 
+def test_the_ops_and_bubbles_of_a_result_fill_its_iteration(result):
+    ops, bubbles = result.ops(), result.bubbles()
+    assert set(ops["device"]) == {0, 1, 2, 3}
+    assert "forward" in set(ops["category"])
+    assert bubbles["device_s"].sum() == pytest.approx(4 * result.bubble_ratio * result.iteration_s)
+    assert ops["duration_s"].sum() + bubbles["device_s"].sum() == pytest.approx(4 * result.iteration_s)
+
+
 def test_a_result_has_no_time_of_the_other_task(result):
     with pytest.raises(
         AttributeError, match="of gpipe has iteration_s and first_iteration_s, but no latency_s"

@@ -11,6 +11,9 @@ from profiles.errors import InputError
 from profiles.files import path_kind
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.replay.metrics import bubbles
+from sim.replay.timelines import compute_bars
+from strategies.plans.traces import Trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -95,6 +98,29 @@ def write_rows(sweep: Sweep, path: Path) -> None:
         frame.to_parquet(path, index=False)
     else:
         frame.to_csv(path, index=False)
+
+
+def ops_frame(trace: Trace) -> "DataFrame":
+    """The ops of a trace, device by device, in order of time."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            (bar.device, bar.start_s, bar.duration_s, bar.category, str(bar.action))
+            for bar in compute_bars(trace)
+        ],
+        columns=["device", "start_s", "duration_s", "category", "action"],
+    )
+
+
+def bubbles_frame(trace: Trace) -> "DataFrame":
+    """The bubbles of a trace in order of time; ``device_s`` adds up the idle time of its devices."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [(b.start_s, b.duration_s, b.positions, b.duration_s * len(b.positions)) for b in bubbles(trace)],
+        columns=["start_s", "duration_s", "devices", "device_s"],
+    )
 
 
 def _flat(item: dict[str, Any]) -> dict[str, Any]:
