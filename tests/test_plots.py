@@ -437,7 +437,7 @@ def test_a_notebook_can_display_a_figure_that_pyplot_never_saw(hand_off):
 
 
 def test_plotting_leaves_pyplot_alone():
-    code = "import sys, sim.plots as p; p.plot_sweep; assert 'matplotlib.pyplot' not in sys.modules"
+    code = "import sys, sim.report.plots as p; p.plot_sweep; assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
 
 
