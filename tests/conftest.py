@@ -1,5 +1,6 @@
 """What tests share: small clusters, models, scenarios and plans made in code, and the tables of README.md."""
 
+import gc
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,14 @@ from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+
+pytest.register_assert_rewrite("conformance")  # the checks there assert, too
+
+
+def pytest_collection_finish():
+    """Leave what imports and collection made out of every later garbage collection, which it makes slow."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):

@@ -12,9 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from profiles.errors import InputError
 from profiles.models import read_model
 from validate.__main__ import main
-from validate.config_files import Asked, ConfigFile
-from validate.configured import count_configured
-from validate.profiling.building import build, inputs, largest_integer
+from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.configured import count_configured
+from validate.measuring.building import build, inputs, largest_integer
+
+pytestmark = pytest.mark.slow
 
 LLM = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 LLM |= {"num_hidden_layers": 2, "intermediate_size": 256, "vocab_size": 1000}
@@ -257,7 +259,7 @@ def test_refiners_before_the_joint_blocks_are_no_place_to_cut():
     assert [layer.name for layer in lumina.layers] == ["layer0", "layer1", "layer2"]
     assert [work.output_bytes for work in lumina.work[:-1]] == [4 * 96 * (16 + 16)] * 2
     assert (lumina.spec.text_tokens, lumina.image_tokens) == (16, 16)
-    assert (lumina.spec.carried, lumina.carried_bytes) == (("time_caption_embed",), 4 * 96)
+    assert lumina.carried == {"time_caption_embed": 4 * 96}
 
 
 def test_text_that_every_block_reads_is_carried():

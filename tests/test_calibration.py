@@ -12,15 +12,17 @@ from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.profiling.calibration import calibrate
-from validate.profiling.calibration_report import (
+from validate.fitting.calibration import calibrate, errors_of
+from validate.fitting.calibration_report import (
     calibrated_device,
     device_text,
     left_out_lines,
     rates_of,
 )
-from validate.profiling.left_out import Errors, twins
-from validate.profiling.steps import TrainingStep, by_rates
+from validate.fitting.layer_times import CLASSES
+from validate.measuring.steps import TrainingStep, by_rates
+
+pytestmark = pytest.mark.slow
 
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 HEADER = 'source = "a test"\nmodel = "{0}"\nheight = {1}\nwidth = {1}\ndtype = "{2}"\nmemory_GiB = 80\n'
@@ -62,7 +64,7 @@ def test_the_rates_that_made_the_times_come_back(tmp_path):
     paths = [write(tmp_path, m.name, lines_of(m), HEADER.format(m.name, m.height, m.dtype)) for m in models]
     found = calibrate("made", models, paths)
     assert list(rates_of(found).values()) == pytest.approx([90, 150, 120, 1200, 5], rel=1e-5)
-    assert [errors.worst for errors in found.left_out()] == pytest.approx([0, 0], abs=1e-4)
+    assert [half.errors.worst for half in found.halves] == pytest.approx([0, 0], abs=1e-4)
     device = calibrated_device(found)
     assert device.memory_bytes == 80 * GIB
     step = TrainingStep("sd21", 8, 2)
@@ -80,7 +82,9 @@ def test_a_layer_that_was_left_out_is_judged_by_the_others(tmp_path):
         if (layers.index(cells[0]) + int(cells[1])) % 2:
             lines[number] = ",".join([*cells[:3], *(f"{2 * float(cell):.9f}" for cell in cells[3:])])
     found = calibrate("made", [model], [write(tmp_path, "times", lines)])
-    slower, faster = found.left_out()  # fitted to the first, third, ... layer, judged on the slow ones
+    slower, faster = (
+        half.errors for half in found.halves
+    )  # fitted to the first, third, ... layer, judged on the slow ones
     assert slower.together == pytest.approx(-0.5, abs=1e-3)
     assert faster.together == pytest.approx(1.0, abs=1e-3)
     assert slower.worst == pytest.approx(0.5, abs=1e-3)
@@ -100,15 +104,12 @@ def test_layers_of_one_shape_are_left_out_together(tmp_path):
     found = calibrate("made", [model], [write(tmp_path, "times", lines)])
     assert len(found.shapes) == len(set(shapes)) == 4
     for fold in found.shapes:
-        left_out = {sample.shape for sample in fold.left_out}
-        assert len(left_out) == 1  # and no other sample is of it
-        assert sum(sample.shape in left_out for sample in found.samples) == len(fold.left_out)
-    (slow,) = [f for f in found.shapes if f.left_out[0].layer == shapes.index(common)]
-    assert Errors.of(slow).together == pytest.approx(-0.5, abs=1e-3)
-    assert max(abs(errors.together) for errors in found.left_out()) < 0.05
-    assert twins(found.halves) == pytest.approx(
-        27 / 29
-    )  # the first layer and the last are the only ones of theirs
+        (left_out,) = set(fold.left_out["shape"])  # and no other sample is of it
+        assert (found.samples["shape"] == left_out).sum() == len(fold.left_out)
+    (slow,) = [f for f in found.shapes if f.left_out["layer"].iloc[0] == shapes.index(common)]
+    assert slow.errors.together == pytest.approx(-0.5, abs=1e-3)
+    assert max(abs(half.errors.together) for half in found.halves) < 0.05
+    assert found.twins == pytest.approx(27 / 29)  # the first layer and the last are the only ones of theirs
     said = list(left_out_lines(found))
     assert [line.split(":")[0] for line in said] == [
         "left out, each of 4 shapes of layers",
@@ -139,9 +140,10 @@ def test_a_model_that_was_left_out_is_judged_by_the_others(tmp_path):
         ),
     ]
     found = calibrate("made", [slow, fast], paths)
-    assert Errors.of(found.models["pixart"]).together == pytest.approx(1, abs=1e-3)
-    assert Errors.of(found.models["sd21"]).together == pytest.approx(-0.5, abs=1e-3)
-    assert {sample.model for sample in found.models["pixart"].left_out} == {"pixart"}
+    without = {fold.name: fold for fold in found.models}
+    assert without["pixart"].errors.together == pytest.approx(1, abs=1e-3)
+    assert without["sd21"].errors.together == pytest.approx(-0.5, abs=1e-3)
+    assert set(without["pixart"].left_out["model"]) == {"pixart"}
     said = list(left_out_lines(found))
     assert [line.split(":")[0] for line in said[:2]] == [
         "left out, all layers of sd21",
@@ -154,7 +156,7 @@ def test_work_that_only_one_shape_does_gets_the_stand_in_of_a_device_file(tmp_pa
     model = load_model("pixart")
     backbone = replace(model, components=(replace(model.components[2], inputs=()),))
     found = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
-    (fold,) = [f for f in found.shapes if f.left_out[0].shape[0] > 0]
+    (fold,) = [f for f in found.shapes if f.left_out["conv"].iloc[0] > 0]
     assert fold.rates.rates["conv_TFLOP_per_s"] == fold.rates.rates["matmul_TFLOP_per_s"] > 0
 
 
@@ -164,20 +166,17 @@ def test_noise_of_single_layers_does_not_move_the_sum(tmp_path):
     model = load_model("sd21")
     lines = lines_of(model, noise=lambda: generator.lognormal(sigma=0.4))
     found = calibrate("made", [model], [write(tmp_path, "times", lines)])
-    predicted = sum(sample.equation.predict(found.fit.seconds) for sample in found.samples)
-    assert predicted == pytest.approx(sum(sample.seconds for sample in found.samples), rel=1e-3)
+    assert errors_of(found.fit, found.samples).together == pytest.approx(0, abs=1e-3)
     tables = list(found.by_class())
-    assert sum(errors.num_samples for _, _, errors in tables) == len(found.samples)
+    assert sum(len(errors) for _, _, errors in tables) == len(found.samples)
     assert {quantity for _, quantity, _ in tables} == {"forward", "backward"}
 
 
 def test_a_backward_counts_as_the_cost_model_counts_it(tmp_path):
     model = load_model("sd21")
     found = calibrate("made", [model], [write(tmp_path, "times", lines_of(model, batches=(3,)))])
-    pairs = {}
-    for sample in found.samples:
-        pairs.setdefault((sample.component, sample.layer), {})[sample.quantity] = sample.equation.numerator
-    pair = pairs["unet", 10]
+    samples = found.samples.set_index(["component", "layer", "quantity"])[list(CLASSES)]
+    pair = {quantity: samples.loc["unet", 10, quantity].to_numpy() for quantity in ("forward", "backward")}
     work, attention = BACKWARD_WORK["full"]
     assert pair["backward"] / np.where(pair["forward"], pair["forward"], 1) == pytest.approx(
         [
@@ -185,7 +184,8 @@ def test_a_backward_counts_as_the_cost_model_counts_it(tmp_path):
             for factor, amount in zip((work, work, attention, work, work), pair["forward"], strict=True)
         ]
     )
-    assert "backward" not in pairs["vae_encoder", 0]
+    assert ("vae_encoder", 0, "forward") in samples.index
+    assert ("vae_encoder", 0, "backward") not in samples.index
 
 
 def test_traffic_counts_in_the_precision_that_was_measured(tmp_path):
@@ -210,8 +210,8 @@ def test_an_update_of_the_weights_sets_the_memory_rate_where_layers_do_not(tmp_p
     path = write(tmp_path, "times", lines_of(model), HEADER.format("sd21", 512, "float16") + update)
     found = calibrate("made", [model], [path])
     assert rates_of(found)["memory_GB_per_s"] == pytest.approx(1500, rel=1e-5)
-    assert [sample.seconds for sample in found.samples if sample.quantity == "optimizer"] == [0.02]
-    judged = {sample.quantity for half in found.halves for sample in half.left_out}
+    assert found.samples["seconds"][found.samples["quantity"] == "optimizer"].tolist() == [0.02]
+    judged = {quantity for half in found.halves for quantity in half.left_out["quantity"]}
     assert judged == {"forward", "backward"}
     header = path.with_suffix(".toml")
     header.write_text(header.read_text(encoding="utf-8").replace("mixed", "gold"), encoding="utf-8")

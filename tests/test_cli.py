@@ -139,7 +139,8 @@ def test_the_help_of_a_strategy_shows_its_parameters(capsys, name):
 
 
 def test_starting_up_imports_nothing_heavy():
-    code = "import sys, sim.cli; print([m for m in ('pandas', 'scipy', 'matplotlib', 'torch') if m in sys.modules])"
+    heavy = ("pandas", "scipy", "matplotlib", "torch")
+    code = f"import sys, sim.cli.main; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -472,6 +473,7 @@ def interrupted_after(seconds):
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
     for seconds in (3, 6, 12):  # a slow machine needs longer to finish its first rows

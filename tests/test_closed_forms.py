@@ -1,5 +1,6 @@
 """Closed forms through the real command: all hold, and errors planted in engine, network and memory turn them red."""
 
+import csv
 from collections import Counter
 from dataclasses import replace
 
@@ -8,9 +9,11 @@ import pytest
 from sim.replay import engine, memory
 from strategies.plans import network
 from validate.__main__ import main
-from validate.closed_forms import pipelines, report, samplers
-from validate.closed_forms.forms import Form
-from validate.closed_forms.report import FAMILIES, closed_forms, summary
+from validate.closed_forms import hybrids, pipelines, report, samplers
+from validate.closed_forms.forms import FORMULAS, Form, summary
+from validate.closed_forms.report import FAMILIES, closed_forms
+from validate.published.training.ratios import unfilled_bubbles_of
+from validate.published.training.volumes import volume
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +26,21 @@ def test_every_form_holds_within_its_tolerance(forms):
 
 
 def test_every_family_gives_values_and_every_strategy_with_a_closed_form_is_among_them(forms):
-    assert len(forms) > 300
+    assert len(forms) == 375
+    assert {form.formula for form in forms} >= {
+        row["formula"] for row in csv.DictReader(FORMULAS.read_text().splitlines())
+    }
     families = {form.family.partition(":")[0] for form in forms}
-    assert {"gpipe", "1f1b", "interleaved", "zero-bubble", "bidirectional", "wave", "pulse"} <= families
+    assert {
+        "gpipe",
+        "1f1b",
+        "interleaved",
+        "zero-bubble",
+        "bidirectional",
+        "wave",
+        "pulse",
+        "hybrid",
+    } <= families
     methods = {form.setting.partition(",")[0] for form in forms if form.family.startswith("Bytes")}
     assert methods == {"tensor", "distrifusion", "ring", "ulysses", "pipefusion"}
 
@@ -43,7 +58,8 @@ def test_values_are_those_that_the_papers_print(forms):
     assert value("DiffusionPipe, Fig. 4: bubble ratio", share) == pytest.approx(0.676, abs=1e-3)
 
 
-def test_the_command_prints_a_line_per_family_and_succeeds(capsys):
+def test_the_command_prints_a_line_per_family_and_succeeds(capsys, monkeypatch, forms):
+    monkeypatch.setattr(report, "closed_forms", lambda: forms)
     assert main(["closed-forms"]) == 0
     printed = capsys.readouterr().out
     assert "all hold" in printed
@@ -51,7 +67,9 @@ def test_the_command_prints_a_line_per_family_and_succeeds(capsys):
 
 
 def test_all_values_are_printed_when_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr(report, "closed_forms", lambda: [*pipelines.wave()])
+    monkeypatch.setattr(
+        report, "closed_forms", lambda: [*pipelines.pipeline("wave", {"P": 8, "M": 8, "v": 2})]
+    )
     assert main(["closed-forms", "--all"]) == 0
     assert capsys.readouterr().out.count("| P = 8, M = 8 |") == 3
 
@@ -80,17 +98,22 @@ def test_errors_are_relative_but_where_the_formula_says_zero():
 def again():
     """Every form, replayed once more; nothing that was replayed with a planted error stays behind."""
 
+    def forget():
+        for replayed in (pipelines._replayed, unfilled_bubbles_of, volume):
+            replayed.cache_clear()
+
     def red():
-        pipelines._replayed.cache_clear()
+        forget()
         found = closed_forms()
         families = Counter(form.family for form in found)
         wrong = Counter(form.family for form in found if not form.holds)
         return wrong, {family for family in families if wrong[family] == families[family]}
 
     yield red
-    pipelines._replayed.cache_clear()
+    forget()
 
 
+@pytest.mark.slow
 def test_an_engine_whose_messages_take_a_tenth_of_a_second_more_is_caught_by_every_time(
     again, monkeypatch, forms
 ):
@@ -111,6 +134,7 @@ def test_an_engine_whose_messages_take_a_tenth_of_a_second_more_is_caught_by_eve
     assert wrong[period] == 7
 
 
+@pytest.mark.slow
 def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeypatch):
     """The engine's wiring lacks a hidden state; of what is sent, only what collectives send is still right."""
     wire = engine.wire
@@ -126,12 +150,16 @@ def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeyp
     monkeypatch.setattr(engine, "wire", losing)
     wrong, families = again()
     assert families == {"PULSE: bytes of one sample forwards", "PULSE: MiB of U-ViT 2.7 B per sample"}
-    assert set(wrong) == {*families, "Bytes that a device sends in a step"}
+    assert set(wrong) == {*families, "Bytes that a device sends in a step", "hybrid: bytes of messages"}
+    assert wrong["hybrid: bytes of messages"] == sum(
+        form.family == "hybrid: bytes of messages" and form.expected > 0 for form in hybrids.hybrid()
+    )
     assert wrong["Bytes that a device sends in a step"] == sum(
         form.setting.startswith("pipefusion") for form in samplers.sent_bytes()
     )
 
 
+@pytest.mark.slow
 def test_collectives_that_send_a_tenth_less_are_caught_by_the_bytes_of_every_method_that_has_them(
     again, monkeypatch
 ):
@@ -141,10 +169,14 @@ def test_collectives_that_send_a_tenth_less_are_caught_by_the_bytes_of_every_met
     assert wrong == {
         "Bytes that a device sends in a step": sum(
             not form.setting.startswith("pipefusion") for form in samplers.sent_bytes()
-        )
+        ),
+        "hybrid: bytes of collectives": sum(
+            form.family == "hybrid: bytes of collectives" for form in hybrids.hybrid()
+        ),
     }
 
 
+@pytest.mark.slow
 def test_a_memory_that_frees_nothing_is_caught_where_a_schedule_holds_less_than_all(again, monkeypatch):
     lives = memory._births_and_deaths
 

@@ -15,13 +15,14 @@ from profiles.costs import BACKWARD_WORK
 from profiles.errors import InputError
 from profiles.models import MODELS, Component, Layer, load_model
 from validate.__main__ import main
-from validate.architectures import ARCHITECTURES, architecture
-from validate.attention import OpaqueAttention
-from validate.controlnet import hinted_sample
-from validate.count import count, count_component
-from validate.folder import exchanges_text, layers_text, model_text
-from validate.layering import LayerSpec
-from validate.specs import CONFIGS, ComponentSpec, tensor
+from validate.counting.attention import OpaqueAttention
+from validate.counting.component import count_component, count_model
+from validate.counting.controlnet import ControlledUNet
+from validate.counting.folder import exchanges_text, layers_text, model_text
+from validate.counting.specs import ComponentSpec, LayerSpec, plain, tensor
+from validate.counting.zoo import ARCHITECTURES, architecture
+
+pytestmark = pytest.mark.slow
 
 HALF = 2  # bytes
 
@@ -31,7 +32,7 @@ HALF = 2  # bytes
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_committed_folder_is_what_is_counted(name):
-    recount = count(architecture(name))
+    recount = count_model(architecture(name))
     rows = (MODELS / name / "layers.csv").read_text(encoding="utf-8").splitlines()
     for committed_row, row in zip(rows, layers_text(recount).splitlines(), strict=True):
         assert committed_row == row
@@ -175,8 +176,8 @@ def test_controlnets_copy_is_trained_and_gradients_pass_through_the_locked_decod
 def test_the_copy_does_what_the_published_controlnet_does():
     """The copy runs each residual's convolution after its block, the published code all of them last."""
     with torch.device("meta"):
-        net = ControlNetModel(**CONFIGS["controlnet"]).requires_grad_(False)
-    sample = hinted_sample(512, 512)
+        net = ControlNetModel(**plain("controlnet")).requires_grad_(False)
+    sample = ControlledUNet.sample(512, 512)
     sample["controlnet_cond"] = sample.pop("hint")
     with FlopCounterMode(display=False) as counter, OpaqueAttention():
         net(**sample)
@@ -348,14 +349,14 @@ def test_cross_attention_grows_with_the_tokens_and_counts_as_products():
 
 def test_a_side_must_be_a_multiple_of_the_granularity():
     with pytest.raises(InputError, match="height is 500, must be a positive multiple of 64 pixels"):
-        count(architecture("sd21"), 500)
+        count_model(architecture("sd21"), 500)
 
 
 def test_a_side_must_have_positions():
     with pytest.raises(
         InputError, match="width is 512, must be a positive multiple of 256 pixels, up to 256, for"
     ):
-        count(architecture("uvit-h"), 256, 512)
+        count_model(architecture("uvit-h"), 256, 512)
 
 
 def test_an_unknown_model_is_refused_in_one_line(capsys):

@@ -8,7 +8,7 @@ import pytest
 
 from profiles.clusters import OPERATIONS, load_cluster
 from validate.__main__ import main
-from validate.efficiencies import (
+from validate.fitting.efficiencies import (
     ALL_TO_ALL,
     CALL_US,
     CLUSTER,
@@ -28,6 +28,8 @@ from validate.efficiencies import (
     rows,
     summary,
 )
+
+pytestmark = pytest.mark.slow
 
 SLOWDOWN = load_cluster(CLUSTER).overlap_slowdown
 EIGHT_CARDS = ("l40-pcie-8", "l20-pcie-8", "t4-pcie-8")
@@ -104,8 +106,9 @@ def test_four_cards_on_one_bridge_share_it_whatever_they_do():
 def test_the_command_writes_the_lines_where_it_may(tmp_path, monkeypatch, capsys):
     links = Links(50, 1.2, ((2, 0.5),), ((2, 1.0),))
     found = LinkFit(links, tuple((row, 0.0) for row in rows()), ((links, 0.0),))
-    monkeypatch.setattr("validate.efficiencies.fit_links", lambda: found)
+    monkeypatch.setattr("validate.fitting.efficiencies.fit_links", lambda: found)
     assert main(["efficiencies", "--output", str(tmp_path / "links.toml")]) == 0
     assert (tmp_path / "links.toml").read_text(encoding="utf-8") == link_text(links)
+    assert "[collectives]" in capsys.readouterr().out  # and not taken for a style
     assert main(["efficiencies", "--output", str(tmp_path)]) == 2
     assert "--output" in capsys.readouterr().err

@@ -10,9 +10,15 @@ from profiles.errors import InputError
 from profiles.models import MODELS, load_model, model_names
 from profiles.sampling_costs import SamplingCosts
 from validate.__main__ import main
-from validate.anchors import INFERENCE, anchor_text, published_anchors, write_anchors
-from validate.factors import NEAR, factor
-from validate.fit import LATENCY, OBSERVATIONS, read_observations
+from validate.fitting.anchors import (
+    INFERENCE,
+    NEAR,
+    anchor_text,
+    factor,
+    published_anchors,
+    write_anchors,
+)
+from validate.fitting.equations import LATENCY, OBSERVATIONS, read_observations
 
 FOUND, LEFT = published_anchors()
 SAID = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))
@@ -172,7 +178,9 @@ def test_the_command_prints_factors_and_writes_the_committed_files(tmp_path, cap
     for name in names:
         (tmp_path / name).mkdir()
     assert main(["anchors", "--output", str(tmp_path)]) == 0
-    assert "factors within 0.15 of 1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "factors within 0.15 of 1" in said
+    assert "[digitised]" in said  # and not taken for a style
     for name in names:
         assert (tmp_path / name / "anchors.csv").read_bytes() == (MODELS / name / "anchors.csv").read_bytes()
 

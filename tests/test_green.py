@@ -24,10 +24,11 @@ from validate.green.partitions import KERNELS, LEAST_DRIVER, check_gpu
 from validate.green.predicting import busy_shares, predict, with_durations
 from validate.green.programme import SCHEDULES, Programme, check_programme, results
 from validate.green.results import COLUMNS, REHEARSAL, Result, summary, write_results
-from validate.green.work import LayerWork, SleepWork, Training
-from validate.running.preparing import micro_batch_of, plan_small
-from validate.running.reference import gradient_error, single_process_gradients
-from validate.running.scenarios import Question
+from validate.green.work import LayerWork, SleepWork
+from validate.running.training.reference import gradient_error, single_process_gradients
+from validate.running.training.scenarios import Question, plan_small
+
+pytestmark = pytest.mark.slow
 
 LINK_S = 0.005
 SLEEP_S = 0.012
@@ -64,9 +65,8 @@ def times_of(model, degree):
 def planned(make, schedule, degree=2, micro_batches=4):
     """The plan at the length that the layers are said to have, and what is trained."""
     model, asked = small_model(make), question(schedule, degree, micro_batches)
-    plan, samples = plan_small(asked, model, times_of(model, degree))
+    plan, training = plan_small(asked, model, times_of(model, degree))
     rows = [[op.duration_s / 10 for op in row] for row in plan.ops]
-    training = Training(model, asked.batch_size, micro_batch_of(asked), samples)
     return with_durations(plan, rows), training
 
 

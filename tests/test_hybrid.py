@@ -110,6 +110,17 @@ def test_inside_a_pipeline_a_ring_passes_all_keys_and_values_around_for_every_pa
     assert sum(sizes["ulysses_degree"]["all_to_all"]) == pytest.approx((1 + 1) * 4 * image)
 
 
+@pytest.mark.parametrize("inner", [{}, {"ulysses_degree": 2}, {"tensor_degree": 2}])
+def test_a_ring_holds_the_keys_and_values_of_one_layer_while_they_pass(make, inner):
+    """Of all layers of a stage, which pass them around together, and whether a patch passes or the whole image."""
+    hybrid = Hybrid(pipeline_degree=2, ring_degree=2, patches=4, warmup_steps=1, **inner)
+    team = 2 * prod(inner.values())
+    plan = hybrid.plan(sampling(make, 2 * team, steps=2))
+    passed = [collective for collective in plan.collectives if collective.operation == "send_recv"]
+    held = {plan.tensors[tensor].size_bytes for collective in passed for tensor in collective.writes}
+    assert held == {2 * HIDDEN_BYTES / team}
+
+
 def test_hidden_states_travel_between_the_likes_of_two_teams(make):
     scenario = sampling(make, 8, steps=2)
     for inner, parts in (("ulysses_degree", 4), ("ring_degree", 4), ("tensor_degree", 1)):

@@ -2,10 +2,12 @@
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +18,15 @@ from profiles.collectives import Group
 from profiles.errors import DiffusimError, InputError
 from sim.cli.main import main as sim
 from validate.__main__ import main
-from validate.linking.fitting import predict
-from validate.linking.measuring import choose_backend, sizes_up_to
-from validate.linking.ranks import CHECKOUT, Place, spawn
-from validate.linking.samples import PING_PONG, Sample
-from validate.linking.watch import LOST_S
+from validate.fitting.link_samples import PING_PONG, Sample
+from validate.fitting.links import predict
+from validate.launching import Place, launch
+from validate.measuring.link_times import choose_backend, sizes_up_to
+from validate.measuring.watch import LOST_S
 
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "a100-80gb-sxm"
 
 
@@ -30,20 +35,41 @@ def test_nccl_needs_a_gpu_for_every_rank():
         choose_backend(Place(0, 99, 0, 99), "nccl")
 
 
+def dies(rank):
+    """One of the ranks is killed, the others wait."""
+    if os.environ["RANK"] == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def complains(text):
+    """One of the ranks says what is wrong, the others wait."""
+    if os.environ["RANK"] == "1":
+        print("noise", file=sys.stderr)
+        raise InputError(text)
+    time.sleep(60)
+
+
+def test_what_ranks_return_is_given_by_rank():
+    assert launch(3, os.getenv, "RANK") == ["0", "1", "2"]
+
+
 def test_a_killed_rank_is_named_and_the_others_are_stopped():
     begin = time.monotonic()
-    program = "import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(60)"
-    with pytest.raises(DiffusimError, match="rank 1 was killed by SIGKILL; the other ranks were stopped"):
-        spawn(3, [sys.executable, "-c", program])
+    with pytest.raises(DiffusimError, match=r"^rank 1 was killed by SIGKILL; the others were stopped$"):
+        launch(3, dies, "1")
     assert time.monotonic() - begin < 20
 
 
 def test_a_rank_that_complains_is_quoted():
-    program = (
-        "import sys; print('noise', file=sys.stderr); sys.exit('validate: error: rank 0: no such thing')"
-    )
     with pytest.raises(DiffusimError, match=r"^rank 0: no such thing$"):
-        spawn(2, [sys.executable, "-c", program])
+        launch(2, complains, "rank 0: no such thing")
+
+
+def test_signals_are_handled_after_a_launch_as_before():
+    before = signal.getsignal(signal.SIGINT)
+    launch(1, os.getpid)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def held_back_of(table):
@@ -100,7 +126,7 @@ def test_a_rank_lost_without_a_launcher_is_named_by_the_others(tmp_path):
         subprocess.Popen(
             command,
             env={**os.environ, **given, "RANK": f"{rank}"},
-            cwd=CHECKOUT,
+            cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
         )

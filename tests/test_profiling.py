@@ -15,16 +15,17 @@ from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import load_model
 from validate.__main__ import main
-from validate.count import count_component
-from validate.layering import LayerSpec, bert_layers
-from validate.profiling.building import build, inputs, largest_integer
-from validate.profiling.clocks import ThreadClock, WallClock, clock_of
-from validate.profiling.environment import nvidia_smi
-from validate.profiling.measuring import Settings, Subject, measure
-from validate.profiling.profiler import counted_for, waiting_lines
-from validate.profiling.time_files import time_texts
-from validate.profiling.tiny import TINY
-from validate.specs import ComponentSpec, tensor
+from validate.counting.component import count_component
+from validate.counting.specs import ComponentSpec, LayerSpec, tensor
+from validate.measuring.building import build, inputs, largest_integer
+from validate.measuring.clocks import Clock, clock_of
+from validate.measuring.environment import nvidia_smi
+from validate.measuring.passes import Settings, Subject, measure
+from validate.measuring.profiler import counted_for, waiting_lines
+from validate.measuring.time_files import time_texts
+from validate.measuring.tiny import TINY
+
+pytestmark = pytest.mark.slow
 
 FORWARD_MS = (2, 7, 3, 5)
 BACKWARD_MS = (0, 4, 9, 3)
@@ -110,7 +111,7 @@ def spinning(trainable=True, again=()):
 def measured(spec, **settings):
     counted = count_component(spec, 8, 8, "float32")
     settings = {"batch_sizes": (2,), "warmup": 1, "rounds": 3, **settings}
-    return measure(counted, 8, 8, Settings(**settings), ThreadClock()).batches[0]
+    return measure(counted, 8, 8, Settings(**settings), Clock(thread_time)).batches[0]
 
 
 def assert_times(found_s, expected_ms):
@@ -146,7 +147,7 @@ def test_layers_of_a_real_network_add_up_to_the_whole():
     for seed in range(3):
         (component,) = counted_for("tiny-uvit", "float32").components
         settings = Settings((2,), warmup=1, rounds=5, seed=seed)
-        (found,) = measure(component, 256, 256, settings, ThreadClock()).batches
+        (found,) = measure(component, 256, 256, settings, Clock(thread_time)).batches
         ratios = [found.sum_over_whole(name) for name in ("forward", "backward_later")]
         worst.append(max(abs(ratio - 1) for ratio in ratios))
         if worst[-1] < 0.05:
@@ -157,7 +158,7 @@ def test_layers_of_a_real_network_add_up_to_the_whole():
 # A device that works behind its host
 
 
-class QueueClock(WallClock):
+class QueueClock(Clock):
     """A device that works through a queue, in made-up time: each launch takes the host and the device so long."""
 
     def __init__(self):
@@ -233,7 +234,7 @@ def test_a_gpu_that_waits_for_its_host_is_told_from_one_that_does_not():
 
 
 def test_a_cpu_waits_for_no_host():
-    (batch,) = measure(count_component(BERT, 8, 8, "float32"), 8, 8, Settings((1,)), WallClock()).batches
+    (batch,) = measure(count_component(BERT, 8, 8, "float32"), 8, 8, Settings((1,)), Clock()).batches
     assert batch.waiting("forward") is None
     assert not list(waiting_lines([]))
 
@@ -270,7 +271,7 @@ def bert():
     return BertModel(config, add_pooling_layer=False)
 
 
-BERT = ComponentSpec("bert", bert, lambda h, w: {"input_ids": tensor(1, 8, dtype=torch.long)}, bert_layers)
+BERT = ComponentSpec("bert", bert, lambda h, w: {"input_ids": tensor(1, 8, dtype=torch.long)}, word="layer")
 SMALL = [BERT, *(component for architecture in TINY.values() for component in architecture.components)]
 
 
@@ -293,7 +294,7 @@ def test_nothing_is_built_of_zeros(spec, dtype):
 @pytest.mark.parametrize("spec", SMALL, ids=lambda spec: spec.name)
 def test_a_batch_runs_and_stays_finite(spec):
     size = next((a.height, a.width) for a in TINY.values() if spec in a.components or spec is BERT)
-    subject = Subject(count_component(spec, *size, "float32"), size, "float32", ThreadClock())
+    subject = Subject(count_component(spec, *size, "float32"), size, "float32", Clock(thread_time))
     (given,) = subject.inputs(3)
     assert {len(value) for value in given.values() if isinstance(value, torch.Tensor)} == {3}
     output = subject.forward(given)

@@ -1,12 +1,25 @@
 """Published numbers beside the simulator's, as far as they are promised to agree."""
 
+from collections import Counter
+
 import pytest
 
 from profiles.clusters import cluster_names
-from validate.published import print_published
-from validate.published.accounts import Standing, training_accounts
-from validate.published.cascades import cascades
-from validate.published.ratios import (
+from validate.points import fastest, scenario
+from validate.published import report, training
+from validate.published.ledger import coverage, error_words, line, training_ledger
+from validate.published.records import (
+    ESTIMATED,
+    Record,
+    Standing,
+    all_published,
+    published,
+    the_published,
+    why,
+)
+from validate.published.training import EXPERIMENTS
+from validate.published.training.models import with_all_gradients, with_long_layers
+from validate.published.training.ratios import (
     frozen_ratios,
     slowness,
     synchronisation_share,
@@ -14,10 +27,7 @@ from validate.published.ratios import (
     unfilled_bubbles,
     useful_share,
 )
-from validate.published.report import REASONS, SECTIONS, coverage
-from validate.published.rows import ESTIMATED, Prediction, all_published, published, the_published
-from validate.published.scenes import fastest, scenario, with_all_gradients, with_long_layers
-from validate.published.speedups import (
+from validate.published.training.speedups import (
     DRAWS,
     FILLS,
     LONG_LAYERS,
@@ -25,16 +35,19 @@ from validate.published.speedups import (
     OVERLAPS,
     ablation,
     by_fill,
+    cascades,
     eight_nodes,
     losses_unfilled,
     one_node,
     ratios_over,
     speed_ups,
 )
-from validate.published.summary import by_source
+
+pytestmark = pytest.mark.slow
 
 SWEEPS = {eight_nodes, one_node, ablation, cascades}
 HINT = "controlnet-hint-vae"
+NOTHING_TO_FILL = "the model folder has no frozen part to fill with"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +57,8 @@ def sd21_cases():
 
 @pytest.fixture(scope="module")
 def quick():
-    """All predictions of the sections that sweep no design space."""
-    return [made for section in SECTIONS if section not in SWEEPS for made in section().predictions]
+    """All records of the experiments that sweep no design space."""
+    return [record for run in EXPERIMENTS if run not in SWEEPS for record in run().records]
 
 
 @pytest.fixture(scope="module")
@@ -55,24 +68,24 @@ def cascade():
 
 @pytest.fixture(scope="module")
 def swept(sd21_cases, cascade):
-    """The base predictions of the others, without the points that only give the range."""
+    """The base records of the others, without the points that only give the range."""
     (controlnet,) = speed_ups(HINT, HINT, 64, 2048, DRAWS[:1])
     filled = by_fill(scenario(HINT, "p4de", 8, 256))
     bubbles = {"sd21": sd21_cases[0].pipe, "controlnet": filled["partial"]}
     return [
         *ratios_over(controlnet, "controlnet"),
         *ratios_over(sd21_cases[0], "sd21"),
-        *(Prediction(the_published("Fig. 14", model=of), bubbles[of].bubble_ratio) for of in bubbles),
+        *(Record.of(the_published("Fig. 14", model=of), bubbles[of].bubble_ratio) for of in bubbles),
         *(one for batch in (256, 384) for one in losses_unfilled(filled, batch, HINT)),
-        *cascade.predictions,
+        *cascade.records,
     ]
 
 
-def errors(section, **wanted):
-    """Simulated less published of the predictions whose published rows have the wanted values."""
+def errors(experiment, **wanted):
+    """Predicted less published of the records whose published rows have the wanted values."""
     return [
-        p.simulated - p.row.value
-        for p in section.predictions
+        p.predicted - p.row.value
+        for p in experiment.records
         if all(getattr(p.row, key) == value for key, value in wanted.items())
     ]
 
@@ -84,20 +97,19 @@ def test_every_published_number_of_training_is_in_the_file_once():
 
 
 def test_frozen_over_trained_time_is_within_three_points_of_table_1():
-    section = frozen_ratios()
-    assert len(section.predictions) == 12
-    assert all(abs(error) <= 0.03 for error in errors(section, model="sd21"))
-    hint = [p for p in section.predictions if p.setting == "controlnet-hint-vae"]
-    assert all(abs(p.simulated - p.row.value) <= 0.03 for p in hint)
-    other = [p for p in section.predictions if p.setting == "controlnet"]
-    assert all(p.simulated < p.row.value - 0.15 for p in other)
+    found = frozen_ratios()
+    assert len(found.records) == 12
+    assert all(abs(error) <= 0.03 for error in errors(found, model="sd21"))
+    hint = [p for p in found.records if p.setting == "controlnet-hint-vae"]
+    assert all(abs(p.predicted - p.row.value) <= 0.03 for p in hint)
+    other = [p for p in found.records if p.setting == "controlnet"]
+    assert all(p.predicted < p.row.value - 0.15 for p in other)
 
 
 def test_the_share_of_gradient_reduction_grows_with_the_gpus_as_in_table_2():
-    section = synchronisation_shares()
     by_setting = {}
-    for prediction in section.predictions:
-        by_setting.setdefault(prediction.setting, []).append(prediction.simulated)
+    for record in synchronisation_shares().records:
+        by_setting.setdefault(record.setting, []).append(record.predicted)
     assert len(by_setting) == 8
     assert all(len(shares) == 4 and shares == sorted(shares) for shares in by_setting.values())
 
@@ -140,9 +152,9 @@ def test_long_layers_leave_the_time_of_the_frozen_part_as_it_was():
 
 
 def test_all_numbers_of_figure_4_are_replayed_within_a_tenth_of_a_point():
-    section = unfilled_bubbles()
-    assert len(section.predictions) == 48
-    assert all(abs(error) <= 0.001 for error in errors(section))
+    found = unfilled_bubbles()
+    assert len({record.row for record in found.records}) == len(found.records) == 48
+    assert all(abs(error) <= 0.001 for error in errors(found))
 
 
 def test_the_best_filled_pipeline_idles_less_than_the_published_5_percent(sd21_cases):
@@ -181,59 +193,69 @@ def test_filling_bubbles_pays_and_partial_batches_pay_most():
             assert 1 - none / partial == pytest.approx(0.176, abs=0.03)
 
 
-def test_the_report_prints_sections_and_every_row_as_markdown(capsys):
-    print_published([frozen_ratios])
-    printed = capsys.readouterr().out
-    assert printed.startswith("### DiffusionPipe, Table 1")
-    assert printed.count("| local batch 8 |") == 1
-    assert "Every published number: 8 of 127 predicted" in printed
-    assert all(str(row) in printed for row in all_published())
+def test_the_report_shows_every_experiment_and_every_row(monkeypatch):
+    monkeypatch.setattr(training, "EXPERIMENTS", (frozen_ratios,))
+    shown = []
+    ledger = report.report("train", lambda task, section: shown.append((task, section)))
+    (first, table), (_, every) = shown
+    assert first == "train"
+    assert table.markdown().startswith("### DiffusionPipe, Table 1")
+    assert table.markdown().count("| local batch 8 |") == 1
+    assert every.title == "Every published number: 8 of 127 predicted"
+    assert all(str(row) in every.markdown() for row in all_published())
+    assert sum(one.predicted is not None for one in ledger.records) == 8
 
 
 def test_a_row_without_prediction_is_listed_with_its_reason():
     row = the_published("Table 5", model="cdm-lsun", method="filling")
-    (cells,) = coverage([row], []).rows
-    assert cells[2:] == ["2.5", "-", "-", "the model folder has no frozen part to fill with", "-"]
+    (cells,) = [line(one) for one in training_ledger([]).records if one.row == row]
+    assert cells[2:] == ["2.5", "-", "-", NOTHING_TO_FILL, "-"]
 
 
 def test_the_first_prediction_of_a_row_counts_and_the_others_give_the_range():
     row = the_published("6.1", method="diffusionpipe/gpipe", model="sd21")
-    found = [Prediction(row, value, setting) for value, setting in ((1.44, "a"), (1.2, "b"), (1.6, "c"))]
-    (cells,) = coverage([row], found).rows
+    found = [Record.of(row, value, setting) for value, setting in ((1.44, "a"), (1.2, "b"), (1.6, "c"))]
+    (cells,) = coverage([found]).rows
     assert cells[2:] == ["1.44", "1.44", "+0.0%", "a", "1.2 to 1.6"]
 
 
-def test_every_row_is_covered_by_a_section_or_has_a_reason(quick):
-    covered = {prediction.row for prediction in quick}
+def test_every_row_is_covered_by_an_experiment_or_has_a_reason(quick):
+    covered = {record.row for record in quick}
     left = [row for row in all_published() if row not in covered]
     assert {row.item for row in left} == {"6.1", "Fig. 14", "Fig. 15", "Table 5"}
-    assert {(row.item, row.method, row.model) for row in left if row.item == "Table 5"} == set(REASONS)
-    assert all(prediction.row in all_published() for prediction in quick)
-
-
-def test_every_row_of_training_has_one_account(quick, swept):
-    accounts = training_accounts([*quick, *swept])
-    assert [(one.source, one.item, one.published) for one in accounts] == [
-        (row.source, row.item, row.value) for row in all_published()
+    unfilled = [row for row in left if row.item == "Table 5"]
+    assert [(row.method, row.model) for row in unfilled] == [
+        ("filling", "cdm-lsun"),
+        ("filling", "cdm-imagenet"),
     ]
-    assert {one.reason for one in accounts if one.standing is Standing.UNCOVERED} == set(REASONS.values())
-    for one in accounts:
+    assert {why(row) for row in unfilled} == {NOTHING_TO_FILL}
+    assert all(record.row in all_published() for record in quick)
+
+
+def test_every_row_of_training_stands_in_the_ledger_once(quick, swept):
+    ledger = training_ledger([*quick, *swept])
+    assert [one.row for one in ledger.records] == list(all_published())
+    assert {one.reason for one in ledger.of(Standing.UNCOVERED)} == {NOTHING_TO_FILL}
+    for one in ledger.records:
         assert (one.standing is Standing.JUDGED) == (one.reason == "")
         assert (one.standing is Standing.UNCOVERED) == (one.predicted is None)
         assert one.standing is not Standing.JUDGED or one.error is not None
 
 
 def test_numbers_of_training_that_set_something_are_not_judged(quick):
-    fitted = [one for one in training_accounts(quick) if one.standing is Standing.FITTED]
-    numbers = {}
-    for one in fitted:
-        numbers[one.item] = numbers.get(one.item, 0) + 1
-    assert numbers == {"Table 1": 4, "Table 2": 4, "Fig. 4": 2, "Table III": 21, "VII-C2": 4}
-    assert {one.about[0] for one in fitted if one.item in ("Table 1", "Table 2")} == {"sd21"}
+    fitted = training_ledger(quick).of(Standing.FITTED)
+    assert Counter(one.row.item for one in fitted) == {
+        "Table 1": 4,
+        "Table 2": 4,
+        "Fig. 4": 2,
+        "Table III": 21,
+        "VII-C2": 4,
+    }
+    assert {one.row.model for one in fitted if one.row.item in ("Table 1", "Table 2")} == {"sd21"}
 
 
 def test_layer_times_of_training_are_estimates_as_their_provenance_says():
-    pairs = {(row.model, row.cluster) for row in all_published()}
+    pairs = {(row.model, row.machine) for row in all_published()}
     where = {(model, cluster) for model, cluster in pairs if cluster in cluster_names() and model != "-"}
     assert len(where) > 8
     assert all(scenario(*of, 8, 256).costs.provenance == ESTIMATED for of in where)
@@ -241,7 +263,7 @@ def test_layer_times_of_training_are_estimates_as_their_provenance_says():
 
 def test_the_readme_says_what_training_amounts_to(quick, swept, readme):
     """The lines of README's table by source are those that the command prints."""
-    section = by_source(training_accounts([*quick, *swept]))
+    section = training_ledger([*quick, *swept]).by_source()
     header, *rows = readme.table("source")
     assert header == list(section.header)
     found = [row for row in section.rows if row[0] != "PipeFusion, paper"]  # of both tasks
@@ -249,22 +271,40 @@ def test_the_readme_says_what_training_amounts_to(quick, swept, readme):
 
 
 def test_the_useful_share_of_pipefusion_is_the_printed_one():
-    (prediction,) = useful_share().predictions
-    assert prediction.simulated == pytest.approx(200 / 203)
-    assert prediction.row.value == round(prediction.simulated, 3)
+    (record,) = useful_share().records
+    assert record.predicted == pytest.approx(200 / 203)
+    assert record.row.value == round(record.predicted, 3)
 
 
 def test_a_bound_that_is_printed_holds_or_does_not():
     row = the_published("Fig. 14", model="sd21")
-    assert [Prediction(row, value).error for value in (0.049, 0.051)] == ["holds", "does not hold"]
+    records = [Record.of(row, value) for value in (0.049, 0.051)]
+    assert [error_words(one) for one in records] == ["holds", "does not hold"]
+    assert all(one.standing is Standing.APART and one.error is None for one in records)
 
 
 def test_a_cascade_in_two_directions_is_comparable_to_data_parallelism_side_by_side(cascade):
-    (prediction,) = cascade.predictions
-    assert prediction.simulated == pytest.approx(1.0, abs=0.2)
-    assert len(cascade.rows) == 3
+    (record,) = cascade.records
+    assert record.predicted == pytest.approx(1.0, abs=0.2)
+    assert len(cascade.section.rows) == 3
 
 
 def test_a_published_zero_has_no_relative_error():
     (row,) = published("Fig. 15", batch_size=384)
-    assert Prediction(row, 0.05).relative_error is None
+    record = Record.of(row, 0.05)
+    assert (record.relative_error, record.standing) == (None, Standing.APART)
+
+
+def test_a_record_says_why_it_is_not_judged_and_what_is_predicted_unless_it_is_not_covered():
+    row = the_published("VII-B")
+    with pytest.raises(ValueError, match="is fitted, but the reason is ''"):
+        Record(row, 1.5, Standing.FITTED)
+    with pytest.raises(ValueError, match="is not covered, but predicted as 1"):
+        Record(row, 1.5, Standing.UNCOVERED, "because")
+
+
+def test_every_quantity_of_training_has_its_unit():
+    units = {row.quantity: row.unit for row in all_published()}
+    assert units["samples_per_s"] == "samples/s"
+    assert units["p2p_MB_per_sample"] == units["communication_MB_per_sample"] == "MiB/sample"
+    assert (units["solve_s"], units["micro_batch"], units["speedup"]) == ("s", "samples", "1")

@@ -1,6 +1,7 @@
 """Published sampling beside the simulator's: how rows are read, and what is said of them."""
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from math import inf
 from statistics import median
 
@@ -22,19 +23,16 @@ from strategies.sampling.ulysses import Ulysses
 from strategies.sampling.usp import USP
 from strategies.scenario import SamplingScenario, SamplingWorkload
 from validate.__main__ import main
-from validate.published.sampling_methods import guidance, samplers
-from validate.published.sampling_misses import explanations, missed, why
-from validate.published.sampling_report import print_sampling
-from validate.published.sampling_rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
-from validate.published.sampling_scenes import (
-    fastest,
-    outcome_of,
-    predict,
-    predictions,
-    scenario_of,
-    sent_bytes,
-)
-from validate.published.sampling_sections import Contest, contests, judged, volumes
+from validate.published.records import Standing, about, explanations, published, why
+from validate.published.report import report
+from validate.published.sampling.methods import guidance, samplers
+from validate.published.sampling.rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
+from validate.published.sampling.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
+from validate.published.sampling.tables import Contest, contests, volumes
+from validate.published.training.volumes import pipeline_volumes
+from validate.reporting.sections import print_sections
+
+pytestmark = pytest.mark.slow
 
 XDIT, LEGACY, DISTRIFUSION = (
     "xDiT (arXiv 2411.01738 figs)",
@@ -59,7 +57,16 @@ USUAL = {
 
 @pytest.fixture(scope="module")
 def predicted():
-    return predictions()
+    return runs()
+
+
+def judged(found):
+    """Runs on several GPUs whose latency is judged."""
+    return [
+        one
+        for one in found
+        if one.error is not None and one.row.num_gpus != 1 and one.record.standing is Standing.JUDGED
+    ]
 
 
 def row(**cells):
@@ -228,7 +235,7 @@ def test_every_row_of_several_gpus_is_predicted_or_says_why(predicted):
     for one in predicted:
         assert one.remark
         if one.outcome is not None:
-            assert 0 < one.outcome.latency_s < inf
+            assert 0 < one.outcome.time_s < inf
             assert (one.latency_s is None) == one.out_of_memory
 
 
@@ -244,15 +251,15 @@ def test_without_communication_only_compute_is_left(predicted):
     ideal = [one for one in predicted if one.row["method"] == "patch_parallel_no_comm"]
     assert len(ideal) == 3
     for one in ideal:
-        bound_s = one.outcome.sampler.bound(scenario_of(one.place))
-        assert one.outcome.latency_s == pytest.approx(bound_s, rel=1e-9)
+        bound_s = one.outcome.strategy.bound(scenario_of(one.place))
+        assert one.outcome.time_s == pytest.approx(bound_s, rel=1e-9)
 
 
 def test_the_fastest_is_the_least_of_all_and_those_that_do_not_fit_lose(predicted):
     (one,) = [p for p in predicted if p.row["method"] == "hybrid(best)" and p.row["num_gpus"] == "4"][:1]
     every = samplers(one.row, scenario_of(one.place))
     outcomes = [outcome_of(one.place, sampler) for sampler in every]
-    assert one.outcome.latency_s == min(outcome.latency_s for outcome in outcomes if outcome.fits)
+    assert one.outcome.time_s == min(outcome.time_s for outcome in outcomes if outcome.fits)
     cluster = one.place.cluster
     cramped = one.place._replace(cluster=replace(cluster, device=replace(cluster.device, memory_bytes=1.0)))
     assert not fastest(cramped, every).fits
@@ -263,9 +270,9 @@ def test_another_cluster_can_stand_in_for_a_shipped_one(predicted):
     link = replace(shipped.intra_node, bandwidth_bytes_per_s=1e8)
     slow = {"l40-pcie-8": replace(shipped, intra_node=link)}
     line = next(one.row.line for one in predicted if one.cluster == "l40-pcie-8")
-    (other,) = predictions(lambda row: row.line == line, slow)
+    (other,) = runs(lambda row: row.line == line, slow)
     (same,) = [one for one in predicted if one.row.line == line]
-    assert other.outcome.latency_s > same.outcome.latency_s
+    assert other.outcome.time_s > same.outcome.time_s
 
 
 def test_rows_that_links_are_fitted_to_and_numbers_printed_twice_are_not_judged(predicted):
@@ -301,16 +308,18 @@ def test_contests_are_between_methods_on_one_machine_at_one_size(predicted):
 def test_a_miss_has_the_first_text_that_is_about_it(predicted):
     off = [one for one in predicted if one.error is not None and abs(one.error) > 0.2]
     assert off
-    assert all(why(one) for one in off)
+    assert all(one.why for one in off)
     fine = next(one for one in predicted if one.error is not None and abs(one.error) < 0.2 and one.latency_s)
-    assert not missed(fine)
-    assert why(fine) == ""
+    assert not fine.missed
+    assert fine.why == ""
 
 
 def test_every_text_is_about_some_miss():
-    told = [one for one in predictions(lambda row: True) if missed(one)]
-    for text in explanations():
-        assert any(text.fits(one) and why(one) == text.why for one in told), text.patterns
+    told = [(about(one.row.published, one.model, one.cluster), one.why) for one in runs(lambda row: True)]
+    told += [(about(one.row), one.miss) for one in pipeline_volumes().records]
+    told += [(about(row), why(row)) for row in published("Table 5")]
+    for patterns, text in explanations():
+        assert any(said == text and all(map(fnmatchcase, row, patterns)) for row, said in told), patterns
 
 
 def test_the_command_prints_the_report_on_sampling_alone(capsys, tmp_path):
@@ -318,11 +327,11 @@ def test_the_command_prints_the_report_on_sampling_alone(capsys, tmp_path):
     assert main(["published", "--task", "sample", "--output", str(path)]) == 0
     shown = capsys.readouterr().out
     assert len(path.read_text().splitlines()) == 1 + len(sampling_rows())
-    titles = ("Latency by method", "The right winner", "Out of memory", "Memory", "Not covered")
+    titles = ("Latency by method", "The right winner", "Out of memory", "Memory by source", "Every published")
     for title in (*titles, "By source and method", "Not judged", "By source:"):
         assert f"### {title}" in shown
     assert "DiffusionPipe" not in shown
-    print_sampling()
+    report("sample", lambda _, section: print_sections([section]))
     assert shown.startswith(capsys.readouterr().out)
 
 
@@ -347,5 +356,5 @@ def slowed(cluster, factor):
 def test_links_a_quarter_as_fast_would_be_noticed():
     """Links a quarter as fast leave the bounds: the test above can fail."""
     slow = {name: slowed(load_cluster(name), 4) for name in ("a100-nvlink-8", "a100-pcie-4")}
-    errors = [abs(one.error) for one in judged(predictions(clusters=slow))]
+    errors = [abs(one.error) for one in judged(runs(clusters=slow))]
     assert median(errors) > 0.07

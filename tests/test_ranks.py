@@ -14,6 +14,8 @@ from profiles.errors import InputError
 from validate.__main__ import main
 from validate.ranks import check_places
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 RANK = """
 import time

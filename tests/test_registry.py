@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies import parameters
-from strategies.gpipe import GPipe
+from strategies.training.gpipe import GPipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ def test_two_strategies_of_one_name_are_refused_by_the_names_of_both(installed):
     listed = installed("strategies")
     assert listed.returncode == 2
     assert (
-        listed.stderr == "sim: error: two strategies are named gpipe: strategies.gpipe.GPipe and double.Toy\n"
+        listed.stderr
+        == "sim: error: two strategies are named gpipe: strategies.training.gpipe.GPipe and double.Toy\n"
     )
 
 

@@ -6,28 +6,29 @@ import re
 import pytest
 
 from validate.__main__ import main
-from validate.published import report as training_report
-from validate.published import volumes
-from validate.published.accounts import LATENCY, Standing, sampling_accounts, training_accounts
-from validate.published.figure import Mark, plot_published, plot_published_info
-from validate.published.rows import Prediction, published
-from validate.published.sampling_scenes import predictions
-from validate.reporting import report
+from validate.published import report, training
+from validate.published.figure import plot_published, plot_published_info
+from validate.published.ledger import training_ledger
+from validate.published.records import LATENCY, Record, Standing, published
+from validate.published.sampling.runs import runs, sampling_ledger
+from validate.published.training import volumes
 from validate.reporting.measured import read_measured
 from validate.reporting.page import Chapter, page
 from validate.reporting.report import cells, device_fits
 
-
-@pytest.fixture(scope="module")
-def training():
-    """Accounts of training of which one table is predicted."""
-    return training_accounts(volumes.pipeline_volumes().predictions)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def sampling():
-    """Accounts of sampling on one and two GPUs."""
-    return sampling_accounts(predictions(lambda row: row.num_gpus in (1, 2)))
+def trained():
+    """The ledger of training of which one table is predicted."""
+    return training_ledger(volumes.pipeline_volumes().records)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """The ledger of sampling on one and two GPUs."""
+    return sampling_ledger(runs(lambda row: row.num_gpus in (1, 2)))
 
 
 # The figure.
@@ -35,55 +36,60 @@ def sampling():
 
 def test_each_number_is_drawn_once_by_its_base_prediction():
     (row,) = published("VII-B")
-    accounts = training_accounts([Prediction(row, 2.0), Prediction(row, 9.0, "another")])
-    info = plot_published_info(accounts)
-    assert info.training == [Mark("PULSE, sections IV to VII", row.value, 2.0, False)]
-    assert info.sampling == []
+    info = plot_published_info(training_ledger([Record.of(row, 2.0), Record.of(row, 9.0, "another")]))
+    assert [(one.row.group, one.predicted, one.standing) for one in info["train"]] == [
+        ("PULSE, sections IV to VII", 2.0, Standing.JUDGED)
+    ]
+    assert info["sample"] == []
 
 
 def test_bounds_are_not_drawn_and_numbers_of_a_fit_are_marked():
     below = published("Fig. 14")[0]
     fitted = published("Table 1", model="sd21")[0]
     seconds = published("Table 5")[0]
-    found = [Prediction(below, 0.01), Prediction(fitted, 0.4, "x", "sets rates"), Prediction(seconds, 0.1)]
-    info = plot_published_info(training_accounts(found))
-    assert [(mark.group, mark.fitted) for mark in info.training] == [("DiffusionPipe, Tables 1 and 2", True)]
+    found = [
+        Record.of(below, 0.01),
+        Record.of(fitted, 0.4, "x", fitted="sets rates"),
+        Record.of(seconds, 0.1),
+    ]
+    info = plot_published_info(training_ledger(found))
+    assert [(one.row.group, one.standing) for one in info["train"]] == [
+        ("DiffusionPipe, Tables 1 and 2", Standing.FITTED)
+    ]
 
 
-def test_latencies_are_drawn_but_for_those_that_predictions_start_from(sampling):
-    info = plot_published_info(sampling)
-    judged = [one for one in sampling if one.standing is Standing.JUDGED and one.quantity == LATENCY]
-    links = [one for one in sampling if one.standing is Standing.FITTED and one.num_gpus == "2"]
+def test_latencies_are_drawn_but_for_those_that_predictions_start_from(drawn):
+    info = plot_published_info(drawn)
+    judged = [one for one in drawn.of(Standing.JUDGED) if one.row.quantity == LATENCY]
+    links = [one for one in drawn.of(Standing.FITTED) if one.row.num_gpus == 2]
     assert judged
     assert links
-    drawn = {(mark.published, mark.predicted, mark.fitted) for mark in info.sampling}
-    expected = [*((one, False) for one in judged), *((one, True) for one in links)]
-    assert drawn == {(one.published, one.predicted, fitted) for one, fitted in expected}
+    assert sorted(info["sample"], key=id) == sorted([*judged, *links], key=id)
 
 
-def test_the_figure_is_logarithmic_and_counts_what_was_judged(training, sampling):
-    figure = plot_published([*training, *sampling])
+def test_the_figure_is_logarithmic_and_counts_what_was_judged(trained, drawn):
+    figure = plot_published(trained + drawn)
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "log"]
-    judged = [mark for mark in plot_published_info(sampling).sampling if not mark.fitted]
-    near = sum(abs(mark.error) <= 0.15 for mark in judged)
+    judged = [one for one in plot_published_info(drawn)["sample"] if one.standing is Standing.JUDGED]
+    near = sum(abs(one.error) <= 0.15 for one in judged)
     assert f"{near} of {len(judged)} judged within" in figure.axes[1].get_title(loc="left")
     names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
     assert names[0].startswith("DistriFusion, paper (")
-    assert len(plot_published(training).axes) == 1
+    assert len(plot_published(trained).axes) == 1
 
 
 def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, capsys):
-    for path, message in (("x.txt", "must end in"), (str(tmp_path / "no" / "x.png"), "is no folder")):
+    for path, message in (
+        ("x.txt", "must end in"),
+        (str(tmp_path / "no" / "x.png"), "must be a file in a folder that exists"),
+    ):
         assert main(["published", "--figure", path]) == 2
         assert message in capsys.readouterr().err
 
 
 def test_the_command_draws_the_figure(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training_report, "print_published", lambda: [])
-    monkeypatch.setattr(
-        "validate.published.print_published", lambda: list(volumes.pipeline_volumes().predictions)
-    )
+    monkeypatch.setattr(training, "EXPERIMENTS", (volumes.pipeline_volumes,))
     path = tmp_path / "figure.svg"
     assert main(["published", "--task", "train", "--figure", str(path)]) == 0
     assert path.read_text().startswith("<?xml")
@@ -96,13 +102,9 @@ def test_the_command_draws_the_figure(tmp_path, monkeypatch, capsys):
 def short():
     """The report's chapters that take no time, and the others cut short."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(training_report, "SECTIONS", (volumes.reduction_volumes,))
-    patch.setattr(training_report.made, "__defaults__", ((volumes.reduction_volumes,),))
-    patch.setattr(
-        report.sampling_report,
-        "every_prediction",
-        lambda: predictions(lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha"),
-    )
+    patch.setattr(training, "EXPERIMENTS", (volumes.reduction_volumes,))
+    few = runs(lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha")
+    patch.setattr(report, "all_runs", lambda: few)
     yield
     patch.undo()
 

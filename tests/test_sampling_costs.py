@@ -21,8 +21,8 @@ from profiles.sampling_costs import (
     tensor_share,
 )
 from profiles.synthetic import equal_blocks_transformer
-from validate.architectures import architecture
-from validate.count import count_component
+from validate.counting.component import count_component
+from validate.counting.zoo import architecture
 
 RATES = Rates(4e12, 2e12, 1e12, 1e9, 1e-3)
 RATED = Device("rated", "made by a test", None, RATES)
@@ -127,6 +127,7 @@ COUNTED = {"pixart": 0.04, "sd3-medium": 0.04, "sdxl": 0.01}
 embeddings and the text's keys and values, which the columns let grow with the pixels."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTED)
 def test_columns_grow_as_a_count_at_another_resolution(name):
     """One forward pass of the real module at 2048 x 1024, on the meta device, and the folder's columns scaled to it."""

@@ -10,11 +10,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.models import Component, load_model
-from validate.architectures import architecture
-from validate.attention import OpaqueAttention
-from validate.count import count_component
-from validate.layering import LayerSpec
-from validate.specs import CONFIGS, ComponentSpec, latent, tensor
+from validate.counting.attention import OpaqueAttention
+from validate.counting.component import count_component
+from validate.counting.specs import ComponentSpec, LayerSpec, latent, plain, tensor
+from validate.counting.zoo import architecture
 
 DEVICES, HALF = 8, 2
 EXCHANGED = (
@@ -100,6 +99,7 @@ def test_every_layer_of_a_backbone_exchanges_something(name):
     assert all(other.exchanges == () for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "height", "width"), [("sdxl", 1280, 1920), ("pixart", 1024, 2048)])
 def test_exchanges_grow_as_their_kinds_say(name, height, width):
     (spec,) = (spec for spec in architecture(name).components if spec.trainable)
@@ -157,7 +157,7 @@ def test_a_decoder_follows_the_backbone_and_exists_for_sampling_alone(name):
 
 def test_a_decoder_does_what_the_autoencoder_does():
     with torch.device("meta"):
-        vae = AutoencoderKL(**CONFIGS["vae"]).requires_grad_(False)
+        vae = AutoencoderKL(**plain("vae")).requires_grad_(False)
     with FlopCounterMode(display=False) as counter, OpaqueAttention():
         vae.decode(latent(4, 512, 512))
     decoder = load_model("sd21").components[-1]

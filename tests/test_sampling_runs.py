@@ -9,24 +9,27 @@ import socket
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from profiles.errors import DeadlockError
+import strategies.patching.layer_runs
+import strategies.patching.patch_pipeline
+from profiles.errors import DeadlockError, InputError
 from sim.replay.engine import simulate
 from validate.__main__ import main
-from validate.sampling_runs import launch
-from validate.sampling_runs.comparison import SAME, Comparison, relative
-from validate.sampling_runs.faults import without_patch
-from validate.sampling_runs.keys_values import WHOLE, KeysValues
-from validate.sampling_runs.reference import displaced_image, independent_image, one_device_image
-from validate.sampling_runs.script import Open, Post, Receive, Send, Start, Wait, script
-from validate.sampling_runs.settings import LOST_PATCH, ROWS, WRONG_SIZE, WRONG_VERSION, Settings
-from validate.sampling_runs.transformer import Blockwise, attend
+from validate.running.comparison import compare
+from validate.running.rank import fitting, run_jobs
+from validate.running.sampling.comparison import SAME, Comparison, relative
+from validate.running.sampling.faults import job_of, without_patch
+from validate.running.sampling.keys_values import KeysValues
+from validate.running.sampling.reference import displaced_image, independent_image, one_device_image
+from validate.running.sampling.settings import LOST_PATCH, ROWS, WRONG_SIZE, WRONG_VERSION, Settings
+from validate.running.sampling.transformer import Blockwise, attend, tokens_of
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,6 +46,11 @@ def distrifusion(ranks, steps=5, fault=None, guidance="none", **parameters):
 
 def usp(ulysses, ring):
     return Settings("usp", ulysses * ring, 3, (("ulysses_degree", ulysses), ("ring_degree", ring)))
+
+
+def hybrid(steps=5, guidance="none", skips=False, fault=None, **parameters):
+    given = {"warmup_steps": 1, **parameters}
+    return Settings("hybrid", 4, steps, tuple(given.items()), guidance, fault=fault, skips=skips)
 
 
 EXACT = {
@@ -81,15 +89,134 @@ FAULTY = {
     "a plan of tensor says a wrong size": lambda ranks: Settings("tensor", ranks, 3, fault=WRONG_SIZE),
     "pipefusion loses its last patch": lambda ranks: pipefusion(ranks, 3, LOST_PATCH, warmup_steps=2),
 }
+HYBRIDS = {
+    "guidance, ulysses": lambda: hybrid(3, "batch", guidance_degree=2, ulysses_degree=2),
+    "ring, tensor": lambda: hybrid(3, ring_degree=2, tensor_degree=2),
+    "ulysses, tensor": lambda: hybrid(3, "batch", ulysses_degree=2, tensor_degree=2),
+    "guidance, pipeline": lambda: hybrid(
+        4, "batch", skips=True, guidance_degree=2, pipeline_degree=2, patches=4
+    ),
+    "pipeline, ulysses": lambda: hybrid(
+        4, "batch", skips=True, pipeline_degree=2, ulysses_degree=2, patches=4
+    ),
+    "pipeline, ring": lambda: hybrid(pipeline_degree=2, ring_degree=2, patches=4),
+    "pipeline, tensor": lambda: hybrid(4, pipeline_degree=2, tensor_degree=2, patches=3, layers=(3, 5)),
+    "pipeline, skips, uneven patches": lambda: hybrid(4, skips=True, pipeline_degree=4, patches=7),
+}
+"""Products of two degrees on four ranks; that of three on eight is a run of its own."""
+THREE = Settings(
+    "hybrid", 8, 3, (("guidance_degree", 2), ("ulysses_degree", 2), ("pipeline_degree", 2), ("warmup_steps", 1),
+                     ("patches", 4)), "batch", skips=True,
+)  # fmt: skip
+FAULTY_HYBRIDS = {
+    "a hybrid reads the wrong version": lambda: hybrid(
+        fault=WRONG_VERSION, pipeline_degree=2, ring_degree=2, patches=4
+    ),
+    "a plan of a hybrid says a wrong size": lambda: hybrid(
+        3, fault=WRONG_SIZE, pipeline_degree=2, ulysses_degree=2, patches=4
+    ),
+}
+UNTAGGED = ("pipefusion", "pipefusion that receives late", "pipefusion of uneven stages")
 ALL = EXACT | DISPLACED | FAULTY
 
 
+def carried_out(settings):
+    """Jobs, their outcomes, and how the images and bytes compare, by name."""
+    jobs = {name: replace(job_of(own), name=name) for name, own in settings.items()}
+    jobs |= {f"{name} without tags": replace(jobs[name], tags=False) for name in UNTAGGED if name in settings}
+    outcomes = run_jobs(list(jobs.values()), "sample")
+    return {
+        name: (job, outcome, Comparison(job.task, outcome.found))
+        for (name, job), outcome in zip(jobs.items(), outcomes, strict=True)
+    }
+
+
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def compared(request):
+def ran(request):
+    """Every run, by its name."""
+    return carried_out({name: make(request.param) for name, make in ALL.items()})
+
+
+@pytest.fixture(scope="module")
+def compared(ran):
     """The comparison of every run, by its name."""
-    settings = [make(request.param) for make in ALL.values()]
-    outcomes = launch.run_all(settings)
-    return {name: Comparison(*pair) for name, *pair in zip(ALL, settings, outcomes, strict=True)}
+    return {name: comparison for name, (_, _, comparison) in ran.items()}
+
+
+@pytest.fixture(scope="module")
+def hybrids():
+    """Runs of products, by their names."""
+    return carried_out({name: make() for name, make in (HYBRIDS | FAULTY_HYBRIDS).items()})
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_product_draws_the_image_and_sends_the_bytes_that_it_must(hybrids, name):
+    job, outcome, comparison = hybrids[name]
+    assert comparison.failures() == []
+    assert comparison.displaced_error <= 1e-5
+    trace = simulate(job.plan)
+    assert sum(comparison.sent_bytes) == pytest.approx(
+        2 * (trace.p2p_bytes + trace.collective_bytes), rel=1e-12
+    )
+    assert compare(job, outcome).mismatch < 1e-9
+
+
+def test_a_product_of_three_draws_the_image_and_sends_the_bytes_that_it_must():
+    (run,) = carried_out({"three": THREE}).values()
+    assert run[2].failures() == []
+    assert 1e-3 < run[2].error < run[2].allowed
+
+
+def test_a_product_that_is_wrong_is_noticed(hybrids):
+    stale, wrong = (hybrids[name][2] for name in FAULTY_HYBRIDS)
+    assert stale.displaced_error > 1000 * SAME
+    assert any("steps old, not" in line for line in stale.failures())
+    assert wrong.displaced_error <= SAME
+    assert any("in step 0, the plan says" in line for line in wrong.failures())
+
+
+PRODUCTS = {
+    "hidden_bytes": ("guidance, pipeline", strategies.patching.patch_pipeline.Pipeline),
+    "gathers": ("pipeline, ulysses", strategies.patching.patch_pipeline.Pipeline),
+    "latents_bytes": ("pipeline, tensor", strategies.patching.patch_pipeline.Pipeline),
+    "_skips_between": ("pipeline, skips, uneven patches", strategies.patching.patch_pipeline),
+    "_sent_bytes": ("pipeline, ring", strategies.patching.layer_runs._Runner),
+    "exchanged": ("pipeline, tensor", strategies.patching.layer_runs),
+}
+
+
+def doubled(found):
+    """The same, with twice the bytes."""
+    match found:
+        case float():
+            return 2 * found
+        case list():
+            return [(group, 2 * size) for group, size in found]
+        case dict():
+            return {key: doubled(value) for key, value in found.items()}
+    return replace(found, summed_bytes=2 * found.summed_bytes)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_byte_product_that_is_wrong_turns_a_run_red(hybrids, monkeypatch, product):
+    """What was sent stays as it was; the plan that it is held against, and the simulator, say something else."""
+    name, where = PRODUCTS[product]
+    right = getattr(where, product)
+    monkeypatch.setattr(where, product, lambda *of: doubled(right(*of)))
+    failures = Comparison(HYBRIDS[name](), hybrids[name][1].found).failures()
+    assert failures
+    assert all("the simulator says" in line for line in failures)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *DISPLACED])
+def test_passes_messages_and_exchanges_run_in_the_order_of_the_simulation(ran, name):
+    job, outcome, _ = ran[name]
+    assert compare(job, outcome).mismatch < 1e-9
+
+
+@pytest.mark.parametrize("name", UNTAGGED)
+def test_messages_without_tags_draw_the_same_image(compared, name):
+    assert compared[f"{name} without tags"].failures() == []
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -134,21 +261,19 @@ def test_the_bytes_of_every_step_are_those_of_the_simulator(compared, name):
 
 def test_slots_below_a_patch_are_fresh_and_those_above_one_step_old(compared):
     """Read off the buffers of an instrumented run, in every layer and displaced step."""
-    seen = [seen for outcome in compared["pipefusion"].outcomes for seen in outcome.seen]
+    seen = [seen for own in compared["pipefusion"].drawn for seen in own.seen]
     displaced = [one for one in seen if one.step >= 1]
     assert len(displaced) == 4 * 4 * 8  # steps, patches, layers
     for one in displaced:
-        slots = [one.ages[4 * patch : 4 * patch + 4] for patch in range(4)]
-        assert slots == [(0,) * 4 if patch <= one.patch else (1,) * 4 for patch in range(4)]
-    assert {one.ages for one in seen if one.step < 1} == {(0,) * ROWS}
+        assert one.ages == tuple(0 if patch <= one.patch else 1 for patch in range(4))
+    assert {one.ages for one in seen if one.step < 1} == {(0,) * 4}
 
 
 def test_patches_that_gather_see_only_themselves_fresh(compared):
     ranks = compared["distrifusion"].settings.ranks
-    size = ROWS // ranks
-    for rank, outcome in enumerate(compared["distrifusion"].outcomes):
-        found = {seen.ages for seen in outcome.seen if seen.step >= 1}
-        assert found == {tuple(0 if row // size == rank else 1 for row in range(ROWS))}
+    for rank, own in enumerate(compared["distrifusion"].drawn):
+        found = {seen.ages for seen in own.seen if seen.step >= 1}
+        assert found == {tuple(0 if patch == rank else 1 for patch in range(ranks))}
 
 
 @pytest.mark.parametrize("name", [name for name in FAULTY if "version" in name])
@@ -178,12 +303,12 @@ def test_a_wrong_size_in_the_plan_is_shown_as_a_difference_and_changes_nothing_t
 def test_sizes_that_add_up_in_their_step_are_told_apart(compared):
     """Two wrong sizes of one step would not show in its sum."""
     right = compared["pipefusion"]
-    first = right.outcomes[0]
+    first = right.drawn[0]
     more, less = (
         replace(first.sent[n], planned_bytes=first.sent[n].planned_bytes + d) for n, d in ((1, 8), (2, -8))
     )
     sent = [first.sent[0], more, less, *first.sent[3:]]
-    run = Comparison(right.settings, [replace(first, sent=sent), *right.outcomes[1:]])
+    run = Comparison(right.settings, [replace(first, sent=sent), *right.drawn[1:]])
     assert [line.split()[:2] for line in run.failures()] == [["rank", "0"], ["rank", "0"]]
 
 
@@ -208,7 +333,7 @@ def test_a_plan_that_loses_a_patch_in_mid_run_is_refused(capsys):
     arguments = "sample --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4 --plant lost-patch"
     assert main(arguments.split()) == 2
     error = capsys.readouterr().err.strip()
-    assert error.startswith("validate: error: sample: ")
+    assert error.startswith("validate: error: ")
     assert "the plan lets rank 1 compute 1P0@3, but its pass 1P1@2 sends latents here" in error
     assert "\n" not in error
 
@@ -301,10 +426,11 @@ def test_torchrun_leaves_the_ranks_time_to_say_which_one_died():
 
 
 def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch, capsys):
+    with pytest.raises(InputError, match="ring takes 2 ranks, but torchrun started 4"):
+        fitting(job_of(Settings("ring")), 4)
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
     assert main(["sample", "--strategy", "ring", "--ranks", "2"]) == 2
-    assert "--ranks is 2, but torchrun started 4" in capsys.readouterr().err
+    assert "RANK is set, but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -334,96 +460,16 @@ def test_a_gpu_for_each_rank_must_be_there(capsys):
         assert main(["sample", "--strategy", "ring", "--device", "cuda"]) == 0
         return
     assert main(["sample", "--strategy", "ring", "--device", "cuda"]) == 2
-    assert "--device is cuda, but torch sees" in capsys.readouterr().err
+    assert "--device cuda takes one GPU for each of 2 ranks, torch finds" in capsys.readouterr().err
 
 
-def test_a_script_that_reads_what_nobody_writes_is_refused():
+def test_a_plan_that_reads_what_nobody_writes_is_refused(monkeypatch):
     settings = pipefusion(2)
     plan = settings.plan
     halved = without_patch(plan, 3, 4)
-    one_sided = type(plan)(
-        **{**{f: getattr(plan, f) for f in plan.__slots__}, "ops": (halved.ops[0], plan.ops[1])}
-    )
+    monkeypatch.setitem(vars(settings), "plan", replace(plan, ops=(halved.ops[0], plan.ops[1])))
     with pytest.raises(DeadlockError, match=r"device 1 waits for hidden 0\.3, which nobody writes"):
-        script(one_sided, 1)
-
-
-def test_a_collective_starts_after_the_results_of_those_before_it_that_the_next_op_reads():
-    """Around a ring the second round passes on what the first has brought."""
-    events = [e for e in script(Settings("ring", 4, 1).plan, 0) if isinstance(e, Start | Wait)]
-    first = [(type(event), event.number) for event in events[:6]]
-    assert first == [(Start, 0), (Wait, 0), (Start, 1), (Wait, 1), (Start, 2), (Wait, 2)]
-
-
-def carried_out(scripts, members):
-    """Whether all ranks come to their ends where the first call on a pair of ranks blocks until both have made one.
-
-    So does NCCL when it connects two ranks; and a first collective call blocks until all ranks have made it.
-    """
-    everyone, at, called, sent = set(range(len(scripts))), [0] * len(scripts), defaultdict(set), set()
-    started = defaultdict(set)
-
-    def connected(rank, way, ends):
-        called[way].add(rank)
-        return ends <= called[way]
-
-    def done(rank, event):
-        match event:
-            case Open(direction):
-                return connected(rank, ("open", direction), everyone) and connected(rank, direction, set())
-            case Send(transfer) | Post(transfer):
-                ends = {transfer.source, transfer.target}
-                if not connected(rank, (transfer.source, transfer.target), ends):
-                    return False
-                sent.update({transfer.tensor} if isinstance(event, Send) else ())
-            case Receive(transfer):
-                return transfer.tensor in sent
-            case Start(number):
-                if not connected(rank, None, everyone):
-                    return False
-                started[number].add(rank)
-            case Wait(number):
-                return started[number] >= members[number]
-        return True
-
-    moved = True
-    while moved:
-        moved = False
-        for rank, events in enumerate(scripts):
-            while at[rank] < len(events) and done(rank, events[at[rank]]):
-                at[rank] += 1
-                moved = True
-    return all(index == len(events) for index, events in zip(at, scripts, strict=True))
-
-
-def scripts_of(settings):
-    plan = settings.plan
-    return [script(plan, rank) for rank in range(settings.ranks)], [set(c.devices) for c in plan.collectives]
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("name", EXACT | DISPLACED)
-def test_no_first_message_of_two_ranks_waits_for_one_that_waits_for_it(name, ranks):
-    settings = ALL[name](ranks)
-    scripts, members = scripts_of(settings)
-    assert carried_out(scripts, members)
-    unopened = [[event for event in events if not isinstance(event, Open)] for events in scripts]
-    # where receives come first, rank 0 asks the last one for latents, which asks the one before it for hidden states
-    waits = settings.strategy == "pipefusion" and "late" not in name
-    assert carried_out(unopened, members) is not waits
-
-
-def test_both_ends_of_a_direction_go_through_its_messages_in_the_same_order():
-    """NCCL knows no tags."""
-    for name in DISPLACED:
-        sent, posted = defaultdict(list), defaultdict(list)
-        for events in scripts_of(ALL[name](4))[0]:
-            for event in events:
-                if isinstance(event, Send | Post):
-                    transfer = event.transfer
-                    to = sent if isinstance(event, Send) else posted
-                    to[transfer.source, transfer.target].append(transfer.tensor)
-        assert sent == posted
+        job_of(settings)
 
 
 def test_references_are_drawn_on_the_device_of_the_run():
@@ -443,11 +489,12 @@ def test_blockwise_attention_is_attention():
 
 
 def test_keys_and_values_know_their_step():
-    kept = KeysValues(1, torch.zeros(1))
-    kept.write(WHOLE, torch.zeros(2, 1, 256, 64), 0)
-    kept.write(slice(4, 8), torch.ones(2, 1, 64, 64), 1)
-    both, steps = kept.read(slice(4, 8))
-    assert steps == [0] * 4 + [1] * 4 + [0] * 8
+    kept, own = KeysValues(1, 64, torch.zeros(1)), tokens_of(slice(4, 8))
+    everything = tokens_of(slice(0, ROWS))
+    kept.write(everything, torch.zeros(2, 1, 256, 64), 0)
+    kept.write(own, torch.ones(2, 1, 64, 64), 1)
+    both, steps = kept.read(everything, own)
+    assert steps.tolist() == [0] * 64 + [1] * 64 + [0] * 128
     assert both[:, :, 64:128].min() == 1.0
     assert both.sum() == 2 * 64 * 64
 
@@ -464,4 +511,4 @@ def test_a_killed_rank_stops_the_others_and_is_named(capsys):
     assert main(["sample", "--strategy", "distrifusion", "--steps", "6", "--plant", "killed-rank"]) == 2
     assert time.monotonic() - start < 30
     error = capsys.readouterr().err
-    assert error == "validate: error: sample: rank 1 was killed by SIGKILL; the others were stopped\n"
+    assert error == "validate: error: rank 1 was killed by SIGKILL; the others were stopped\n"

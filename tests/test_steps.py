@@ -12,12 +12,14 @@ from profiles.models import MeasuredTime, load_model
 from profiles.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.profiling.gpu import ONE_GPU, REHEARSAL, Programme, report_gpu
-from validate.profiling.optimizers import MasterAdamW
-from validate.profiling.step_rows import COLUMNS, StepRow, steps_summary
-from validate.profiling.steps import MeasuredStep, SamplingStep, TrainingStep, alone, by_rates
-from validate.profiling.time_files import read_first_backwards
-from validate.profiling.tiny import profiled_architecture
+from validate.fitting.layer_times import read_first_backwards
+from validate.measuring.optimizers import MasterAdamW
+from validate.measuring.programme import ONE_GPU, REHEARSAL, Programme, report_gpu
+from validate.measuring.step_rows import COLUMNS, StepRow, steps_summary
+from validate.measuring.steps import MeasuredStep, SamplingStep, TrainingStep, alone, by_rates
+from validate.measuring.tiny import profiled_architecture
+
+pytestmark = pytest.mark.slow
 
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 

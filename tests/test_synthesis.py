@@ -135,6 +135,7 @@ def test_whole_durations_are_solved_and_proven(seed):
                 assert numbers == sorted(numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_real_durations_lie_between_bound_and_order(seed):
     problem = tiny_problem(Random(seed), lambda rng: rng.uniform(0.5, 2.5))
@@ -215,6 +216,7 @@ def test_what_no_time_is_given_for_is_not_called_proven():
     assert (synthesis.proven, synthesis.method) == (False, LIST)
 
 
+@pytest.mark.slow
 def test_a_solver_that_ran_out_of_time_has_refuted_nothing():
     """HiGHS takes seconds for this, and PuLP calls what it has at the limit optimal."""
     synthesis = synthesize(wave_problem(8, 8, 2), 0.3)
@@ -239,7 +241,9 @@ def test_without_a_solver_list_scheduling_still_works(monkeypatch):
 
 
 def test_the_solver_is_loaded_only_when_it_is_needed():
-    code = "import sys, sim.cli, strategies.synthesis; print({'pulp', 'highspy'} & set(sys.modules))"
+    code = (
+        "import sys, sim.cli.main, strategies.orders.synthesis; print({'pulp', 'highspy'} & set(sys.modules))"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
 

@@ -7,9 +7,10 @@ import pytest
 
 from profiles.devices import RATE_KEYS, load_device
 from profiles.errors import InputError
-from validate.fit import OBSERVATIONS, fit, fit_without_peaks, leave_one_out
-from validate.rates import fit_device, rate_source
-from validate.targets import ASSUMED, FITTED, TOGETHER, read_target
+from validate.fitting.device_fits import fit_device, rate_source
+from validate.fitting.equations import OBSERVATIONS
+from validate.fitting.rates import fit, fit_without_peaks, leave_one_out
+from validate.fitting.targets import ASSUMED, FITTED, TOGETHER, read_target
 
 LIKE = "a100-80gb-sxm"
 

@@ -148,6 +148,7 @@ def test_torch_loads_the_order_that_we_wrote(load, schedule, ranks, micro_batche
     assert runtime.stage_index_to_group_rank == ranks_of_stages(order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_gradients_of_a_real_run_equal_those_of_a_single_process(real_run, schedule):
     ranks, micro_batches, results = real_run

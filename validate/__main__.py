@@ -7,13 +7,15 @@ from pathlib import Path
 
 from sim.cli.console import Parser, guarded
 from validate.closed_forms.command import add_closed_forms_parser
-from validate.config_files import add_config_arguments, run_count
+from validate.counting.config_files import add_config_arguments, run_count
+from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
-from validate.linking.command import add_links_parser
-from validate.profiling.commands import add_profiling_parsers
+from validate.measuring.command import add_profiling_parsers
+from validate.measuring.link_command import add_links_parser
+from validate.published.command import add_published_parser
 from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
-from validate.sampling_runs import add_sample_parser
+from validate.running.sampling.command import add_sample_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,33 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     work = commands.add_parser("work", help="count the work of every observed model and resolution")
     work.add_argument("--output", type=Path, metavar="FILE", required=True, help="write the table here")
     work.set_defaults(run=_work)
-    fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
-    fit.add_argument("--device", required=True, help="device to fit")
-    fit.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
-    fit.set_defaults(run=_fit)
-    anchors = commands.add_parser("anchors", help="read the one-GPU latencies that sampling starts from")
-    anchors.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write anchors.csv into the model folders of this folder (profiles/models)",
-    )
-    anchors.set_defaults(run=_anchors)
-    efficiencies = commands.add_parser("efficiencies", help="fit the links of an 8-card PCIe machine")
-    efficiencies.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the lines of the cluster file here"
-    )
-    efficiencies.set_defaults(run=_efficiencies)
+    add_fitting_parsers(commands)
     add_closed_forms_parser(commands)
-    published = commands.add_parser("published", help="print published numbers beside simulated ones")
-    published.add_argument("--task", choices=("train", "sample"), help="of one task alone (default: both)")
-    published.add_argument(
-        "--output", type=Path, metavar="FILE", help="write every number with its prediction here, as CSV"
-    )
-    published.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw predicted against published here"
-    )
-    published.set_defaults(run=_published)
+    add_published_parser(commands)
     add_links_parser(commands)
     add_sample_parser(commands)
     add_report_parser(commands)
@@ -80,42 +58,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _work(options: argparse.Namespace) -> None:
-    from validate.work import write_work  # noqa: PLC0415  importing torch takes seconds
+    from validate.counting.work import write_work  # noqa: PLC0415  importing torch takes seconds
 
     write_work(options.output)
-
-
-def _fit(options: argparse.Namespace) -> None:
-    from validate.rates import report_fit  # noqa: PLC0415  importing scipy takes a while
-
-    report_fit(options.device, options.output)
-
-
-def _anchors(options: argparse.Namespace) -> None:
-    from validate.factors import report_anchors  # noqa: PLC0415  as above
-
-    report_anchors(options.output)
-
-
-def _efficiencies(options: argparse.Namespace) -> None:
-    from validate.efficiencies import report_efficiencies  # noqa: PLC0415  as above
-
-    report_efficiencies(options.output)
-
-
-def _published(options: argparse.Namespace) -> None:
-    from validate.published import print_published, print_sampling  # noqa: PLC0415  as above
-    from validate.published.accounts import sampling_accounts, training_accounts  # noqa: PLC0415  as above
-    from validate.published.figure import check_figure, write_figure  # noqa: PLC0415  as above
-    from validate.published.summary import check_output, print_summary, write_accounts  # noqa: PLC0415  as above
-
-    check_figure(options.figure)
-    check_output(options.output)
-    accounts = training_accounts(print_published()) if options.task != "sample" else []
-    accounts += sampling_accounts(print_sampling()) if options.task != "train" else []
-    print_summary(accounts)
-    write_accounts(accounts, options.output)
-    write_figure(accounts, options.figure)
 
 
 if __name__ == "__main__":

@@ -28,11 +28,11 @@ class OtherPrograms:
         self._begin = (perf_counter(), machine_busy_s(), process_time())
 
     def own_s(self) -> float:
-        """Return the processor seconds of this process."""
+        """Processor seconds of this process."""
         return process_time() - self._begin[2]
 
     def cores(self, own_s: float | None = None) -> float:
-        """Return the cores that others kept busy on average; NaN where that is not known.
+        """Cores that others kept busy on average; NaN where that is not known.
 
         Args:
             own_s: processor seconds that are no others'; those of this process by default.
@@ -42,7 +42,7 @@ class OtherPrograms:
 
 
 def machine_busy_s(stat: Path = STAT) -> float:
-    """Return the seconds that all cores together have been busy since the system started; NaN where not known."""
+    """Seconds that all cores together have been busy since the system started; NaN where not known."""
     try:
         words = stat.read_text(encoding="ascii").splitlines()[0].split()[1:]
         return sum(int(words[field]) for field in BUSY_FIELDS.values()) / os.sysconf("SC_CLK_TCK")
@@ -51,7 +51,7 @@ def machine_busy_s(stat: Path = STAT) -> float:
 
 
 def disturbance(cores: float) -> str:
-    """Return what has to be said about others that kept so many cores busy; nothing on a quiet machine."""
+    """A warning of others that kept so many cores busy; empty on a quiet machine."""
     if math.isnan(cores):
         return "how many cores other programs kept busy is not known: the machine may not have been quiet"
     if cores > QUIET_CORES:

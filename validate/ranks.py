@@ -24,8 +24,20 @@ LINGER_S: Final = 1.0
 """Who stops because another died stays so long: nobody is to take it for one of the dead."""
 
 
+class LostRankError(DiffusimError):
+    """A rank stopped answering.
+
+    Args:
+        rank: the one that was waited for; -1 where that is not known.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} stopped answering" if rank >= 0 else "a rank stopped answering")
+        self.rank = rank
+
+
 def gather_pids() -> dict[int, int]:
-    """Return the process of each rank of the default group."""
+    """Process of each rank of the default group."""
     return dict(enumerate(_gathered(os.getpid())))
 
 
@@ -51,7 +63,7 @@ def check_places(places: list[tuple[str, str]]) -> None:
 
 
 def name_lost(error: Exception, pids: Mapping[int, int], waited_for: int = -1) -> DiffusimError:
-    """Return in one line why this rank stops: the ranks that are dead, or the one waited for, or the error itself.
+    """Reason in one line why this rank stops: the ranks that are dead, or the one waited for, or the error itself.
 
     Args:
         error: what broke off; only where no rank is known to be lost its first line is said.
@@ -127,27 +139,17 @@ def _gone(pids: Mapping[int, int]) -> list[int]:
 
 def _is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and is still to be waited for does not."""
-    if not Path("/proc/self/stat").exists():
-        return _answers(pid)
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def _answers(pid: int) -> bool:
-    """Whether a process can be asked for, on systems without ``/proc``."""
-    try:
+        if Path("/proc/self/stat").exists():
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
 def _machine() -> str:
-    """Return what two ranks share that share clock and process numbers: a boot, and where there are, a namespace."""
+    """What two ranks share that share clock and process numbers: a boot, and where there are, a namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -1,8 +1,10 @@
 """Writing: files come whole or not at all, so that no reader meets half of one."""
 
+import csv
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 
 from profiles.errors import InputError
@@ -47,6 +49,15 @@ def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
         for parent in reversed(made):
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Text of a CSV file."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 @contextmanager

@@ -1,21 +1,21 @@
-"""Closed forms: what a formula says beside what a replay says, and how far the two may differ."""
+"""Closed forms: what a formula says beside what a replay says, and how far the two may differ.
 
-from collections.abc import Callable, Iterable, Sequence
+The formulas stand in ``forms.csv`` as they are printed, and are evaluated as they stand there: no other code says what
+they say.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Final
 
-from profiles.clusters import load_cluster
-from profiles.models import Model
-from sim.runs import replay
-from strategies.plans.traces import Trace
-from strategies.registry import make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
-from validate.published.rows import Section
+from profiles.files import read_rows
+from validate.reporting.sections import Section
 
+FORMULAS: Final = Path(__file__).with_name("forms.csv")
 EXACT: Final = 1e-9
 """Relative difference of two sums of floating point numbers in another order."""
-PRINTED: Final = 5e-4
-"""Absolute difference that rounding to three digits leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Form:
         formula: in words.
         expected: its value.
         simulated: what a replay says.
-        tolerance: how far the two may differ, relative to ``expected`` unless that is 0.
         source: where the formula stands.
+        tolerance: how far the two may differ, relative to ``expected`` unless that is 0.
     """
 
     family: str
@@ -52,36 +52,84 @@ class Form:
         return abs(self.error) <= self.tolerance
 
 
-Forms = Iterable[Form]
-Family = Callable[[], Forms]
+@cache
+def _formulas() -> Mapping[tuple[str, str], tuple[str, str]]:
+    """Formula and source by family and what it is of."""
+    rows = read_rows(FORMULAS, ("family", "of", "formula", "source"))
+    return {(row.text("family"), row.text("of")): (row.text("formula"), row.text("source")) for row in rows}
 
 
-def trained(model: Model, strategy: str, degree: int, batch_size: int, **asked: int | str) -> Trace:
-    """Return the replay of one iteration of a strategy on as many devices as it has positions, on free links."""
-    workload = TrainingWorkload(degree, batch_size, self_conditioning=0.0)
-    scenario = Scenario(model, load_cluster("ideal"), workload)
-    return replay(make_strategy(strategy, {"pipeline_degree": degree, **asked}), scenario)
+def form(family: str, of: str, simulated: float, letters: Mapping[str, float], setting: str = "") -> Form:
+    """A simulated value beside its formula.
+
+    Args:
+        family: as ``forms.csv`` has it.
+        of: likewise.
+        simulated: what a replay says.
+        letters: values of the letters of the formula.
+        setting: in words; by default what the formula is of, and the letters that are whole numbers.
+    """
+    formula, source = _formulas()[family, of]
+    expected = eval(formula, {}, {"min": min, "max": max, **letters})  # of our own file
+    return Form(family, setting or f"{of}, {said(letters)}", formula, float(expected), simulated, source)
+
+
+def said(letters: Mapping[str, float]) -> str:
+    """The letters that are whole numbers, in words."""
+    return ", ".join(f"{letter} = {value}" for letter, value in letters.items() if isinstance(value, int))
 
 
 def sections(forms: Sequence[Form]) -> list[Section]:
-    """Return one table per family."""
-    families = dict.fromkeys(form.family for form in forms)
-    return [_section(family, [form for form in forms if form.family == family]) for family in families]
+    """One table per family."""
+    return [_section(family, of) for family, of in _families(forms).items()]
+
+
+def _families(forms: Sequence[Form]) -> dict[str, list[Form]]:
+    groups: dict[str, list[Form]] = {}
+    for one in forms:
+        groups.setdefault(one.family, []).append(one)
+    return groups
 
 
 def _section(family: str, forms: Sequence[Form]) -> Section:
-    missed = sum(not form.holds for form in forms)
-    worst = max((form.error for form in forms), key=abs)
-    sources = "; ".join(dict.fromkeys(form.source for form in forms))
-    verdict = "all hold" if not missed else f"{missed} do not hold"
+    sources = "; ".join(dict.fromkeys(one.source for one in forms))
+    rows = [
+        [
+            one.setting,
+            one.formula,
+            f"{one.expected:.7g}",
+            f"{one.simulated:.7g}",
+            f"{one.error:+.1e}",
+            "yes" if one.holds else "NO",
+        ]
+        for one in forms
+    ]
     return Section(
-        f"{family}: {len(forms)} values, {verdict}, largest error {worst:+.1e}",
+        f"{family}: {len(forms)} values, {_verdict(forms)}, largest error {_worst(forms)}",
         ("setting", "formula", "its value", "simulated", "error", "holds"),
-        [_row(form) for form in forms],
+        rows,
         f"Source: {sources}.",
     )
 
 
-def _row(form: Form) -> list[str]:
-    values = [f"{form.expected:.7g}", f"{form.simulated:.7g}", f"{form.error:+.1e}"]
-    return [form.setting, form.formula, *values, "yes" if form.holds else "NO"]
+def _verdict(forms: Sequence[Form]) -> str:
+    missed = sum(not one.holds for one in forms)
+    return f"{missed} do not hold" if missed else "all hold"
+
+
+def _worst(forms: Sequence[Form]) -> str:
+    return f"{max((one.error for one in forms), key=abs):+.1e}"
+
+
+def summary(forms: Sequence[Form]) -> Section:
+    """One line per family."""
+    families = _families(forms)
+    rows = []
+    for family, of in families.items():
+        formulas = "; ".join(dict.fromkeys(one.formula for one in of))
+        rows.append([family, formulas, f"{len(of)}", f"{sum(one.holds for one in of)}", _worst(of)])
+    return Section(
+        f"Closed forms: {len(forms)} values of {len(families)} families, {_verdict(forms)}",
+        ("family", "formula", "values", "hold", "largest relative error"),
+        rows,
+    )

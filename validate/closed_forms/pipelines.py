@@ -1,128 +1,118 @@
-"""Closed forms of pipelines: how long an iteration takes, which share of it is idle, what a device holds.
+"""Closed forms of training: how long an iteration takes, which share of it is idle, what is held and what is sent.
 
 P positions, M micro-batches, f and b seconds of the forward and the backward of one stage on one micro-batch
-(b = 2 f), v chunks per position; equal stages, free links.
+(b = 2 f, of which B an input part and W a weight part), v chunks per position; equal stages, free links. Of a wave,
+stages are half as long, and f and b of one of them. Of DiffusionPipe's Figure 4: S stages, F the time of the frozen
+part over that of the backbone. Of PULSE's volumes: D devices, K blocks of which block i hands its output to block
+K - 1 - i, a bytes of a hidden state.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Final
 
-from profiles.synthetic import equal_layers_model
+from profiles.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.units import MIB
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
 from strategies.plans.traces import Trace
-from validate.closed_forms.forms import Form, trained
+from validate.closed_forms.forms import Form, form, said
+from validate.points import forward_bytes, replayed, scenario
+from validate.published.records import the_published
+from validate.published.training.ratios import frozen_share, unfilled_bubbles_of
+from validate.published.training.settings import Task
+from validate.published.training.volumes import volume
 
 DEGREES: Final = (2, 4, 8)
-ROUNDS: Final = (1, 2, 4)
-CHUNKS: Final = (2, 4)
-FORWARD_S: Final = 1.0
-SOURCE: Final = "longest paths of the named order"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One pipeline: strategy, degree, micro-batches, stages per position."""
-
-    strategy: str
-    degree: int
-    count: int
-    chunks: int = 1
-
-    def __str__(self) -> str:
-        chunks = f", v = {self.chunks}" if self.strategy == "interleaved" else ""
-        return f"P = {self.degree}, M = {self.count}{chunks}"
-
-    @property
-    def work_s(self) -> float:
-        """Seconds in which one device computes."""
-        return 3 * FORWARD_S * self.chunks * self.count
-
-    def form(self, what: str, formula: str, expected: float, simulated: float, source: str = SOURCE) -> Form:
-        """Return one value of this pipeline."""
-        return Form(f"{self.strategy}: {what}", str(self), formula, expected, simulated, source)
+GRIDS: Final = {
+    "gpipe": ((1, 2, 4), (1,)),
+    "1f1b": ((1, 2, 4), (1,)),
+    "interleaved": ((1, 2, 4), (2, 4)),
+    "zero-bubble": ((1, 2, 4), (1,)),
+    "bidirectional": ((1, 2, 3), (1,)),
+    "wave": ((1,), (2,)),
+    "pulse": ((1,), (2,)),
+}
+"""Micro-batches over positions and stages per position, by strategy."""
+SECONDS: Final = {"f": 1.0, "b": 2.0, "B": 1.0, "W": 1.0}
+RATIO: Final = "1 - M * v * (f + b) / seconds"
+ROWS: Final = 16
+HIDDEN: Final = 64
+HIDDEN_BYTES: Final = 2.0 * ROWS**2 * HIDDEN
+UVIT: Final = {"K": 48, "a": 258 * 2048 * 4 / MIB}
+"""U-ViT 2.7 B: hidden states of 258 tokens, width 2048, in single precision."""
+PRINTED: Final = (
+    ("pulse", 4, "both ways", "v100-2node"),
+    ("pulse", 8, "forwards", "ascend910a-8node"),
+    ("1f1b", 4, "forwards", "v100-2node"),
+)
+"""Strategy, degree, way and machine of the cells of Table III that are this model's hidden states."""
+ROUNDING: Final = 0.005
+"""MiB that rounding leaves."""
 
 
 @cache
-def _replayed(case: Case) -> Trace:
-    """Return the replay of a pipeline whose stages are one layer each."""
-    model = equal_layers_model(case.degree * case.chunks, FORWARD_S, saved_bytes=1.0)
-    asked = {"micro_batches": case.count}
-    if case.strategy == "interleaved":
-        asked["chunks"] = case.chunks
-    return trained(model, case.strategy, case.degree, case.count, **asked)
+def _replayed(strategy: str, degree: int, count: int, chunks: int) -> Trace:
+    """The replay of a pipeline whose stages are one layer each, on free links."""
+    model = equal_layers_model(degree * chunks, SECONDS["f"], saved_bytes=1.0)
+    asked = {"chunks": chunks} if strategy == "interleaved" else {}
+    point = scenario(model, "ideal", degree, count, self_conditioning=0.0)
+    return replayed(strategy, point, pipeline_degree=degree, micro_batches=count, **asked)
 
 
-def _timed(case: Case, formula: str, bubble_s: float) -> Iterator[Form]:
-    """Yield the iteration's time, which is the work and a bubble, and the bubble's share of it."""
-    trace = _replayed(case)
-    whole_s = case.work_s + bubble_s
-    yield case.form("seconds", formula, whole_s, trace.end_s)
-    yield case.form(
-        "bubble ratio", "1 - M v (f + b) / seconds", bubble_s / whole_s, idle_s(trace) / trace.end_s
-    )
+def pipelines() -> Iterator[Form]:
+    """Seconds, bubble ratio and activations of each named order."""
+    for strategy, (rounds, chunks) in GRIDS.items():
+        for degree, times, of in product(DEGREES, rounds, chunks):
+            yield from pipeline(strategy, {"P": degree, "M": times * degree, "v": of})
 
 
-def _held(case: Case, formula: str, expected: float) -> Form:
-    """Return the activations that the fullest device holds, in those of one stage and micro-batch."""
-    trace = _replayed(case)
-    held = float((peak_memory_bytes(trace) - resident_bytes(trace)).max())
-    return case.form("activations held", formula, expected, held)
+def pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
+    """What one pipeline takes and holds; PULSE's own order holds what a wave does."""
+    trace = _replayed(strategy, *letters.values())
+    values = {**letters, **SECONDS}
+    setting = said({key: letters[key] for key in letters if key != "v" or strategy == "interleaved"})
+    seconds = form(f"{strategy}: seconds", strategy, trace.end_s, values, setting)
+    yield seconds
+    idle = 1 - letters["M"] * letters["v"] * (SECONDS["f"] + SECONDS["b"]) / seconds.expected
+    ratio = idle_s(trace) / trace.end_s
+    yield Form(f"{strategy}: bubble ratio", setting, RATIO, idle, ratio, seconds.source)
+    if strategy != "pulse":
+        held = float((peak_memory_bytes(trace) - resident_bytes(trace)).max())
+        yield form(f"{strategy}: activations held", strategy, held, values, setting)
 
 
-def linear() -> Iterator[Form]:
-    """Yield GPipe and 1F1B: the same time, not the same activations."""
-    for degree in DEGREES:
-        for count in (rounds * degree for rounds in ROUNDS):
-            for name in ("gpipe", "1f1b"):
-                case = Case(name, degree, count)
-                yield from _timed(case, "(M + P - 1) (f + b)", 3 * FORWARD_S * (degree - 1))
-                most = count if name == "gpipe" else min(count, degree)
-                yield _held(case, "M" if name == "gpipe" else "min(M, P)", most)
+def figure_4() -> Iterator[Form]:
+    """The bubbles of 1F1B behind a frozen part, before they are filled, for both of the figure's models."""
+    for model, stages, count in product(("sd21", "controlnet"), (2, 3, 4), (1, 2, 3, 4)):
+        share = frozen_share(model)
+        letters = {"F": share, "S": stages, "M": count}
+        setting = f"{model}, F = {share:.4f}, {said(letters)}"
+        for quantity, found in unfilled_bubbles_of(share, stages, count).items():
+            family = f"DiffusionPipe, Fig. 4: {quantity.replace('_', ' ')}"
+            yield form(family, quantity, found, letters, setting)
 
 
-def interleaved() -> Iterator[Form]:
-    """Yield the interleaved schedule; f and b are of one chunk."""
-    for degree in DEGREES:
-        for count in (rounds * degree for rounds in ROUNDS):
-            for chunks in CHUNKS:
-                case = Case("interleaved", degree, count, chunks)
-                yield from _timed(case, "(M v + P - 1) (f + b)", 3 * FORWARD_S * (degree - 1))
-                most = min(count * chunks, 2 * (degree - 1) + (chunks - 1) * degree + 1)
-                yield _held(case, "min(M v, 2 (P - 1) + (v - 1) P + 1)", most)
+def skips() -> Iterator[Form]:
+    """Bytes of 1F1B, whose stages relay the skips, and of PULSE, whose devices keep them."""
+    relayed = {"skip_route": "relay", "partition": "blocks"}
+    for degree, waves in product(DEGREES, (1, 2)):
+        blocks = 2 * degree * waves
+        model = equal_blocks_transformer(blocks, rows=ROWS, hidden_size=HIDDEN, skips=True)
+        point = scenario(model, "ideal", degree, degree, self_conditioning=0.0)
+        letters = {"D": degree, "K": blocks, "a": HIDDEN_BYTES}
+        for name, asked in (("1f1b, relayed", relayed), ("pulse", {})):
+            strategy = name.partition(",")[0]
+            trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=degree, **asked)
+            yield form("PULSE: bytes of one sample forwards", name, forward_bytes(trace) / degree, letters)
 
 
-def zero_bubble() -> Iterator[Form]:
-    """Yield ZB-H1, whose backward is an input part B and a weight part W, here of f each."""
-    for degree in DEGREES:
-        for count in (rounds * degree for rounds in ROUNDS):
-            case = Case("zero-bubble", degree, count)
-            yield from _timed(case, "M (f + B + W) + (P - 1) (f + B - W)", (degree - 1) * FORWARD_S)
-            yield _held(case, "P", degree)
-
-
-def chimera() -> Iterator[Form]:
-    """Yield Chimera, concatenated from K units of P micro-batches."""
-    for degree in DEGREES:
-        for units in (1, 2, 3):
-            case = Case("bidirectional", degree, units * degree)
-            bubble_s = (degree - 2) * (2 + (units - 1)) * FORWARD_S
-            yield from _timed(case, "M (f + b) + (P - 2) (b + (K - 1) (b - f))", bubble_s)
-            yield _held(case, "P / 2 + 1 + (P / 2 - 1)", degree)
-
-
-def wave() -> Iterator[Form]:
-    """Yield one wave of as many micro-batches as positions, on stages half as long (f and b are of one)."""
-    for degree in DEGREES:
-        case = Case("wave", degree, degree, 2)
-        yield from _timed(case, "2 P (f + b) + 2 (P - 1) b", 2 * (degree - 1) * 2 * FORWARD_S)
-        yield _held(case, "2 P", 2 * degree)
-
-
-def pulse() -> Iterator[Form]:
-    """Yield PULSE's own order of such a wave on free links."""
-    for degree in DEGREES:
-        case = Case("pulse", degree, degree, 2)
-        yield from _timed(case, "(10 P - 4) f", 2 * (degree - 1) * 2 * FORWARD_S)
+def uvit() -> Iterator[Form]:
+    """What U-ViT 2.7 B sends, beside hidden states of its own size; the paper prints the same."""
+    for strategy, degree, way, machine in PRINTED:
+        found = volume(Task("uvit-2.7b", "p4de", degree), strategy, degree)[way]
+        one = form("PULSE: MiB of U-ViT 2.7 B per sample", f"{strategy}, {way}", found, {"D": degree, **UVIT})
+        yield one
+        value = the_published("Table III", model="uvit-2.7b", machine=machine, method=strategy).value
+        yield Form(one.family, one.setting, "as printed", value, found, one.source, ROUNDING / value)

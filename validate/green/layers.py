@@ -1,16 +1,14 @@
 """Layers: what each layer of the small real model takes on one lane, so that plans are balanced on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
-import torch
-from torch import Tensor
-
 from profiles.models import Model
 from validate.green.lanes import Lanes
-from validate.running.blocks import Layers, Shape
+from validate.running.training.blocks import Layers, Shape
+from validate.running.training.timing import passes_of
 
 REPEATS: Final = 3
 AHEAD_S: Final = 3e-3
@@ -31,31 +29,14 @@ def layer_times(
 def _layer_time(
     lanes: Lanes, model: Model, key: tuple[int, int], batch: int, shape: Shape
 ) -> tuple[float, float]:
-    component, layer = key
-    of, layers = model.components[component], Layers(model, {}, lanes.device, shape)
-    layers.get(component, layer)
-    hidden = torch.randn(shape.hidden_states(batch), dtype=shape.dtype, device=lanes.device)
-    hidden.requires_grad_(of.trainable)
-    skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
-    context = {c: torch.randn_like(hidden) for c in model.inputs_of(component)}
-    made: list[Tensor] = []
-
-    def forward() -> None:
-        with torch.set_grad_enabled(of.trainable):
-            every = range(layer, layer + 1)
-            made.append(layers.run(component, every, hidden, dict(skips), context))
-
-    def backward() -> None:
-        if of.trainable:
-            torch.autograd.backward([made[-1]], [torch.ones_like(made[-1])])
-
+    works = passes_of(Layers(model, {}, lanes.device, shape), *key, batch)
     lanes.settle()
-    rounds = [_timed(lanes, [forward, backward]) for _ in range(1 + REPEATS)]
+    rounds = [_timed(lanes, works) for _ in range(1 + REPEATS)]
     forward_s, backward_s = (median(seconds) for seconds in zip(*rounds[1:], strict=True))
-    return forward_s, backward_s if of.trainable else 0.0
+    return forward_s, backward_s if model.components[key[0]].trainable else 0.0
 
 
-def _timed(lanes: Lanes, works: list[Callable[[], None]]) -> list[float]:
+def _timed(lanes: Lanes, works: Iterable[Callable[[], None]]) -> list[float]:
     lanes.hold(0, lanes.record(0, stamped=True), AHEAD_S)
     marks = [lanes.record(0)]
     for work in works:

@@ -21,12 +21,13 @@ from validate.green.ordering import LaneMap
 from validate.green.partitions import GreenLanes, check_gpu, default_sms
 from validate.green.predicting import Prediction, predict
 from validate.green.results import Measured, Result, print_results, write_results
-from validate.green.work import LayerWork, Training
-from validate.profiling.environment import device_name
-from validate.running.blocks import SMALL, Shape
-from validate.running.preparing import micro_batch_of, plan_small
-from validate.running.reference import gradient_error, single_process_gradients
-from validate.running.scenarios import Question
+from validate.green.work import LayerWork
+from validate.measuring.environment import device_name
+from validate.running.job import Training
+from validate.running.rank import CHECKED
+from validate.running.training.blocks import SMALL, Shape
+from validate.running.training.reference import gradient_error, single_process_gradients
+from validate.running.training.scenarios import Question, plan_small
 
 SCHEDULES: Final = ("gpipe", "1f1b", "wave", "bidirectional", "diffusionpipe")
 LARGE: Final = Shape(32, 512, 2048, heads=8, multiple=256, dtype=torch.bfloat16)
@@ -34,8 +35,6 @@ LARGE: Final = Shape(32, 512, 2048, heads=8, multiple=256, dtype=torch.bfloat16)
 estimate from its rates, 4 samples)."""
 CHECKED_LARGE: Final = Shape(16, 128, 512, heads=2, multiple=64, dtype=torch.float32)
 """Sizes and numbers with which gradients are compared: those of bfloat16 depend on the order of their sums."""
-CHECKED: Final = 3
-"""Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
 TOLERANCES: Final = {torch.float64: 1e-6, torch.float32: 1e-3}
 WARM_UP: Final = 2
 LATE: Final = 0.01
@@ -130,8 +129,7 @@ def results(programme: Programme, model: Model, lanes: Lanes) -> Iterator[Result
         question = programme.question(schedule)
         empty = Result(schedule, programme.partitions, programme.sms or 0, programme.micro_batches)
         try:
-            plan, samples = plan_small(question, model, times)
-            training = Training(model, question.batch_size, micro_batch_of(question), samples)
+            plan, training = plan_small(question, model, times)
             yield _result(empty, programme, plan, training, lanes)
         except torch.OutOfMemoryError:
             yield replace(empty, note="memory ran out: choose fewer --samples or --micro-batches")
@@ -183,8 +181,7 @@ def check_gradients(plan: Plan, training: Training, shape: Shape, lanes: Lanes, 
             device=lanes.device,
             shape=shape,
         )
-        alike = {key: [values.cpu() for values in own] for key, own in expected.items()}
-    return gradient_error(layers.gradients(), alike)
+    return gradient_error(layers.gradients(), expected)
 
 
 def with_calls(plan: Plan, work: Work, lanes: Lanes) -> Plan:

@@ -1,7 +1,7 @@
 """Results: what came of each schedule, as a table and as files that are written whole or not at all."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -13,30 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from validate.green.predicting import Prediction
-from validate.profiling.environment import environment, toml_lines
+from validate.measuring.environment import environment, toml_lines
 from validate.writing import write_files
 
 BOUND, WORST_BOUND = 0.05, 0.10
 REHEARSAL: Final = "rehearsal, threads of one CPU: the times say nothing of a GPU"
-COLUMNS: Final = (
-    "schedule",
-    "partitions",
-    "sms",
-    "micro_batches",
-    "rounds",
-    "measured_ms",
-    "least_ms",
-    "most_ms",
-    "predicted_ms",
-    "alone_ms",
-    "busy_ms",
-    "bubble_ratio",
-    "predicted_bubble_ratio",
-    "gradient_error",
-    "late_ms",
-    "enqueue_ms",
-    "note",
-)
+SHOWN: Final = ("schedule", "measured", "predicted", "error", "alone", "busy", "bubbles", "predicted", "note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +65,28 @@ class Result:
     note: str = ""
 
 
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4f}"
+
+
+ASKED: Final = ("schedule", "partitions", "sms", "micro_batches")
+FOUND: Final[dict[str, Callable[[Measured], str]]] = {
+    "rounds": lambda found: str(found.rounds),
+    "measured_ms": lambda found: _ms(found.measured_s),
+    "least_ms": lambda found: _ms(found.least_s),
+    "most_ms": lambda found: _ms(found.most_s),
+    "predicted_ms": lambda found: _ms(found.prediction.end_s),
+    "alone_ms": lambda found: _ms(found.prediction.alone_s),
+    "busy_ms": lambda found: _ms(found.prediction.busy_s),
+    "bubble_ratio": lambda found: f"{found.bubble_ratio:.4f}",
+    "predicted_bubble_ratio": lambda found: f"{found.prediction.bubble_ratio:.4f}",
+    "gradient_error": lambda found: f"{found.gradient_error:.1e}",
+    "late_ms": lambda found: _ms(found.late_s),
+    "enqueue_ms": lambda found: f"{1e3 * found.enqueue_s:.3f}",
+}
+COLUMNS: Final = (*ASKED, *FOUND, "note")
+
+
 def write_results(
     folder: Path, name: str, results: Sequence[Result], device: torch.device, rehearsal: bool
 ) -> None:
@@ -106,30 +110,9 @@ def _text(results: Sequence[Result]) -> str:
 
 
 def _cells(result: Result) -> list[str]:
-    asked = [result.schedule, *map(str, (result.partitions, result.sms, result.micro_batches))]
     found = result.measured
-    if found is None:
-        return [*asked, *["-"] * (len(COLUMNS) - len(asked) - 1), result.note]
-    predicted = found.prediction
-    times = (
-        found.measured_s,
-        found.least_s,
-        found.most_s,
-        predicted.end_s,
-        predicted.alone_s,
-        predicted.busy_s,
-    )
-    return [
-        *asked,
-        str(found.rounds),
-        *(f"{1e3 * seconds:.4f}" for seconds in times),
-        f"{found.bubble_ratio:.4f}",
-        f"{predicted.bubble_ratio:.4f}",
-        f"{found.gradient_error:.1e}",
-        f"{1e3 * found.late_s:.4f}",
-        f"{1e3 * found.enqueue_s:.3f}",
-        result.note,
-    ]
+    cells = ["-" if found is None else text(found) for text in FOUND.values()]
+    return [*(str(getattr(result, name)) for name in ASKED), *cells, result.note]
 
 
 def print_results(name: str, results: Sequence[Result], *, rehearsal: bool) -> None:
@@ -143,17 +126,7 @@ def results_table(name: str, results: Sequence[Result], *, rehearsal: bool) -> T
     """Return the schedules, measured and predicted, in milliseconds."""
     title = f"{name}: pipelines on parts of one device" + (f" ({REHEARSAL})" if rehearsal else "")
     table = Table(title=title, title_justify="left")
-    for column in (
-        "schedule",
-        "measured",
-        "predicted",
-        "error",
-        "alone",
-        "busy",
-        "bubbles",
-        "predicted",
-        "note",
-    ):
+    for column in SHOWN:
         table.add_column(column, justify="left" if column in ("schedule", "note") else "right")
     for result in results:
         table.add_row(result.schedule, *_row(result.measured), result.note)

@@ -1,14 +1,12 @@
 """The figure: every predicted number against the published one, on logarithmic axes, training beside sampling."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from profiles.errors import InputError
 from sim.report.plots.charts import (
-    ENDINGS,
     FRONT,
     GRID,
     INK,
@@ -18,141 +16,90 @@ from sim.report.plots.charts import (
     save_figure,
     set_title,
 )
-from validate.published.accounts import LATENCY, TASKS, Account, Standing, source_names
-from validate.published.sampling_sections import NEAR
+from validate.published.ledger import NEAR, Ledger, grouped, judged_errors, near
+from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
+
+TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}
+"""Title and unit of the panel of a task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One number: its source, published, predicted, and whether something was fitted to it."""
-
-    group: str
-    published: float
-    predicted: float
-    fitted: bool
-
-    @property
-    def error(self) -> float:
-        """Predicted over published, less one."""
-        return self.predicted / self.published - 1
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedInfo:
-    """What ``plot_published`` draws."""
-
-    training: list[Mark]
-    sampling: list[Mark]
-
-
-def plot_published_info(accounts: Iterable[Account]) -> PublishedInfo:
-    """Return what ``plot_published`` draws: what is judged, and what was fitted.
+def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
+    """What ``plot_published`` draws by task: what is judged, and what was fitted.
 
     Of sampling, latencies alone; those of one GPU that predictions start from lie on the diagonal and are left out.
     """
-    drawn = [one for one in accounts if _drawable(one)]
-    marks = {task: [_mark(one) for one in drawn if one.task == task] for task in TASKS}
-    return PublishedInfo(*(marks[task] for task in TASKS))
+    return {
+        task: [one for one in ledger.records if one.row.task == task and _drawable(one)] for task in TASKS
+    }
 
 
-def _drawable(one: Account) -> bool:
+def _drawable(one: Record) -> bool:
     if one.standing not in (Standing.JUDGED, Standing.FITTED) or not 0 < (one.predicted or 0) < inf:
         return False
-    start = one.num_gpus == "1" and one.standing is Standing.FITTED
-    return one.task == TASKS[0] or (one.quantity == LATENCY and not start)
+    start = one.row.num_gpus == 1 and one.standing is Standing.FITTED
+    return one.row.task == TASKS[0] or (one.row.quantity == LATENCY and not start)
 
 
-def _mark(one: Account) -> Mark:
-    assert one.predicted is not None
-    return Mark(one.name, one.published, one.predicted, one.standing is Standing.FITTED)
-
-
-def plot_published(accounts: Iterable[Account]) -> Chart:
-    """Return predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off.
+def plot_published(ledger: Ledger) -> Chart:
+    """Predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off.
 
     Raises:
         InputError: nothing is predicted.
     """
-    info = plot_published_info(accounts)
-    panels = [
-        (title, marks, unit)
-        for title, marks, unit in (
-            ("training", info.training, "each in its own unit"),
-            ("sampling", info.sampling, "latency in s"),
-        )
-        if marks
-    ]
+    panels = [(task, records) for task, records in plot_published_info(ledger).items() if records]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
     figure = Chart(figsize=(6.6 * len(panels), 7.6), layout="constrained")
-    for number, (title, marks, unit) in enumerate(panels, start=1):
-        _draw(figure.add_subplot(1, len(panels), number), title, marks, unit)
+    for number, (task, records) in enumerate(panels, start=1):
+        _draw(figure.add_subplot(1, len(panels), number), *TITLES[task], records)
     return figure
 
 
-def _draw(axes: Any, title: str, marks: Sequence[Mark], unit: str) -> None:  # noqa: ANN401  only plots know axes
+def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None:  # noqa: ANN401  only plots know axes
     axes.spines[["top", "right"]].set_visible(False)
-    _diagonal(axes, marks)
-    sources = [name for name in source_names() if any(mark.group == name for mark in marks)]
-    for number, group in enumerate(sources):
-        _scatter(axes, [mark for mark in marks if mark.group == group], group, number)
+    _diagonal(axes, records)
+    groups = grouped(records, lambda one: one.row.group)
+    for number, name in enumerate(filter(groups.__contains__, source_names())):
+        _scatter(axes, groups[name], name, number)
     axes.scatter([], [], s=34, facecolor="none", edgecolor=INK, label="hollow: fitted to it, not judged")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(f"published, {unit}")
-    axes.set_ylabel(f"predicted, {unit}")
+    axes.set(xscale="log", yscale="log", xlabel=f"published, {unit}", ylabel=f"predicted, {unit}")
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=8.5)
-    judged = [mark for mark in marks if not mark.fitted]
-    near = sum(abs(mark.error) <= NEAR for mark in judged)
-    set_title(axes, title, f"{near} of {len(judged)} judged within {NEAR:.0%}")
+    errors = judged_errors(records)
+    set_title(axes, title, f"{near(errors)} of {len(errors)} judged within {NEAR:.0%}")
 
 
-def _scatter(axes: Any, marks: Sequence[Mark], group: str, number: int) -> None:  # noqa: ANN401  as above
+def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> None:  # noqa: ANN401  as above
     """Draw one source: hollow what was fitted, above it filled what is judged."""
     colour = STRATEGY_COLOURS[number % len(STRATEGY_COLOURS)]
     marker = STRATEGY_MARKERS[number % len(STRATEGY_MARKERS)]
-    for fitted in (True, False):
-        own = [mark for mark in marks if mark.fitted == fitted]
-        axes.scatter(
-            [mark.published for mark in own], [mark.predicted for mark in own], s=34, marker=marker,
-            facecolor="none" if fitted else colour, edgecolor=colour if fitted else "white",
-            linewidth=1.0 if fitted else 0.5, zorder=2 if fitted else 3,
-        )  # fmt: skip
-    axes.scatter([], [], s=34, marker=marker, color=colour, label=f"{group} ({len(marks)})")
+    looks = {
+        Standing.FITTED: {"facecolor": "none", "edgecolor": colour, "linewidth": 1.0, "zorder": 2},
+        Standing.JUDGED: {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3},
+    }
+    for standing, look in looks.items():
+        own = [one for one in records if one.standing is standing]
+        values = [one.row.value for one in own], [one.predicted for one in own]
+        axes.scatter(*values, s=34, marker=marker, **look)
+    axes.scatter([], [], s=34, marker=marker, color=colour, label=f"{group} ({len(records)})")
 
 
-def _diagonal(axes: Any, marks: Sequence[Mark]) -> None:  # noqa: ANN401  as above
+def _diagonal(axes: Any, records: Sequence[Record]) -> None:  # noqa: ANN401  as above
     """Draw where both agree, and the band of those that are near."""
-    values = [value for mark in marks for value in (mark.published, mark.predicted)]
+    values = [value for one in records for value in (one.row.value, one.predicted) if value]
     ends = (min(values) / 1.3, max(values) * 1.3)
     low, high = ([factor * end for end in ends] for factor in (1 - NEAR, 1 + NEAR))
     axes.plot(ends, ends, color=INK, linewidth=1.0, zorder=1)
     axes.fill_between(ends, low, high, color=FRONT, alpha=0.25, linewidth=0, zorder=0)
-    axes.set_xlim(*ends)
-    axes.set_ylim(*ends)
+    axes.set(xlim=ends, ylim=ends)
 
 
-def check_figure(path: Path | None) -> None:
-    """Refuse a file that could not be written at the end.
-
-    Raises:
-        InputError: its ending is unknown, or its folder is missing.
-    """
-    if path is None:
-        return
-    if path.suffix.lower() not in ENDINGS:
-        raise InputError(f"--figure is '{path}', must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    if not path.parent.is_dir():
-        raise InputError(f"--figure is '{path}', but {path.parent} is no folder")
-
-
-def write_figure(accounts: Sequence[Account], path: Path | None) -> None:
+def write_figure(ledger: Ledger, path: Path | None) -> None:
     """Draw the figure into a file if one is given.
 
     Raises:
         InputError: the file cannot be written.
     """
     if path is not None:
-        save_figure(plot_published(accounts), path)
+        save_figure(plot_published(ledger), path)

@@ -2,7 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+KINDS: Final = {
+    "times": "measured times of layers",
+    "links": "measured links",
+    "runs": "executed schedules beside their simulation",
+}
 
 
 def add_report_parser(commands: Any) -> None:  # noqa: ANN401  argparse does not name the type
@@ -11,26 +17,15 @@ def add_report_parser(commands: Any) -> None:  # noqa: ANN401  argparse does not
     parser.add_argument(
         "--output", type=Path, metavar="FILE.html", required=True, help="write the report here"
     )
-    for name, what in (
-        ("times", "measured times of layers"),
-        ("links", "measured links"),
-        ("runs", "executed schedules beside their simulation"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=Path,
-            nargs="+",
-            default=[],
-            metavar="FILE",
-            help=f"{what}, as JSON, CSV or TOML",
-        )
+    for kind, what in KINDS.items():
+        said = f"{what}, as JSON, CSV or TOML"
+        parser.add_argument(f"--{kind}", type=Path, nargs="+", default=[], metavar="FILE", help=said)
     parser.add_argument("--task", choices=("train", "sample"), help="published numbers of one task alone")
     parser.set_defaults(run=run_report)
 
 
 def run_report(options: argparse.Namespace) -> None:
     """Write the report."""
-    from validate.reporting.report import Measured, write_report  # noqa: PLC0415  the command starts fast
+    from validate.reporting.report import write_report  # noqa: PLC0415  the command starts fast
 
-    measured = Measured(tuple(options.times), tuple(options.links), tuple(options.runs))
-    write_report(options.output, measured, options.task)
+    write_report(options.output, {kind: getattr(options, kind) for kind in KINDS}, options.task)

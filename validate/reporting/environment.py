@@ -7,25 +7,16 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 PACKAGES: Final = (
-    "diffusim",
-    "numpy",
-    "scipy",
-    "pandas",
-    "simpy",
-    "highspy",
-    "pulp",
-    "matplotlib",
-    "torch",
-    "diffusers",
+    "diffusim", "numpy", "scipy", "pandas", "simpy", "highspy", "pulp", "matplotlib", "torch", "diffusers",
     "transformers",
-)
+)  # fmt: skip
 
 
 def environment() -> Section:
-    """Return what the numbers were computed with, and when."""
+    """Versions, machine and time that the numbers were computed with."""
     return Section("Environment", ("", ""), [[key, value] for key, value in _facts()])
 
 
@@ -46,7 +37,7 @@ def _version(package: str) -> str:
 
 
 def _gpu() -> str:
-    """Return the names of the GPUs, as torch sees them."""
+    """Names of the GPUs, as torch sees them."""
     try:
         import torch  # noqa: PLC0415  it may not be installed
     except ImportError:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 MAX_DEPTH: Final = 6
 MAX_ROWS: Final = 2000
@@ -20,7 +20,7 @@ MAX_ROWS: Final = 2000
 
 
 def read_measured(path: Path) -> list[Section]:
-    """Return the tables of one file.
+    """Tables of one file.
 
     Raises:
         InputError: the file cannot be read, its ending is unknown, or it holds nothing.
@@ -78,13 +78,13 @@ def _rows(title: str, objects: list[Mapping[str, Any]]) -> Section:
 
 
 def _nested(value: object) -> bool:
-    """Return whether a value gets a table of its own: an object, or an array of objects."""
+    """Whether a value gets a table of its own: an object, or an array of objects."""
     objects = isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
     return objects or (isinstance(value, Mapping) and bool(value))
 
 
 def words(value: object) -> str:
-    """Return a value in words; numbers with six digits."""
+    """A value in words; numbers with six digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping | list):

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Final
 
 from sim.report.plots.charts import Chart
-from validate.published.rows import Section
+from validate.reporting.sections import Section
 
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
@@ -39,7 +39,7 @@ class Chapter:
 
 
 def page(title: str, chapters: Sequence[Chapter]) -> str:
-    """Return the whole document."""
+    """The whole document."""
     links = "".join(f'<a href="#{one.anchor}">{escape(one.title)}</a>' for one in chapters)
     body = "\n".join(map(_chapter, chapters))
     return (
@@ -56,7 +56,7 @@ def _chapter(chapter: Chapter) -> str:
 
 
 def picture(words: str, figure: Chart) -> str:
-    """Return a figure inline, with what it says for those who cannot see it."""
+    """A figure inline, with what it says for those who cannot see it."""
     buffer = BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     data = b64encode(buffer.getvalue()).decode("ascii")

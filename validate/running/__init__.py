@@ -1,5 +1,6 @@
-"""Real runs: plans of training strategies carried out by processes, and held against their simulation.
+"""Real runs: plans carried out by processes, and held against their simulation; training and sampling.
 
-Our own executor walks a plan rank by rank, over point-to-point messages of ``torch.distributed`` (gloo, one tag for
-each delivery): whatever the strategies plan, ``torch.distributed.pipelining`` or not. All ranks run on one machine.
+One executor walks a plan rank by rank, over messages and collectives of ``torch.distributed`` (gloo, or NCCL), whatever
+the strategies plan. Training finds the gradients of one process, sampling draws its images and counts every byte. All
+ranks run on one machine.
 """

@@ -2,17 +2,18 @@
 
 import argparse
 import json
-import os
-import sys
 from dataclasses import MISSING, replace
 from math import isnan
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import DiffusimError, InputError
 from profiles.models import load_model
 from sim.cli.flags import PARAMETER, add_parameters, integer, number
 from strategies.registry import all_strategies, make_strategy
+
+if TYPE_CHECKING:
+    from validate.running.job import Job, Outcome
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
 ON_GPUS: Final = ("replay", "wall")
@@ -51,12 +52,12 @@ def add_run_parser(commands: Any) -> None:  # noqa: ANN401
 def run_command(options: argparse.Namespace) -> None:
     """Carry out a schedule and print what came of it; under ``torchrun`` as one of its ranks."""
     _check(options)
-    if "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-        found = _as_rank(options)
-    else:
-        found = _with_own_ranks(options)
-    if found is None:
-        return
+    from validate.running.rank import run_job  # noqa: PLC0415  importing torch takes seconds
+
+    done = run_job(lambda: _job(options), options.device, "run")
+    if done is None:
+        return  # another rank speaks for all
+    found = _result(options, *done)
     if not found["invalid"] or options.mode != "wall":  # wall times beside other programs are never reported
         print(json.dumps(found) if options.json else _describe(found))
     if found["invalid"]:
@@ -78,11 +79,10 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
-def _job(options: argparse.Namespace) -> Any:  # noqa: ANN401
-    """Return the job that was asked for."""
-    from validate.running.preparing import prepare  # noqa: PLC0415  importing torch takes seconds
-    from validate.running.scenarios import Question  # noqa: PLC0415  as above
-    from validate.running.torch_runtime import check_schedule  # noqa: PLC0415  as above
+def _job(options: argparse.Namespace) -> "Job":
+    """The job that was asked for."""
+    from validate.running.training.scenarios import Question, prepare  # noqa: PLC0415  as above
+    from validate.running.training.torch_runtime import check_schedule  # noqa: PLC0415  as above
 
     parameters = {
         key.removeprefix(PARAMETER): value
@@ -106,64 +106,7 @@ def _job(options: argparse.Namespace) -> Any:  # noqa: ANN401
     return replace(job, device=options.device)
 
 
-def _with_own_ranks(options: argparse.Namespace) -> dict[str, Any]:
-    from validate.running.spawn import run_ranks  # noqa: PLC0415  as above
-
-    job = _job(options)
-    check_gpus(job.device, job.num_ranks)
-    return _result(options, job, run_ranks([job])[0])
-
-
-def _as_rank(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Take part as one of the ranks that ``torchrun`` started; return what came of it on rank 0."""
-    from torch import distributed as dist  # noqa: PLC0415  as above
-
-    from validate.ranks import watched  # noqa: PLC0415  as above
-    from validate.running.rank import carry_out, join, leave, named_if_lost, shared  # noqa: PLC0415  as above
-    from validate.running.spawn import CUDA  # noqa: PLC0415  as above
-
-    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    try:
-        check_gpus(options.device, num_ranks)
-    except InputError:
-        if rank == 0:  # one line is enough
-            raise
-        sys.exit(2)
-    os.environ.update(CUDA)  # before CUDA is started
-    pids = join(rank, num_ranks, device=options.device)
-    with watched(pids, "run"):
-        job = named_if_lost(lambda: shared(lambda: fitting(_job(options), num_ranks)), pids)
-        outcomes = carry_out([job], pids)
-        dist.barrier()
-    leave()
-    return _result(options, job, outcomes[0]) if outcomes else None
-
-
-def check_gpus(device: str, num_ranks: int) -> None:
-    """Refuse a GPU for each rank where there are fewer.
-
-    Raises:
-        InputError: there are.
-    """
-    import torch  # noqa: PLC0415  as above
-
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cuda" and found < num_ranks:
-        raise InputError(f"--device cuda takes one GPU for each of {num_ranks} ranks, torch finds {found}")
-
-
-def fitting(job: Any, num_ranks: int) -> Any:  # noqa: ANN401
-    """Return a job that takes so many ranks.
-
-    Raises:
-        InputError: it takes more, or fewer.
-    """
-    if job.num_ranks != num_ranks:
-        raise InputError(f"{job.name} takes {job.num_ranks} ranks, but torchrun started {num_ranks}")
-    return job
-
-
-def _result(options: argparse.Namespace, job: Any, outcome: Any) -> dict[str, Any]:  # noqa: ANN401
+def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict[str, Any]:
     from validate.machine import disturbance  # noqa: PLC0415  as above
     from validate.running.comparison import compare  # noqa: PLC0415  as above
 

@@ -1,8 +1,10 @@
 """The executor: walks one device's list of a plan, as the engine does, but with real kernels and messages."""
 
 import gc
+import os
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,12 +15,11 @@ from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
 from validate.running.clock import ALWAYS, Instant, now, sleep_until
 from validate.running.kernels import Kernels
-from validate.running.mailbox import Mailbox
-from validate.running.ordered import OrderedMessages
+from validate.running.mailbox import Mailbox, Messages
 from validate.running.seats import RankSeat
 from validate.running.stream import CollectiveStream
 
-RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
 """How often everything goes around the ring, less one message (nccl-tests, doc/PERFORMANCE.md)."""
 
 
@@ -70,7 +71,7 @@ class Executor:
         kernels: what its ops do.
         groups: process groups of the collectives that it takes part in, by number.
         link_s: what every message takes.
-        payloads: what carries payloads where messages have no tags.
+        payloads: what carries them.
     """
 
     def __init__(
@@ -78,23 +79,27 @@ class Executor:
         wiring: Wiring,
         seat: RankSeat,
         kernels: Kernels,
+        *,
         groups: Mapping[int, dist.ProcessGroup],
         link_s: float,
-        *,
-        payloads: OrderedMessages | None = None,
+        payloads: Messages,
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
-        self._mailbox = Mailbox(wiring, seat, kernels.numel, link_s, payloads)
+        self._mailbox = Mailbox(wiring, seat, link_s, payloads)
         costs_s = [_rounds(seat, collective) * link_s for collective in wiring.plan.collectives]
         self._stream = CollectiveStream(wiring, seat.device, groups, costs_s, kernels.communicate)
+        self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
+        self._starts = starts(wiring, seat.device)
 
     def run(
         self,
         iteration: int,
         synchronize: Callable[[], float],
         turn: AbstractContextManager[None] | None = None,
+        *,
+        die: bool = False,
     ) -> RankIteration:
         """Carry out one iteration.
 
@@ -102,6 +107,7 @@ class Executor:
             iteration: its number.
             synchronize: returns the moment at which all ranks begin.
             turn: entered while a kernel runs.
+            die: whether this process is killed in its midst, to show what then happens.
         """
         self._turn = turn or nullcontext()
         self._kernels.begin(iteration)
@@ -114,6 +120,8 @@ class Executor:
         try:
             self._ended, self._virtual = self._zero, 0.0
             for index, op in enumerate(self._ops):
+                if die and index == len(self._ops) // 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 record.ops.append(self._carry_out(index, op))
             record.end = self._finish(record)
         finally:
@@ -121,7 +129,7 @@ class Executor:
         return record
 
     def _carry_out(self, index: int, op: Op) -> OpTimes:
-        ready = self._await(self._wiring.waits[self._device][index])
+        ready = self._await(index, self._wiring.waits[self._device][index])
         sleep_until(ready.wall)
         virtual, cpu_s = max(self._virtual, ready.virtual), time.thread_time()
         early: list[float] = []
@@ -155,30 +163,58 @@ class Executor:
     def _since(self, at: Instant) -> Instant:
         return Instant(at.wall - self._zero, at.virtual)
 
-    def _await(self, slots: tuple[int, ...]) -> Instant:
-        """Wait for deliveries; return when the last one arrives."""
+    def _await(self, index: int, slots: Sequence[int]) -> Instant:
+        """Wait for deliveries, before the op of an index or after the last one; return when the last one arrives.
+
+        What collectives take is handed over, and what they bring is taken, in the order of the plan: one may pass on
+        what another brought.
+        """
         latest = ALWAYS
+        results: dict[int, list[int]] = {}
         for slot in slots:
+            tensor = self._tensor_of[slot]
             if self._wiring.transfers[slot] is None:
-                arrived = self._stream.arrival(self._tensor_of[slot])
-            else:
-                arrived, payload = self._mailbox.arrival(slot)
-                if payload is not None:
-                    self._kernels.unpack(self._tensor_of[slot], payload)
+                results.setdefault(self._results[tensor], []).append(tensor)
+                continue
+            arrived, payload = self._mailbox.arrival(slot)
+            if payload is not None:
+                self._kernels.unpack(tensor, payload)
             latest = latest.later(arrived)
+        due = self._starts.get(index, ())
+        for number in sorted({*due, *results}):
+            if number in due:
+                self._kernels.start(number, index)
+            for tensor in results.get(number, ()):
+                latest = latest.later(self._stream.arrival(tensor))
+                self._kernels.land(number)
         return latest
 
     def _finish(self, record: RankIteration) -> Instant:
         """Wait for what must be there at the end; return when that was."""
         slots = self._wiring.slots
-        kept = tuple(slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots)
-        last = self._await(kept).later(self._stream.close())
+        kept = [slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots]
+        last = self._await(len(self._ops), kept).later(self._stream.close())
         sleep_until(last.wall)
         self._mailbox.close()
+        self._kernels.end()
         last = self._since(last)
         return last.later(record.ops[-1].end) if record.ops else last
 
 
+def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:
+    """Collectives of a device by the op before which they may start: what they and those before them read is there."""
+    found: dict[int, list[int]] = {}
+    index = 0
+    for number, collective in enumerate(wiring.plan.collectives):
+        if device in collective.devices:
+            writers = [wiring.writers[tensor] for tensor in collective.reads]
+            index = max([index, *(op + 1 for writer, op in writers if writer == device)])
+            found.setdefault(index, []).append(number)
+    return found
+
+
 def _rounds(seat: RankSeat, collective: Collective) -> int:
-    """Return how many messages follow one another around the ring of a collective's members."""
+    """Messages that follow one another around the ring of a collective's members."""
+    if collective.operation == "send_recv":
+        return 1
     return RING_TURNS[collective.operation] * (len(seat.members(collective)) - 1)

@@ -1,15 +1,33 @@
 """A job: one plan that ranks carry out several times, and what they recorded."""
 
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Any
 
 from profiles.models import Model
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from validate.running.executor import RankIteration
-from validate.running.samples import FrozenSamples
+from validate.running.sampling.settings import Settings
+from validate.running.training.samples import FrozenSamples
 
-MODES: Final = ("sleep", "replay", "virtual", "wall")
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is trained.
+
+    Attributes:
+        model: whose structure is built small.
+        batch_size: samples of all ranks together.
+        micro_batch: samples of a micro-batch on one rank.
+        samples: which samples its frozen work takes.
+        extra_forward: whether the iteration runs the extra forward pass.
+    """
+
+    model: Model
+    batch_size: int
+    micro_batch: int
+    samples: FrozenSamples
+    extra_forward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,33 +36,25 @@ class Job:
 
     Attributes:
         name: for people.
-        mode: one of ``MODES``.
+        mode: ``sleep``, ``replay``, ``virtual`` or ``wall``: with which durations it is simulated.
         plan: the plan.
         link_s: what every message takes, whatever its size.
         iterations: how often, without those to warm up.
         warm_up: how often before.
-        model: the model whose layers are built; None where kernels sleep.
-        batch_size: samples of all ranks together.
-        micro_batch: samples of a micro-batch on one rank.
-        samples: which samples its frozen work takes.
-        extra_forward: whether the iteration runs the extra forward pass.
-        device: where layers compute: ``cpu``, messages by gloo, or ``cuda``, by NCCL.
+        task: what ops do: train, draw, or, where there is nothing else, sleep.
+        device: where they compute: ``cpu``, messages by gloo, or ``cuda``, by NCCL.
         tags: whether messages carry tags; those of NCCL cannot, whatever is said here.
         runtime: ``own``, or ``torch``: ``torch.distributed.pipelining``, which records no more than steps.
-        die: rank that is killed in the midst of its second iteration; to show what then happens.
+        die: rank that is killed in the midst of its last iteration; to show what then happens.
     """
 
     name: str
     mode: str
     plan: Plan
-    link_s: float
-    iterations: int = 3
-    warm_up: int = 1
-    model: Model | None = None
-    batch_size: int = 0
-    micro_batch: int = 0
-    samples: FrozenSamples | None = None
-    extra_forward: bool = False
+    link_s: float = 0.0
+    iterations: int = 1
+    warm_up: int = 0
+    task: Training | Settings | None = None
     device: str = "cpu"
     tags: bool = True
     runtime: str = "own"
@@ -81,13 +91,15 @@ class Outcome:
         name: of the job.
         iterations: without those to warm up.
         others_cores: cores that other programs used meanwhile; NaN where that is not known.
+        found: what each rank drew.
         gradient_error: largest difference of a gradient from that of a single process, over the largest gradient of
-            the layer; None where kernels sleep.
+            the layer; None where nothing is trained.
         steps_s: seconds of each step of torch's runtime.
     """
 
     name: str
-    iterations: tuple[Iteration, ...] = field(default=())
+    iterations: tuple[Iteration, ...] = ()
     others_cores: float = 0.0
+    found: tuple[Any, ...] = ()
     gradient_error: float | None = None
     steps_s: tuple[float, ...] = ()

@@ -1,7 +1,7 @@
 """Kernels: what an op of a plan does when it is carried out; here those that only sleep."""
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -33,20 +33,36 @@ class Kernels(Protocol):
         """Carry out an op of the device's list."""
         ...
 
-    def numel(self, tensor: int) -> int:
-        """Return how many numbers a tensor's message holds."""
+    def room(self, tensor: int) -> Tensor:
+        """Room for a tensor's message."""
         ...
 
-    def pack(self, tensor: int) -> Sequence[Tensor]:
-        """Return what a tensor's message holds."""
+    def pack(self, tensor: int) -> Tensor:
+        """What a tensor's message brings."""
         ...
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
-        """Take what a tensor's message held."""
+        """Take what a tensor's message brought."""
+        ...
+
+    def start(self, collective: int, index: int) -> None:
+        """Hand over what a collective takes, before the op of an index, if it was not ready to be taken by itself."""
         ...
 
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
-        """Do what a collective does, all its members at once."""
+        """Do what a collective does, on the communication stream."""
+        ...
+
+    def land(self, collective: int) -> None:
+        """Take the result of a collective; the next op reads it."""
+        ...
+
+    def end(self) -> None:
+        """Finish an iteration."""
+        ...
+
+    def found(self) -> Any:  # noqa: ANN401  whatever can be sent to another process
+        """What the iterations so far have brought, to be judged; all ranks ask at once."""
         ...
 
 
@@ -54,9 +70,6 @@ class SleepKernels:
     """Ops sleep for their duration; messages are real but short."""
 
     sleeping = True
-
-    def __init__(self) -> None:
-        self._payload = torch.zeros(SLEEP_NUMEL, dtype=torch.float64)
 
     def begin(self, iteration: int) -> None:
         """Prepare nothing."""
@@ -69,16 +82,26 @@ class SleepKernels:
             mark(tensor)
         sleep_until(start + op.duration_s)
 
-    def numel(self, tensor: int) -> int:
-        """Return the length of any message."""
-        return SLEEP_NUMEL
+    def room(self, tensor: int) -> Tensor:
+        """The same room for any message."""
+        return torch.zeros(SLEEP_NUMEL, dtype=torch.float64)
 
-    def pack(self, tensor: int) -> Sequence[Tensor]:
-        """Return the same few numbers for every tensor."""
-        return (self._payload,)
+    pack = room
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
         """Take nothing."""
 
+    def start(self, collective: int, index: int) -> None:
+        """Hand over nothing."""
+
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         """Do nothing: collectives stand for their moments."""
+
+    def land(self, collective: int) -> None:
+        """Take nothing."""
+
+    def end(self) -> None:
+        """Finish nothing."""
+
+    def found(self) -> None:
+        """Nothing that could be judged."""

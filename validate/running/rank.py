@@ -3,28 +3,127 @@
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
 from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
-from validate.ranks import gather_pids, name_lost, one_machine
-from validate.running.errors import LostRankError
-from validate.running.job import Job, Outcome
-from validate.running.part import CHECKED, TIMEOUT, run_part
-from validate.running.reference import Gradients, gradient_error, single_process_gradients
+from strategies.plans.wiring import Wiring, wire
+from validate.launching import Place, launch, launched_place
+from validate.machine import OtherPrograms
+from validate.ranks import LostRankError, gather_pids, name_lost, one_machine, watched
+from validate.running.clock import now
+from validate.running.executor import Executor, RankIteration
+from validate.running.job import Iteration, Job, Outcome, Training
+from validate.running.kernels import Kernels, SleepKernels
+from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
+from validate.running.sampling.kernels import SamplerKernels
+from validate.running.seats import RankSeat, seats
+from validate.running.training.modules import ModuleKernels
+from validate.running.training.reference import Gradients, gradient_error, single_process_gradients
+from validate.running.training.torch_runtime import run_torch
+from validate.running.turns import Turns
 
 T = TypeVar("T")
 
+TIMEOUT: Final = timedelta(minutes=3)
+"""A rank that does not answer for so long is lost; one that dies is missed at once, as its connections end."""
 PATIENCE: Final = timedelta(hours=1)
 """So long ranks wait for a plan."""
+CHECKED: Final = 3
+"""Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
+HEAD_START_S: Final = 0.01
+"""All ranks have heard of the beginning of an iteration so long before it."""
 BACKENDS: Final = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+CUDA: Final = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+"""A kernel that waits for a message holds up neither the loading of another one nor another stream's queue."""
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
+
+
+def run_jobs(jobs: Sequence[Job], command: str = "run") -> list[Outcome]:
+    """Outcomes of jobs, all of as many ranks, which are started for them.
+
+    Raises:
+        DiffusimError: a rank failed or died; the text names it.
+    """
+    (num_ranks,) = {job.num_ranks for job in jobs}
+    check_gpus(jobs[0].device, num_ranks)
+    return launch(num_ranks, take_part, partial(list, jobs), command, jobs[0].device)[0][1]
+
+
+def run_job(make: Callable[[], Job], device: str, command: str) -> tuple[Job, Outcome] | None:
+    """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it.
+
+    Raises:
+        DiffusimError: it takes another number of ranks, or one failed or died.
+    """
+    place = launched_place()
+    if place is None:
+        job = make()
+        return job, run_jobs([job], command)[0]
+    try:
+        check_gpus(device, place.num_ranks)
+    except InputError:
+        if place.rank == 0:  # one line is enough
+            raise
+        sys.exit(2)
+    jobs, outcomes = take_part(lambda: [fitting(make(), place.num_ranks)], command, device)
+    return (jobs[0], outcomes[0]) if outcomes else None
+
+
+def take_part(make: Callable[[], list[Job]], command: str, device: str) -> tuple[list[Job], list[Outcome]]:
+    """Jobs and outcomes on rank 0, nothing on the others; this process is one of the ranks.
+
+    Args:
+        make: returns what to do; only rank 0 asks.
+        command: that a line names which says who died.
+        device: as in ``Job``.
+
+    Raises:
+        DiffusimError: a rank died on the way; the text names it.
+    """
+    place = launched_place()
+    assert place is not None
+    pids = join(place, device)
+    with watched(pids, command):
+        try:
+            jobs = shared(make)
+            outcomes = carry_out(jobs)
+            dist.barrier()
+        except LostRankError as error:
+            raise name_lost(error, pids, error.rank) from error
+        except (RuntimeError, dist.DistError) as error:
+            raise name_lost(error, pids) from error
+    dist.destroy_process_group()
+    return (jobs, outcomes) if place.rank == 0 else ([], [])
+
+
+def check_gpus(device: str, num_ranks: int) -> None:
+    """Refuse a GPU for each rank where there are fewer.
+
+    Raises:
+        InputError: there are.
+    """
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cuda" and found < num_ranks:
+        raise InputError(f"--device cuda takes one GPU for each of {num_ranks} ranks, torch finds {found}")
+
+
+def fitting(job: Job, num_ranks: int) -> Job:
+    """Return a job that takes so many ranks.
+
+    Raises:
+        InputError: it takes more, or fewer.
+    """
+    if job.num_ranks != num_ranks:
+        raise InputError(f"{job.name} takes {job.num_ranks} ranks, but torchrun started {num_ranks}")
+    return job
 
 
 def keep_memory() -> None:
@@ -35,7 +134,7 @@ def keep_memory() -> None:
             libc.mallopt(option, value)
 
 
-def join(rank: int, num_ranks: int, init_method: str = "env://", device: str = "cpu") -> dict[int, int]:
+def join(place: Place, device: str) -> dict[int, int]:
     """Join the other ranks; return the process of each.
 
     What lies on a GPU travels by NCCL, everything else by gloo.
@@ -47,16 +146,15 @@ def join(rank: int, num_ranks: int, init_method: str = "env://", device: str = "
     torch.set_num_threads(1)
     sys.setswitchinterval(5e-4)  # the communication stream is a thread
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+        os.environ.update(CUDA)  # before CUDA is started
+        torch.cuda.set_device(place.local_rank)
     try:
-        dist.init_process_group(
-            BACKENDS[device], init_method=init_method, rank=rank, world_size=num_ranks, timeout=TIMEOUT
-        )
+        dist.init_process_group(BACKENDS[device], timeout=TIMEOUT)
         pids = gather_pids()
     except (RuntimeError, dist.DistError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"rank {rank}: not all of {num_ranks} ranks came within {TIMEOUT.seconds} s: {reason}"
+            f"rank {place.rank}: not all of {place.num_ranks} ranks came within {TIMEOUT.seconds} s: {reason}"
         ) from None
     one_machine()
     return pids
@@ -84,48 +182,116 @@ def shared(make: Callable[[], T]) -> T:
     return value
 
 
-def leave() -> None:
-    """Leave the other ranks."""
-    dist.destroy_process_group()
-
-
-def carry_out(jobs: Sequence[Job], pids: Mapping[int, int]) -> list[Outcome]:
-    """Carry out jobs; on rank 0 return what came of them, elsewhere nothing.
-
-    Raises:
-        DiffusimError: a rank died on the way; the text names it.
-    """
-    found = named_if_lost(lambda: [run_part(job) for job in jobs], pids)
+def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
+    """Carry out jobs; on rank 0 return what came of them, elsewhere nothing."""
+    found = [run_by_torch(job) if job.runtime == "torch" else Part(job).run() for job in jobs]
     if dist.get_rank():
         return []
     expected: dict[Hashable, Gradients] = {}
-    return [_judged(job, *part, expected) for job, part in zip(jobs, found, strict=True)]
+    return [_judged(job, outcome, expected) for job, outcome in zip(jobs, found, strict=True)]
 
 
-def named_if_lost(work: Callable[[], T], pids: Mapping[int, int]) -> T:
-    """Return what some work returns that all ranks do together.
-
-    Raises:
-        DiffusimError: a rank died meanwhile; the text names it.
-    """
-    try:
-        return work()
-    except LostRankError as error:
-        raise name_lost(error, pids, error.rank) from error
-    except (RuntimeError, dist.DistError) as error:
-        raise name_lost(error, pids) from error
-
-
-def _judged(
-    job: Job, outcome: Outcome, gradients: list[Gradients], expected: dict[Hashable, Gradients]
-) -> Outcome:
+def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> Outcome:
     """Return what came of a job, its gradients held against those of this one process."""
-    if job.model is None:
+    if not isinstance(job.task, Training):
         return outcome
-    count = 1 if job.runtime == "torch" else CHECKED
-    key = job.model, job.batch_size, job.extra_forward, count
+    count, task = 1 if job.runtime == "torch" else CHECKED, job.task
+    key = task.model, task.batch_size, task.extra_forward, count
     if key not in expected:
         expected[key] = single_process_gradients(
-            job.model, count, job.batch_size, extra_forward=job.extra_forward
+            task.model, count, task.batch_size, extra_forward=task.extra_forward
         )
-    return replace(outcome, gradient_error=gradient_error(gradients, expected[key]))
+    return replace(outcome, found=(), gradient_error=gradient_error(outcome.found, expected[key]))
+
+
+class Part:
+    """What this rank does of one job."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._rank = job, dist.get_rank()
+        wiring, everyone = wire(job.plan), seats(job.plan.placement)
+        device, seat = torch.device(job.device), everyone[self._rank]
+        self._kernels = _kernels(job, wiring, seat)
+        groups = _groups(wiring, everyone, self._rank, device)
+        tagged = job.tags and job.device == "cpu"
+        lanes = payload_lanes(wiring, everyone, device, TIMEOUT, tagged=tagged)
+        tensors = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
+        payloads = Messages(
+            lanes, lambda slot: self._kernels.room(tensors[slot]), tagged=tagged, first_tag=PAYLOADS
+        )
+        self._executor = Executor(
+            wiring, seat, self._kernels, groups=groups, link_s=job.link_s, payloads=payloads
+        )
+        self._turns = Turns() if job.mode == "wall" else None
+
+    def run(self) -> Outcome:
+        """Carry out all iterations; return them, and what all ranks found."""
+        job, records, found = self._job, [], None
+        trained = isinstance(job.task, Training)
+        count = max(CHECKED if trained else 1, job.warm_up + job.iterations)
+        for number in range(count):
+            if number == job.warm_up:
+                others = OtherPrograms()
+            alone = (number - job.warm_up) % 2 == 0
+            turn = self._turns if alone else None
+            dies = job.die == self._rank and number == count - 1
+            records.append(self._executor.run(number, self._synchronize, turn, die=dies))
+            if number == (CHECKED if trained else count) - 1:
+                found = self._kernels.found()
+        return _collected(job.name, records[job.warm_up :], others, found)
+
+    def _synchronize(self) -> float:
+        """Return the moment at which all begin."""
+        dist.barrier()
+        begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
+        dist.broadcast(begin, 0)
+        return begin.item()
+
+
+def run_by_torch(job: Job) -> Outcome:
+    """Carry out this rank's part of a job by torch's own runtime."""
+    assert isinstance(job.task, Training)
+    others = OtherPrograms()
+    steps_s, gradients = run_torch(job.plan, job.task, job.warm_up, job.iterations)
+    return replace(_collected(job.name, [], others, gradients), steps_s=tuple(steps_s))
+
+
+def _collected(name: str, records: list[RankIteration], others: OtherPrograms, found: Any) -> Outcome:  # noqa: ANN401  of its kernels
+    """What all ranks recorded and found, and what other programs did meanwhile."""
+    own_s = torch.tensor(others.own_s(), dtype=torch.float64)
+    dist.all_reduce(own_s)
+    others_cores = others.cores(own_s.item())
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, (records, found))
+    iterations = tuple(Iteration(tuple(r)) for r in zip(*(own for own, _ in gathered), strict=True))
+    return Outcome(name, iterations, others_cores, tuple(own for _, own in gathered))
+
+
+def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:
+    if job.task is None:
+        return SleepKernels()
+    place = torch.device(job.device)
+    if isinstance(job.task, Training):
+        return ModuleKernels(job.task, wiring, seat, place)
+    return SamplerKernels(job.task, wiring, dist.get_rank(), place)
+
+
+def _groups(
+    wiring: Wiring, everyone: Sequence[RankSeat], rank: int, device: torch.device
+) -> dict[int, dist.ProcessGroup]:
+    """Make the process groups of all collectives, the same at every rank; return those of one rank.
+
+    Each is used once: NCCL connects at the first collective, which must not be in an iteration.
+    """
+    made: dict[tuple[int, ...], Any] = {}
+    own = {}
+    for number, collective in enumerate(wiring.plan.collectives):
+        members = {seat.members(collective) for seat in everyone if seat.device in collective.devices}
+        for ranks in sorted(members):
+            if ranks not in made:
+                made[ranks] = dist.new_group(list(ranks), timeout=TIMEOUT)
+                if rank in ranks:
+                    dist.all_reduce(torch.zeros(1, dtype=torch.float64, device=device), group=made[ranks])
+            if rank in ranks:
+                own[number] = made[ranks]
+    return own

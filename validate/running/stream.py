@@ -11,8 +11,8 @@ import torch
 from torch import distributed as dist
 
 from strategies.plans.wiring import Wiring
+from validate.ranks import LostRankError
 from validate.running.clock import Instant, sleep_until
-from validate.running.errors import LostRankError
 
 
 class CollectiveStream:

@@ -1,0 +1,56 @@
+"""What a training plan holds: parameters and states all the time, activations no longer than they are needed."""
+
+import numpy as np
+import pytest
+from conformance.checks import Checks
+from conformance.training_points import ROUNDING, is_sharded, keeps_weights
+
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
+from sim.runs import least_memory_bytes
+from strategies.strategy import Holding
+
+check = Checks()
+check_whole = Checks()
+"""Checks of whole points: a strategy with all the iterations and jobs that occur."""
+
+
+@check
+def memory_never_falls_below_what_stays_and_ends_there(point):
+    devices, times, changes = memory_events(point.trace)
+    for device in range(point.plan.num_devices):
+        own = devices == device
+        held = np.cumsum(changes[own])
+        assert np.all(np.diff(times[own]) >= 0)
+        assert np.all(held >= -1e-3), device
+        assert not len(held) or held[-1] == pytest.approx(0.0, abs=1e-3), device
+    assert np.all(peak_memory_bytes(point.trace) >= resident_bytes(point.trace))
+
+
+@check
+def all_parameters_are_resident(point):
+    model, recipe = point.scenario.model, point.scenario.workload.recipe
+    frozen = sum(model.components[i].parameters for i in model.frozen)
+    for device, resident in enumerate(resident_bytes(point.trace)):
+        held = {(s.component, i) for s in point.plan.stages if s.position == device
+                for i in range(s.first_layer, s.last_layer + 1)}  # fmt: skip
+        layers = [model.components[component].layers[i] for component, i in held]
+        trained = sum(layer.parameters for layer in layers if layer.backward == "full")
+        locked = sum(layer.parameters for layer in layers) - trained
+        state_bytes = trained * (recipe.gradient_bytes + recipe.optimizer_bytes)
+        weight_bytes = trained * recipe.weight_bytes
+        if is_sharded(point):
+            parts = point.scenario.workload.num_gpus
+            state_bytes /= parts
+            weight_bytes /= 1 if keeps_weights(point) else parts
+        needed = state_bytes + weight_bytes + 2 * (frozen + locked)
+        assert resident >= needed * (1 - ROUNDING), device
+        if point.scenario.workload.checkpointing == "none":
+            assert resident == pytest.approx(needed), device
+
+
+@check_whole
+def no_result_takes_less_memory_than_its_strategy_says(whole):
+    peak_bytes = max(float(peak_memory_bytes(point.trace).max()) for _, point in whole.parts)
+    least = least_memory_bytes(whole.strategy, whole.scenario)
+    held = whole.strategy.held_bytes(whole.scenario) if isinstance(whole.strategy, Holding) else least
+    assert least <= held <= peak_bytes * (1 + ROUNDING)

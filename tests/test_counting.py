@@ -1,0 +1,200 @@
+"""Any torch module is counted by its layers; what torch itself counts on a real pass is the sum."""
+
+import pytest
+import torch
+from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from profiles.errors import InputError
+from validate.counting.module import count
+
+DOUBLE = 8  # bytes
+
+
+class Block(nn.Module):
+    """Self-attention and an MLP."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Linear(width, 3 * width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, tokens):
+        heads = self.mix(self.norm(tokens)).unflatten(-1, (3, 4, -1)).transpose(1, 3).unbind(2)
+        return tokens + self.mlp(scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+
+
+class Transformer(nn.Module):
+    """Blocks in a list behind an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(32, 100)
+
+    def forward(self, numbers):
+        hidden = self.embedding(numbers)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden)
+
+
+def convolutional():
+    features = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2, 2)
+    )
+    return nn.Sequential(features, nn.Flatten(), nn.Linear(4 * 16 * 16, 10))
+
+
+def unet():
+    return UNet2DConditionModel(
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        cross_attention_dim=48,
+        attention_head_dim=8,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    )
+
+
+def dit():
+    return DiTTransformer2DModel(
+        num_layers=2, num_attention_heads=2, attention_head_dim=16, sample_size=8, out_channels=8
+    )
+
+
+SAMPLES = {
+    Transformer: lambda: {"numbers": torch.randint(0, 100, (2, 12))},
+    convolutional: lambda: {"input": torch.randn(2, 3, 8, 8)},
+    unet: lambda: {
+        "sample": torch.randn(2, 4, 16, 16),
+        "timestep": torch.tensor([3, 4]),
+        "encoder_hidden_states": torch.randn(2, 7, 48),
+    },
+    dit: lambda: {
+        "hidden_states": torch.randn(2, 4, 8, 8),
+        "timestep": torch.tensor([3, 4]),
+        "class_labels": torch.tensor([1, 2]),
+    },
+}
+MODULES = pytest.mark.parametrize("make", SAMPLES, ids=lambda make: make.__name__)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@MODULES
+def test_parameters_and_flop_are_those_of_a_real_pass(make):
+    module, sample = make().eval(), SAMPLES[make]()
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        module(**sample)
+    counted = count(module, **sample)
+    assert len(counted.layers) > 1
+    assert counted.total.parameters == sum(parameter.numel() for parameter in module.parameters())
+    assert counted.total.flop == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("make", [convolutional, dit], ids=lambda make: make.__name__)
+def test_saved_bytes_are_what_autograd_keeps_in_a_real_pass(make):
+    """Of modules whose attention is none, or fused on the CPU as well, which keeps the same tensors."""
+    module, sample = make().eval(), SAMPLES[make]()
+    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # which keeps its address its own
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = module(**sample)
+    del output
+    assert count(module, **sample).total.saved_bytes == pytest.approx(
+        sum(size for size, _ in kept.values()), rel=0.01
+    )
+
+
+def test_layers_are_blocks_and_hold_what_runs_before_them():
+    layers = count(Transformer().double(), numbers=torch.zeros(1, 12, dtype=torch.long)).layers
+    assert list(layers) == ["block0", "block1", "block2"]
+    first, second, last = layers.values()
+    block = sum(parameter.numel() for parameter in Block().parameters())
+    assert [work.parameters for work in layers.values()] == [100 * 32 + block, block, block + 32 * 100 + 100]
+    products = 2 * 12 * 32 * (3 + 2 + 2) * 32
+    assert first.matmul_flop == second.matmul_flop == products
+    assert last.matmul_flop == products + 2 * 12 * 32 * 100
+    assert {work.attention_flop for work in layers.values()} == {2 * (2 * 12 * 12 * 32)}
+    assert second.output_bytes == 12 * 32 * DOUBLE
+
+
+def test_bytes_and_kernels_are_those_of_each_operator():
+    """An activation reads and writes; a product streams its operands; a convolution's bias is a kernel of its own."""
+    net = nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 4 * 4, 2)).double()
+    layers = count(net, input=torch.empty(1, 3, 4, 4, dtype=torch.float64)).layers
+    image = 5 * 4 * 4 * DOUBLE
+    assert {name: (work.moved_bytes, work.kernels) for name, work in layers.items()} == {
+        "0": (2 * image, 2), "1": (2 * image, 1), "2": (0, 0), "3": (0, 1)
+    }  # fmt: skip
+
+
+def test_what_needs_no_gradient_saves_nothing():
+    module = Transformer().requires_grad_(False)
+    sample = SAMPLES[Transformer]()
+    assert count(module, **sample).total.saved_bytes == 0
+    assert count(module.requires_grad_(True), **sample).total.saved_bytes > 0
+
+
+def test_a_module_is_left_as_it_was():
+    module, sample = Transformer().train(), SAMPLES[Transformer]()
+    before = module(**sample)
+    count(module, **sample)
+    assert torch.equal(module(**sample), before)
+    assert not any(part._forward_hooks for part in module.modules())
+    assert {parameter.device.type for parameter in module.parameters()} == {"cpu"}
+
+
+def test_tensors_without_contents_do():
+    with torch.device("meta"):
+        module = dit()
+        sample = {name: value.to("meta") for name, value in SAMPLES[dit]().items()}
+    assert count(module, **sample).total == count(dit(), **SAMPLES[dit]()).total
+
+
+def test_weights_that_are_shared_count_once():
+    module = Transformer()
+    module.head.weight = module.embedding.weight
+    counted = count(module, **SAMPLES[Transformer]())
+    assert counted.total.parameters == sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_a_block_that_runs_twice_is_one_layer_with_what_runs_it():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, tokens):
+            return self.block(self.block(tokens))
+
+    layers = count(Twice(), tokens=torch.empty(1, 4, 32)).layers
+    assert len(layers) == 1
+    assert count(nn.Linear(3, 5), input=torch.empty(1, 3)).layers.keys() == {"Linear"}
+
+
+def test_a_pass_that_needs_numbers_is_refused_in_one_line():
+    class Peeking(nn.Module):
+        def forward(self, tokens):
+            return tokens * tokens.sum().item()
+
+    with pytest.raises(InputError, match="Peeking cannot run on the meta device: ") as error:
+        count(Peeking(), tokens=torch.ones(3))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,109 @@
+"""One least squares fits rates and links alike; one loader reads their tables, one record holds their errors."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profiles.errors import InputError
+from validate.fitting import least_squares as module
+from validate.fitting import loading
+from validate.fitting.errors import Errors
+from validate.fitting.least_squares import least_squares
+from validate.fitting.loading import count, load, one_of, positive
+
+COLUMNS = np.array([[1.0, 0.0], [0.0, 1e9], [1.0, 1e9]])
+AIM = COLUMNS @ [3.0, 2e-9]
+ROOM = Path(module.__file__).parents[1]
+
+
+def alike(values):
+    return np.ones(len(AIM))
+
+
+def test_unknowns_of_very_different_size_come_back():
+    found = least_squares(COLUMNS, AIM, alike)
+    assert found.values == pytest.approx([3.0, 2e-9], rel=1e-12)
+    assert not found.bound.any()
+    assert found.condition == pytest.approx(np.linalg.cond(COLUMNS))
+
+
+def test_nothing_is_negative_and_what_a_bound_holds_is_said():
+    found = least_squares(COLUMNS, COLUMNS @ [3.0, -2e-9], alike)
+    assert found.values[1] == 0.0
+    assert found.bound.tolist() == [False, True]
+    above = least_squares(COLUMNS, AIM, alike, lower=np.array([0.0, 5e-9]))
+    assert above.values[1] == 5e-9 and above.bound.tolist() == [False, True]
+    below = least_squares(COLUMNS, AIM, alike, upper=np.array([1.0, np.inf]))
+    assert below.values[0] == pytest.approx(1.0) and below.bound.tolist() == [True, False]
+
+
+def test_a_row_without_weight_is_as_good_as_none():
+    wrong = np.append(AIM, 100.0)
+    found = least_squares(np.vstack([COLUMNS, [1.0, 0.0]]), wrong, lambda values: np.array([1, 1, 1, 0]))
+    assert found.values == pytest.approx([3.0, 2e-9], rel=1e-12)
+
+
+def test_weights_are_renewed_until_the_solution_settles():
+    """Weights of one over the residual give the median of five numbers, where equal ones give their mean."""
+    numbers = np.array([1.0, 2.0, 3.0, 10.0, 100.0])
+
+    def weigh(values):
+        return np.ones(5) if values is None else np.maximum(np.abs(values - numbers), 1e-6) ** -0.5
+
+    column = np.ones((5, 1))
+    assert least_squares(column, numbers, weigh, rounds=1).values == pytest.approx([23.2])
+    assert least_squares(column, numbers, weigh).values == pytest.approx([3.0], abs=1e-3)
+
+
+def test_there_is_one_least_squares():
+    """No other module of the rooms solves a system of its own."""
+    solvers = {"lsq_linear", "nnls", "lstsq", "least_squares", "curve_fit"}
+    for path in [*ROOM.glob("fitting/*.py"), *ROOM.glob("measuring/*.py")]:
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("validate")
+            for alias in node.names
+        }
+        assert not names & solvers or path == Path(module.__file__), path
+
+
+def test_errors_are_relative_and_together_those_of_the_sum():
+    errors = Errors.of([(1.0, 2.0), (10.0, 9.0), (4.0, 4.0)])
+    assert len(errors) == 3
+    assert errors.relative == pytest.approx([1.0, -0.1, 0.0])
+    assert (errors.median, errors.worst) == pytest.approx((0.1, 1.0))
+    assert errors.mean == pytest.approx(1.1 / 3)
+    assert errors.together == pytest.approx(0.0)
+    assert len(Errors.join([errors, errors])) == 6
+    assert not Errors.of([])
+
+
+RULES = {"name": one_of("a", "b"), "size": count, "seconds": positive, "note": loading.text}
+
+
+def test_a_table_is_read_by_the_rules_of_its_columns(tmp_path):
+    path = tmp_path / "seen.csv"
+    path.write_text("name,size,seconds,note\na,2,0.5,said\n", encoding="utf-8")
+    assert load(path, RULES) == [
+        {"name": "a", "size": 2, "seconds": 0.5, "note": "said", "where": f"{path}:2"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("c,2,0.5,said", "name is 'c', must be one of a, b"),
+        ("a,0,0.5,said", "size is 0, must be at least 1"),
+        ("a,2,0,said", "seconds is '0', must be positive"),
+        ("a,2,0.5,", "note is '', must not be empty"),
+        ("a,2,0.5", "the row has 3 cells, must have 4"),
+    ],
+)
+def test_a_cell_that_breaks_its_rule_is_named(tmp_path, row, message):
+    path = tmp_path / "seen.csv"
+    path.write_text(f"name,size,seconds,note\n{row}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=f"seen.csv:2: {message}"):
+        load(path, RULES)

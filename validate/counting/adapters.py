@@ -1,0 +1,225 @@
+"""Adapters: from a configuration to the class that it names, of diffusers or of transformers, and to a component.
+
+Nothing of a file is executed: a class is looked up by its name among those two libraries define themselves, and
+built from plain values. Keys that would fetch code or kernels from elsewhere are left out.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import diffusers.models
+import transformers
+from diffusers.models.modeling_utils import ModelMixin
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from profiles.errors import InputError
+from validate.counting.config_files import ARCHITECTURES, CLASS, MODEL_TYPE, ConfigFile
+from validate.counting.specs import ComponentSpec, Sample, tensor
+from validate.counting.trace import first_line
+
+BACKBONE: Final = "backbone"
+AUTOENCODER: Final = "autoencoder"
+TEXT: Final = "text"
+IMAGE: Final = "image"
+SUGGESTED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A class and what it is built from.
+
+    Attributes:
+        file: its configuration.
+        kind: the class.
+        config: every key of the class, those that the file leaves out at their defaults.
+        role: backbone, autoencoder, or encoder of text or images.
+        build: returns the module.
+    """
+
+    file: ConfigFile
+    kind: type[nn.Module]
+    config: Mapping[str, Any]
+    role: str
+    build: Callable[[], nn.Module]
+
+
+class Half(nn.Module):
+    """The modules of an autoencoder, one after the other, that turn an image into a latent's moments or a latent back.
+
+    Args:
+        autoencoder: the whole.
+        names: of its modules; those that it does without are left out.
+    """
+
+    def __init__(self, autoencoder: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        for name in names:
+            if isinstance(getattr(autoencoder, name), nn.Module):  # those of 16 channels have no convolution
+                self.add_module(name, autoencoder.get_submodule(name))
+
+    def forward(self, given: Tensor) -> object:
+        """Encode or decode, as the whole autoencoder does."""
+        for part in self.children():
+            given = part(given)
+        return given
+
+
+def spec_of(
+    found: Found, name: str, sample: Sample, *, token_pixels: int = 0, text_tokens: int = 0, frames: int = 1
+) -> ComponentSpec:
+    """A component of a class, its layers found by structure.
+
+    Args:
+        found: the class.
+        name: of the component.
+        sample: the arguments of a pass.
+        token_pixels: pixels of an image token.
+        text_tokens: of a text encoder's prompt; those of a backbone one pass shows.
+        frames: of the latent.
+    """
+    backbone = found.role == BACKBONE
+    return ComponentSpec(
+        name,
+        found.build,
+        sample,
+        token_pixels=token_pixels,
+        text_tokens=None if backbone else text_tokens,
+        sums=None if backbone else "",
+        frames=frames,
+        word="layer" if found.role in (TEXT, IMAGE) else "block",
+    )
+
+
+def half_of(found: Found, name: str, half: str, scale: int, groups: Sequence[int] = ()) -> ComponentSpec:
+    """The frozen encoder (of images, for training) or decoder (of latents, for sampling) of an autoencoder.
+
+    Args:
+        found: the autoencoder.
+        name: of the component.
+        half: ``encoder`` or ``decoder``.
+        scale: pixels per latent pixel.
+        groups: latent frames of a video that the decoder takes one after the other; none of an image.
+    """
+    channels, encodes = found.config["latent_channels"], half == "encoder"
+    names = ("encoder", "quant_conv") if encodes else ("post_quant_conv", "decoder")
+
+    def given(frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
+        if encodes:
+            return {"given": tensor(1, 3, height, width)}
+        return {"given": tensor(1, channels, *frames, height // scale, width // scale)}
+
+    first, *others = [partial(given, (frames,)) for frames in groups] or [partial(given, ())]
+    return ComponentSpec(
+        name,
+        lambda: Half(found.build(), names),
+        first,
+        token_pixels=scale**2,
+        carried=(),
+        tasks=("train",) if encodes else ("sample",),
+        frames=sum(groups) or 1,
+        again=tuple(others),
+        names={f"{half}.": ""},
+        apart=True,
+    )
+
+
+def find_class(file: ConfigFile, **arguments: object) -> Found:
+    """The class that a configuration names.
+
+    Args:
+        file: the configuration.
+        arguments: of a class of transformers, beside its configuration.
+
+    Raises:
+        InputError: it names none, an unknown one, or one whose keys it breaks.
+    """
+    if CLASS in file.values:
+        return _of_diffusers(file, file.text(CLASS))
+    if ARCHITECTURES in file.values or MODEL_TYPE in file.values:
+        return _of_transformers(file, arguments)
+    rule = f"must name a class of diffusers.models (or {ARCHITECTURES} one of transformers)"
+    raise file.fail(CLASS, rule)
+
+
+def _of_diffusers(file: ConfigFile, name: str) -> Found:
+    kind = getattr(diffusers.models, name, None) if name.isidentifier() else None
+    if not _defined(kind, ModelMixin, "diffusers.models"):
+        raise file.fail(CLASS, f"is no class of diffusers.models{_suggested(dir(diffusers.models), name)}")
+    assert isinstance(kind, type)
+    role = AUTOENCODER if name.startswith(("Autoencoder", "AsymmetricAutoencoder", "VQ")) else BACKBONE
+    return found_of(file, kind, role)
+
+
+def found_of(file: ConfigFile, kind: type[nn.Module], role: str = BACKBONE) -> Found:
+    """A class that is built from the keys of a configuration.
+
+    Raises:
+        InputError: a key is unknown, or missing.
+    """
+    name = kind.__name__
+    parameters = inspect.signature(kind).parameters.values()
+    keys = {p.name: p.default for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    for key in file.shape:
+        if key not in keys:
+            raise file.fail(key, f"is no key of {name}; known here: {', '.join(keys)}")
+    for key, default in keys.items():
+        if default is inspect.Parameter.empty and key not in file.shape:
+            raise file.fail(key, f"must be set for {name}")
+    return Found(file, kind, keys | file.shape, role, lambda: kind(**file.shape))
+
+
+def _of_transformers(file: ConfigFile, arguments: Mapping[str, Any]) -> Found:
+    name = _architecture(file)
+    kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
+    if not _defined(kind, PreTrainedModel, "transformers.models"):
+        key = ARCHITECTURES if ARCHITECTURES in file.values else MODEL_TYPE
+        known = _suggested((other for other in dir(transformers) if other.endswith("Model")), name)
+        raise file.fail(key, f"names {name}, which is no model of transformers{known}")
+    try:
+        config = kind.config_class.from_dict(file.shape)
+    except Exception as error:  # whatever the class says to its values
+        raise InputError(f"{file.path}: {name} refuses it: {first_line(error)}") from None
+    values = config.to_dict()
+    values |= {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
+    role = IMAGE if getattr(kind, "main_input_name", "") == "pixel_values" else TEXT
+    if getattr(config, "is_encoder_decoder", False) and "Encoder" not in name:
+        raise file.fail(
+            ARCHITECTURES, f"names an encoder and a decoder; name the encoder{_encoder(name)} alone"
+        )
+    return Found(file, kind, values, role, lambda: kind(config, **arguments))
+
+
+def _architecture(file: ConfigFile) -> str:
+    names = file.values.get(ARCHITECTURES)
+    if names is not None:
+        if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+            raise file.fail(ARCHITECTURES, "must be a list of one class")
+        return names[0]
+    kind = file.text(MODEL_TYPE)
+    names = transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES
+    found = names.get(kind) if kind in names else None
+    if not isinstance(found, str):
+        raise file.fail(MODEL_TYPE, f"is no type of transformers{_suggested(names, kind)}")
+    return found
+
+
+def _encoder(name: str) -> str:
+    encoder = name.replace("ForConditionalGeneration", "Model").removesuffix("Model") + "EncoderModel"
+    return f", {encoder}," if hasattr(transformers, encoder) else ""
+
+
+def _defined(kind: object, base: type, package: str) -> bool:
+    """Whether something is a model with a forward pass that a package defines itself."""
+    if not (isinstance(kind, type) and issubclass(kind, base) and kind is not base):
+        return False
+    return kind.__module__.startswith(f"{package}.") and hasattr(kind, "forward")
+
+
+def _suggested(names: Iterable[str], wanted: str) -> str:
+    """The first of some names that begin as a wanted one does, for people."""
+    alike = [name for name in names if len(wanted) > 2 and name[:4].lower() == wanted[:4].lower()]
+    return f"; there are {', '.join(alike[:SUGGESTED])}" if alike else ""

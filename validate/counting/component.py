@@ -1,0 +1,212 @@
+"""Counting the components of a model, with what a partitioner and a sampler need to know besides the work.
+
+Which skips there are, what every layer needs, and what patches and shards of the weights exchange.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from profiles.components import Exchange
+from profiles.errors import InputError
+from validate.counting.dataflow import Flow, attended, flow_of, unread
+from validate.counting.exchanges import exchanges_of
+from validate.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec, shown
+from validate.counting.tally import Tally, Work, together
+from validate.counting.trace import Trace, cast, paths, record, tensor_bytes, tensors
+from validate.counting.units import sums_of, units_of
+
+LATENTS: Final = ("hidden_states", "sample", "x")
+"""The arguments of a backbone that are to be denoised, of which each takes one."""
+
+
+class NoBlocksError(Exception):
+    """A component has no list of blocks that one pass runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentCount:
+    """One component, counted: ``layers[i]`` does ``work[i]``; skips are pairs of layer indices.
+
+    ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` the bytes that every layer
+    needs besides, by name; ``latent_bytes`` what a backbone denoises; ``unread`` names the parameters that no operator
+    reads; ``spread`` says that tokens were spread evenly over experts. What the specification left to the structure is
+    filled in.
+    """
+
+    spec: ComponentSpec
+    image_tokens: int
+    layers: tuple[LayerSpec, ...]
+    work: tuple[Work, ...]
+    skips: tuple[tuple[int, int], ...]
+    reads: tuple[tuple[str, int, int], ...]
+    exchanges: tuple[Exchange, ...]
+    carried: Mapping[str, int]
+    latent_bytes: int = 0
+    unread: tuple[str, ...] = ()
+    spread: bool = False
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes that every layer needs besides the hidden state."""
+        return sum(self.carried.values())
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all layers."""
+        return sum(work.parameters for work in self.work)
+
+    @property
+    def flop(self) -> int:
+        """FLOP of one sample's forward pass."""
+        return sum(work.flop for work in self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCount:
+    """All components of an architecture, counted at one resolution in pixels."""
+
+    architecture: Architecture
+    height: int
+    width: int
+    components: tuple[ComponentCount, ...]
+
+
+def count_model(
+    architecture: Architecture, height: int | None = None, width: int | None = None
+) -> ModelCount:
+    """Count every component of an architecture.
+
+    Args:
+        architecture: what to build.
+        height: pixels; the architecture's own by default.
+        width: pixels; the architecture's own by default.
+
+    Raises:
+        InputError: a side is not a multiple of the architecture's granularity, or too large.
+    """
+    height = architecture.height if height is None else height
+    width = architecture.width if width is None else width
+    for side, pixels in (("height", height), ("width", width)):
+        _check_side(architecture, side, pixels)
+    components = tuple(
+        count_component(spec, height, width, architecture.dtype) for spec in architecture.components
+    )
+    return ModelCount(architecture, height, width, components)
+
+
+def _check_side(architecture: Architecture, side: str, pixels: int) -> None:
+    largest = architecture.largest
+    if pixels < 1 or pixels % architecture.granularity or (largest is not None and pixels > largest):
+        limit = "" if largest is None else f", up to {largest},"
+        rule = f"a positive multiple of {architecture.granularity} pixels{limit} for {architecture.title}"
+        raise InputError(f"{side} is {pixels}, must be {rule}")
+
+
+def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "float16") -> ComponentCount:
+    """Count one component at a resolution in pixels, its weights and activations of one precision."""
+    passes = [
+        counted(spec, trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width)), height, width)
+        for sample in (spec.sample, *spec.again)
+    ]
+    work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
+    return replace(passes[0], work=tuple(work))
+
+
+def build(spec: ComponentSpec, dtype: torch.dtype) -> nn.Module:
+    """Build a component on the meta device, its weights of one precision."""
+    with torch.device("meta"):
+        module = spec.build().eval().requires_grad_(spec.trainable)
+    for path in spec.locked:
+        module.get_submodule(path).requires_grad_(False)
+    nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
+    return module
+
+
+def trace_of(spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any]) -> Trace:
+    """Run one pass of a component, its activations as precise as its weights."""
+    dtype = next(parameter.dtype for parameter in module.parameters())
+    return record(module, cast(sample, dtype), grad=spec.trainable)
+
+
+def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
+    """Count one component from one pass at a resolution in pixels.
+
+    Raises:
+        NoBlocksError: its layers are left to its structure, which shows none.
+    """
+    given, image_tokens = spec, spec.image_tokens(height, width)
+    carried: Mapping[str, int] = {}
+    if spec.layers is shown:
+        spec, carried = _by_structure(spec, trace, image_tokens)
+    layers = spec.layers(trace.module)
+    ends = paths(trace.module, [layer.end for layer in layers])
+    inputs = {name: tensors(trace.sample[argument]) for argument, name in spec.reads.items()}
+    tally = Tally(trace, ends, [layer.streams for layer in layers], inputs)
+    latents = tensors([trace.sample[name] for name in LATENTS if name in trace.sample])
+    return ComponentCount(
+        spec=spec,
+        image_tokens=image_tokens,
+        layers=tuple(layers),
+        work=tally.work,
+        skips=tuple(sorted(tally.skips)),
+        reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
+        exchanges=_exchanges(spec, trace, ends, image_tokens, certain=given.sums is not None),
+        carried=carried,
+        latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
+        unread=tuple(unread(trace)),
+        spread=trace.spread,
+    )
+
+
+def _by_structure(
+    spec: ComponentSpec, trace: Trace, image_tokens: int
+) -> tuple[ComponentSpec, Mapping[str, int]]:
+    """A specification with what one pass shows where it left that open, and the bytes of what it carries."""
+    units = units_of(trace.module, spec.word)
+    ending = [replace(unit, path=spec.ends.get(unit.path, unit.path)) for unit in units]
+    flow = flow_of(trace, ending, anywhere=spec.carried is not None)
+    if not flow.units:
+        raise NoBlocksError
+    found = replace(
+        spec,
+        layers=partial(_layers, spec, flow),
+        text_tokens=max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens,
+        sums=sums_of(trace.module, units) if spec.sums is None else spec.sums,
+    )
+    if spec.carried is None:
+        return found, flow.carried
+    known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
+    return found, {name: tensor_bytes(known[name]) for name in spec.carried}
+
+
+def _layers(spec: ComponentSpec, flow: Flow, module: nn.Module) -> list[LayerSpec]:
+    """The layers of a module as one pass showed them."""
+    found, block = [], -1
+    ends = [unit.path for unit in flow.units] if spec.ends else flow.ends
+    for unit, end, streams in zip(flow.units, ends, flow.streams, strict=True):
+        name = unit.name
+        for part, instead in spec.names.items():
+            name = name.replace(part, instead)
+        block += spec.apart or unit.opens or block < 0
+        found.append(LayerSpec(name, block, module.get_submodule(end), streams))
+    return found
+
+
+def _exchanges(
+    spec: ComponentSpec, trace: Trace, ends: list[str], image_tokens: int, *, certain: bool
+) -> tuple[Exchange, ...]:
+    """The exchanges of one pass; none where sums that are guessed do not tell image and text apart."""
+    if not spec.sums:
+        return ()
+    try:
+        found = tuple(exchanges_of(trace, ends, spec.sums, image_tokens, spec.text_tokens or 0))
+    except ValueError:  # an output of several streams
+        if certain:
+            raise
+        return ()
+    return found if certain or any(one.kind == "reduce" for one in found) else ()

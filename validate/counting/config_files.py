@@ -1,0 +1,191 @@
+"""Configurations: ``config.json`` files of architectures, read without torch and without running anything in them."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from profiles.errors import InputError
+from profiles.files import read_text
+
+CLASS: Final = "_class_name"
+ARCHITECTURES: Final = "architectures"
+MODEL_TYPE: Final = "model_type"
+REMOTE: Final = (
+    "auto_map",
+    "attn_implementation",
+    "experts_implementation",
+    "quantization_config",
+    "torch_dtype",
+    "dtype",
+)
+"""Keys that would load code or kernels from elsewhere, or say how weights are stored: nothing that is counted."""
+
+SIZES: Final = ("frames", "text_tokens", "latent_scale")
+OWN: Final = ("name", *SIZES)
+"""Options that go with files of the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """One configuration: where it stands, and its keys."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def fail(self, key: str, rule: str) -> InputError:
+        """The error that says which key breaks which rule."""
+        if key not in self.values:
+            return InputError(f"{self.path}: {key} is missing, {rule}")
+        return InputError(f"{self.path}: {key} is {json.dumps(self.values[key])[:80]}, {rule}")
+
+    def text(self, key: str) -> str:
+        """The text under a key.
+
+        Raises:
+            InputError: it is missing, or no text.
+        """
+        value = self.values.get(key)
+        if not isinstance(value, str) or not value:
+            raise self.fail(key, "must be the name of a class")
+        return value
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What shapes the network: all but private keys, and those that would load something."""
+        kept = {key: value for key, value in self.values.items() if key not in REMOTE}
+        return {key: value for key, value in kept.items() if not key.startswith("_")}
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Read a configuration; a folder stands for the ``config.json`` in it.
+
+    Raises:
+        InputError: the file cannot be read, or is not one JSON object.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        values = json.loads(read_text(path), object_pairs_hook=_once, parse_constant=_finite)
+    except RecursionError:
+        raise InputError(f"{path}: is not valid JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{path}: is not valid JSON: {str(error).lower()}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: is a {type(values).__name__}, must be one JSON object")
+    return ConfigFile(path, values)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"{key} stands twice")
+        values[key] = value
+    return values
+
+
+def _finite(constant: str) -> float:
+    raise ValueError(f"{constant} is not finite")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for beside the files; None where it leaves the choice.
+
+    Attributes:
+        height: pixels.
+        width: pixels.
+        frames: of the latent.
+        text_tokens: of one prompt.
+        latent_scale: pixels per latent pixel, along each side.
+        dtype: of weights and activations.
+    """
+
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    text_tokens: int | None = None
+    latent_scale: int | None = None
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        """Refuse numbers below one.
+
+        Raises:
+            InputError: there is one.
+        """
+        for key in ("height", "width", "frames", "text_tokens", "latent_scale"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise InputError(f"--{key.replace('_', '-')} is {value}, must be at least 1")
+
+
+def add_config_arguments(count: argparse.ArgumentParser) -> None:
+    """Add what ``count`` takes for architectures of the user's own."""
+    own = add_sources(count, "architecture to build")
+    own.add_argument("--name", help="name of the model (default: that of the backbone's class)")
+    own.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="default: float16")
+
+
+def add_sources(parser: argparse.ArgumentParser, model: str) -> argparse._ArgumentGroup:
+    """Add the two ways to say which architecture; return the group of what goes with the user's own.
+
+    Args:
+        parser: of a command.
+        model: help on a model by its name.
+    """
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", help=model)
+    what.add_argument(
+        "--config",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="config.json of a diffusers or transformers class; several files: a backbone and its frozen encoders",
+    )
+    own = parser.add_argument_group("with --config")
+    own.add_argument(
+        "--frames", type=int, metavar="N", help="latent frames of a video (default: the config's)"
+    )
+    own.add_argument("--text-tokens", type=int, metavar="N", help="tokens of a prompt (default: by class)")
+    own.add_argument(
+        "--latent-scale",
+        type=int,
+        metavar="N",
+        help="pixels per latent pixel, along each side (default: 1 up to 3 input channels, else 8)",
+    )
+    return own
+
+
+def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
+    """The wishes of a command line beside the files."""
+    return Asked(
+        options.height, options.width, options.frames, options.text_tokens, options.latent_scale, dtype
+    )
+
+
+def run_count(options: argparse.Namespace) -> None:
+    """Count a shipped architecture or one of the user's files."""
+    if options.config is None:
+        from validate.counting.report import report_count  # noqa: PLC0415  importing torch takes seconds
+
+        check_alone(options, OWN)
+        report_count(options.model, options.height, options.width, options.output)
+        return
+    from validate.counting.report import report_configured  # noqa: PLC0415  as above
+
+    files = [read_config(path) for path in options.config]
+    report_configured(files, asked_of(options, options.dtype), options.name, options.output)
+
+
+def check_alone(options: argparse.Namespace, keys: Sequence[str] = SIZES) -> None:
+    """Refuse options of the user's own files beside a model by its name.
+
+    Raises:
+        InputError: there is one.
+    """
+    for key in keys:
+        if getattr(options, key) is not None:
+            raise InputError(f"--{key.replace('_', '-')} goes with --config, not with --model")

@@ -1,0 +1,168 @@
+"""ControlNet 1.0 on Stable Diffusion 1.5: a trained copy of a U-Net's encoder steers the locked U-Net.
+
+The chain that gradients pass through is the copy, whose blocks each end with the convolution that makes a residual of
+their output, and after it the locked decoder, which adds the residuals to the locked encoder's skips.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
+
+import torch
+from diffusers.models.controlnets.controlnet import ControlNetModel
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from torch import Tensor, nn
+
+from validate.counting.specs import latent, plain, step, tensor
+
+TEXT: Final = (77, 768)
+"""Tokens of the prompt, and their width."""
+BLOCKS: Final = (
+    "conv_in",
+    *(
+        f"down_blocks.{level}.{last}"
+        for level in range(3)
+        for last in ("attentions.0", "attentions.1", "downsamplers.0")
+    ),
+    "down_blocks.3.resnets.0",
+    "down_blocks.3.resnets.1",
+)
+"""The modules that end the blocks of the copy's input half."""
+
+
+class LockedEncoder(nn.Module):
+    """The input half and the middle of the locked U-Net."""
+
+    ends: ClassVar = {"mid_block.resnets.1": "mid_block"}
+    time_proj: nn.Module
+    time_embedding: nn.Module
+    conv_in: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        take_over(self, ("time_proj", "time_embedding", "conv_in", "down_blocks", "mid_block"))
+
+    @staticmethod
+    def sample(height: int, width: int) -> dict[str, Any]:
+        """The arguments of one pass."""
+        return {
+            "sample": latent(4, height, width),
+            "timestep": step(),
+            "encoder_hidden_states": tensor(1, *TEXT),
+        }
+
+    def forward(
+        self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """The skips with the output of the middle as the last, and the time embedding."""
+        time = self.time_embedding(self.time_proj(timestep).to(sample.dtype))
+        return [*encode(self, self.conv_in(sample), time, encoder_hidden_states)], time
+
+
+class LockedDecoder(nn.Module):
+    """The output half of the locked U-Net."""
+
+    up_blocks: Any
+    conv_norm_out: nn.Module
+    conv_out: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        take_over(self, ("up_blocks", "conv_norm_out", "conv_out"))
+
+    def forward(self, skips: list[Tensor], residuals: list[Tensor], time: Tensor, text: Tensor) -> Tensor:
+        """The predicted noise; what is added last to ``skips`` and ``residuals`` is used first."""
+        hidden = skips.pop() + residuals.pop()
+        for up in self.up_blocks:
+            for i, resnet in enumerate(up.resnets):
+                joined = torch.cat([hidden, skips.pop() + residuals.pop()], dim=1)
+                hidden = attend(up, i, resnet(joined, time), text)
+            for sampler in up.upsamplers or ():
+                hidden = sampler(hidden)
+        noise: Tensor = self.conv_out(nn.functional.silu(self.conv_norm_out(hidden)))
+        return noise
+
+
+class ControlledUNet(nn.Module):
+    """The trained copy and the locked decoder; the locked encoder between them where it is no component of its own."""
+
+    ends: ClassVar = {
+        **{f"copy.{block}": f"copy.controlnet_down_blocks.{i}" for i, block in enumerate(BLOCKS)},
+        "copy.mid_block.resnets.1": "copy.controlnet_mid_block",
+    }
+    """A block of the copy ends with the convolution that makes a residual of its output."""
+
+    def __init__(self, *, holds_encoder: bool = True) -> None:
+        super().__init__()
+        self.copy = ControlNetModel(**plain("controlnet"))
+        self.encoder = LockedEncoder() if holds_encoder else None
+        self.decoder = LockedDecoder()
+
+    @staticmethod
+    def sample(height: int, width: int) -> dict[str, Any]:
+        """The arguments of one pass."""
+        return LockedEncoder.sample(height, width) | {"hint": tensor(1, 3, height, width)}
+
+    def forward(
+        self,
+        sample: Tensor,
+        timestep: Tensor,
+        encoder_hidden_states: Tensor,
+        hint: Tensor,
+        *,
+        skips: list[Tensor] | None = None,
+        locked_time: Tensor | None = None,
+    ) -> Tensor:
+        """The predicted noise; ``skips`` and ``locked_time`` are what a locked encoder outside hands over."""
+        copy, text = self.copy, encoder_hidden_states
+        time = copy.time_embedding(copy.time_proj(timestep).to(sample.dtype))
+        hidden = copy.conv_in(sample) + copy.controlnet_cond_embedding(hint)
+        convolutions = [*copy.controlnet_down_blocks, copy.controlnet_mid_block]
+        outputs = encode(copy, hidden, time, text)
+        residuals = [convolution(output) for convolution, output in zip(convolutions, outputs, strict=True)]
+        if self.encoder is not None:
+            skips, locked_time = self.encoder(sample, timestep, text)
+        assert skips is not None
+        noise: Tensor = self.decoder([*skips], residuals, locked_time, text)
+        return noise
+
+
+class SteeredUNet(ControlledUNet):
+    """The trained copy and the locked decoder, beside a locked encoder."""
+
+    def __init__(self) -> None:
+        super().__init__(holds_encoder=False)
+
+    @staticmethod
+    def sample(height: int, width: int) -> dict[str, Any]:
+        """The arguments of one pass, with what the locked encoder hands over."""
+        with torch.device("meta"), torch.no_grad():
+            skips, time = LockedEncoder()(**LockedEncoder.sample(height, width))
+        return ControlledUNet.sample(height, width) | {"skips": skips, "locked_time": time}
+
+
+def encode(net: Any, hidden: Tensor, time: Tensor, text: Tensor) -> Iterator[Tensor]:  # noqa: ANN401  any class
+    """Yield the outputs of the blocks of a U-Net's input half, then that of its middle."""
+    yield hidden
+    for down in net.down_blocks:
+        for i, resnet in enumerate(down.resnets):
+            hidden = attend(down, i, resnet(hidden, time), text)
+            yield hidden
+        for sampler in down.downsamplers or ():
+            hidden = sampler(hidden)
+            yield hidden
+    yield net.mid_block(hidden, time, encoder_hidden_states=text)
+
+
+def attend(level: Any, index: int, hidden: Tensor, text: Tensor) -> Tensor:  # noqa: ANN401  a level of any class
+    """What the attention after a ResNet makes of its output, on a level that has attention."""
+    attended: Tensor = hidden
+    if hasattr(level, "attentions"):
+        attended = level.attentions[index](hidden, text, return_dict=False)[0]
+    return attended
+
+
+def take_over(half: nn.Module, names: tuple[str, ...]) -> None:
+    """Give a half of the locked U-Net its modules."""
+    net = UNet2DConditionModel(**plain("sd15_unet"))
+    for name in names:
+        half.add_module(name, net.get_submodule(name))

@@ -1,0 +1,153 @@
+"""Specifications: how to build each component of a model and call it on one sample."""
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from profiles.models import TASKS
+
+LATENT_SCALE: Final = 8  # pixels per latent pixel, in each direction
+DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
+
+HERE: Final = Path(__file__).parent
+CLASSES: Final = tomllib.loads((HERE / "classes.toml").read_text(encoding="utf-8"))
+"""What the classes of the libraries call things."""
+CONFIGS: Final[dict[str, dict[str, Any]]] = json.loads((HERE / "configs.json").read_text(encoding="utf-8"))
+"""Configurations of the shipped models, as a user's own file would hold them."""
+
+Sample = Callable[[int, int], dict[str, Any]]
+"""From (height, width) in pixels to the keyword arguments of one sample's forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """A layer by the module at whose return it ends; see ``validate.counting.tally`` for what it then holds.
+
+    The first ``streams`` tensors that the module returns are the hidden state.
+    """
+
+    name: str
+    block: int
+    end: nn.Module
+    streams: int = 1
+
+
+def shown(module: nn.Module) -> list[LayerSpec]:
+    """Stand for the layers that one pass of a module shows; what has been counted names them."""
+    raise NotImplementedError("count the component first: one pass shows its layers")
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSpec:
+    """One component of a model.
+
+    Args:
+        name: its name in the model's files.
+        build: makes the module.
+        sample: the arguments of its forward pass.
+        layers: from the module to its layers in execution order; by default those that its structure shows.
+        token_pixels: pixels of one image token; 0 where the work does not depend on the pixels.
+        text_tokens: tokens that do not depend on the pixels; None for those that one pass shows.
+        trainable: whether it is a backbone.
+        inputs: components whose output it needs.
+        carried: arguments and submodules whose (output) tensors every layer needs; by default what one pass shows.
+        self_conditioning: probability of the extra forward pass.
+        locked: submodules of a backbone whose weights are not trained.
+        reads: arguments that hold the output of an input, where it matters which layers read it.
+        sums: regular expression of the submodules whose output tensor parallelism sums up; empty where nobody
+            counted what patches and shards exchange, None for those that the structure shows.
+        tasks: those that it exists for.
+        frames: latent frames of a video, each of as many image tokens.
+        again: samples of further passes, where one sample takes several; their work adds up, of bytes the
+            largest count.
+        word: for a block, in the names of layers that the structure gives.
+        names: what replaces parts of those names.
+        ends: modules at whose return a layer ends, by the path of the unit that the structure shows, where they differ;
+            if there are any, the last layer ends as all others do.
+        apart: whether each layer is a block of its own.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    sample: Sample
+    layers: Callable[[nn.Module], list[LayerSpec]] = shown
+    token_pixels: int = 0
+    text_tokens: int | None = 0
+    trainable: bool = False
+    inputs: tuple[str, ...] = ()
+    carried: tuple[str, ...] | None = None
+    self_conditioning: float = 0.0
+    locked: tuple[str, ...] = ()
+    reads: Mapping[str, str] = field(default_factory=dict)
+    sums: str | None = ""
+    tasks: tuple[str, ...] = TASKS
+    frames: int = 1
+    again: tuple[Sample, ...] = ()
+    word: str = "block"
+    names: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
+
+    def image_tokens(self, height: int, width: int) -> int:
+        """Image tokens of one sample."""
+        return self.frames * (height * width // self.token_pixels) if self.token_pixels else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model: its components and the resolution its tables are counted at.
+
+    Args:
+        title: its name for people.
+        configs: where the configurations were published; empty where they were not.
+        components: its components, inputs first, but those of sampling alone last, so that training counts the same.
+        height: pixels.
+        width: pixels.
+        granularity: both must be multiples of this many pixels.
+        remark: what else the model file's source should say.
+        dtype: of activations; weights count by the memory recipe of a run.
+        largest: pixels of a side beyond which it has no positions.
+        guidance: whether it samples with classifier-free guidance (``batch``) or without (``none``).
+    """
+
+    title: str
+    configs: str
+    components: tuple[ComponentSpec, ...]
+    height: int
+    width: int
+    granularity: int
+    remark: str = ""
+    dtype: str = "float16"
+    largest: int | None = None
+    guidance: str = "batch"
+
+
+def plain(name: str) -> dict[str, Any]:
+    """A configuration of the shipped models without the name of its class."""
+    return {key: value for key, value in CONFIGS[name].items() if key not in ("_class_name", "architectures")}
+
+
+def tensor(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor without contents."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def prompt(num_tokens: int, height: int = 0, width: int = 0) -> dict[str, Any]:
+    """The token numbers of one prompt."""
+    return {"input_ids": tensor(1, num_tokens, dtype=torch.long)}
+
+
+def latent(channels: int, height: int, width: int) -> Tensor:
+    """The latent of one image."""
+    return tensor(1, channels, height // LATENT_SCALE, width // LATENT_SCALE)
+
+
+def step() -> Tensor:
+    """The number of one time step."""
+    return tensor(1, dtype=torch.long)

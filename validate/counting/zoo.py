@@ -1,0 +1,87 @@
+"""The zoo: the models that can be counted by name, as ``zoo.toml`` describes them.
+
+A new model is one more table there, and its configurations in ``configs.json``: shapes without weights, without a
+network.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from profiles.errors import InputError
+from validate.counting.adapters import TEXT, Found, find_class, found_of, half_of, spec_of
+from validate.counting.config_files import CLASS, Asked, ConfigFile
+from validate.counting.controlnet import ControlledUNet, LockedEncoder, SteeredUNet
+from validate.counting.samples import samples_of
+from validate.counting.sizes import framed, request_of
+from validate.counting.specs import CONFIGS, LATENT_SCALE, Architecture, ComponentSpec, Sample, prompt
+from validate.counting.uvit import UVit
+
+HERE: Final = Path(__file__).parent / "zoo.toml"
+OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
+"""Classes that neither diffusers nor transformers has."""
+PLAIN: Final = ("trainable", "self_conditioning", "reads", "sums", "names")
+LISTED: Final = ("inputs", "tasks", "locked", "carried")
+"""Keys of a component that its specification takes as they are, and those that it takes as a tuple."""
+OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale")
+KNOWN: Final = {*OWN_KEYS, *PLAIN, *LISTED}
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture of a name.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name not in ARCHITECTURES:
+        raise InputError(f"unknown model '{name}'; choose from {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[name]
+
+
+def _architecture(entry: Mapping[str, Any]) -> Architecture:
+    components = tuple(_component(component) for component in entry["components"])
+    return Architecture(**{"configs": "", **entry, "components": components})
+
+
+def _component(entry: Mapping[str, Any]) -> ComponentSpec:
+    assert entry.keys() <= KNOWN, f"{entry['name']}: unknown keys {sorted(entry.keys() - KNOWN)}"
+    values = CONFIGS[entry["config"]] | entry.get("set", {})
+    file, own = ConfigFile(HERE, values), OWN.get(values.get(CLASS))
+    found = found_of(file, own) if own else find_class(file, **entry.get("arguments", {}))
+    if "half" in entry:
+        spec = half_of(found, entry["name"], entry["half"], LATENT_SCALE, entry.get("groups", ()))
+    elif found.role == TEXT:
+        spec = spec_of(
+            found, entry["name"], partial(prompt, entry["text_tokens"]), text_tokens=entry["text_tokens"]
+        )
+    else:
+        spec = _backbone(found, entry["name"], entry.get("scale", LATENT_SCALE))
+    if not entry.get("trainable", False):
+        spec = replace(spec, carried=())  # nobody cuts it
+    said: dict[str, Any] = {key: entry[key] for key in PLAIN if key in entry}
+    said |= {key: tuple(entry[key]) for key in LISTED if key in entry}
+    return replace(spec, **said)
+
+
+def _backbone(found: Found, name: str, scale: int) -> ComponentSpec:
+    smallest = Asked(height=scale, width=scale, latent_scale=scale)
+    request = request_of(found, smallest, framed(found.kind))
+
+    def ruled(height: int, width: int) -> dict[str, Any]:
+        return next(samples_of(replace(request, height=height, width=width)))
+
+    sample: Sample = getattr(found.kind, "sample", ruled)
+    spec = spec_of(found, name, sample, token_pixels=request.token_pixels, frames=request.frames)
+    return replace(spec, ends=getattr(found.kind, "ends", {}))
+
+
+_MODELS: Final = tomllib.loads(HERE.read_text(encoding="utf-8"))
+ARCHITECTURES: Final = {name: _architecture(entry) for name, entry in _MODELS["models"].items()}
+TINY: Final = {name: _architecture(entry) for name, entry in _MODELS["tiny"].items()}
+"""Each family small enough that every layer can be timed on two CPU cores in seconds.
+
+They stand for no published model; they rehearse what runs on a GPU, and teach.
+"""

@@ -1,0 +1,65 @@
+"""The commands that fit, as the command line offers them."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_fitting_parsers(commands: "Commands") -> None:
+    """Add ``fit``, ``anchors``, ``efficiencies`` and ``calibrate`` to the commands."""
+    fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
+    fit.add_argument("--device", required=True, help="device to fit")
+    fit.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
+    fit.set_defaults(run=_fit)
+    anchors = commands.add_parser("anchors", help="read the one-GPU latencies that sampling starts from")
+    anchors.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write anchors.csv into the model folders of this folder (profiles/models)",
+    )
+    anchors.set_defaults(run=_anchors)
+    efficiencies = commands.add_parser("efficiencies", help="fit the links of an 8-card PCIe machine")
+    efficiencies.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the lines of the cluster file here"
+    )
+    efficiencies.set_defaults(run=_efficiencies)
+    _add_calibrate(commands)
+
+
+def _add_calibrate(commands: "Commands") -> None:
+    parser = commands.add_parser("calibrate", help="fit a device's rates to measured times of layers")
+    parser.add_argument("--model", required=True, nargs="+", help="names or folders of what was measured")
+    parser.add_argument(
+        "--times", required=True, nargs="+", type=Path, metavar="FILE", help="times/DEVICE.csv"
+    )
+    parser.add_argument("--device", required=True, metavar="NAME", help="of the device to calibrate")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
+    parser.set_defaults(run=_calibrate)
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from validate.fitting.device_fits import report_fit  # noqa: PLC0415  importing scipy takes a while
+
+    report_fit(options.device, options.output)
+
+
+def _anchors(options: argparse.Namespace) -> None:
+    from validate.fitting.anchors import report_anchors  # noqa: PLC0415  as above
+
+    report_anchors(options.output)
+
+
+def _efficiencies(options: argparse.Namespace) -> None:
+    from validate.fitting.efficiencies import report_efficiencies  # noqa: PLC0415  as above
+
+    report_efficiencies(options.output)
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from validate.fitting.calibration_report import report_calibration  # noqa: PLC0415  as above
+
+    report_calibration(options.model, options.times, options.device, options.output)

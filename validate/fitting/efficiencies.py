@@ -1,0 +1,240 @@
+"""The links of an 8-card PCIe machine: what collectives reach of a port, fitted to published rows.
+
+The rows are those of PixArt on up to 8 L40 in one node; they do not count as predictions. For each number of cards two
+efficiencies are fitted: one of all ring operations (tensor parallelism sums, ring attention passes on, DistriFusion
+gathers) and one of all-to-all (Ulysses). Each is the one at which the median logarithmic error of its rows vanishes:
+more is faster, so bisection finds it. How much slower compute is beside collectives comes from a small grid, by the
+mean absolute error. Software per call is an estimate; what the rows say of others is printed. Rows of pipelines, which
+send messages, are checks.
+
+xDiT's rows do not say how many synchronous steps were run: none here, as in the example of its README. The pipelines
+agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels than was published, with none 12 to 15 %.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from statistics import mean, median
+from typing import Final, NamedTuple
+
+from rich.table import Table
+
+from profiles.clusters import OPERATIONS, Cluster, Collectives, Curve, load_cluster
+from profiles.units import MICROSECOND
+from strategies.sampling.distrifusion import DistriFusion
+from strategies.sampling.pipefusion import PipeFusion
+from strategies.sampling.ring import Ring
+from strategies.sampling.tensor import TensorParallel
+from strategies.sampling.ulysses import Ulysses
+from strategies.strategy import Sampler
+from validate.fitting.errors import Errors
+from validate.printing import show, table
+from validate.published.sampling.rows import SamplingRow, sampling_rows
+from validate.published.sampling.runs import Place, outcome_of
+from validate.writing import write_file
+
+CLUSTER: Final = "l40-pcie-8"
+FIGURES: Final = ("Pixart-16L40", "hybrid-pixart-1k", "hybrid-pixart-2k", "hybrid-pixart-4k")
+SIZES: Final = (2, 4, 8)
+RING: Final = "ring"
+ALL_TO_ALL: Final = "all_to_all"
+CHECK: Final = "check"
+METHODS: Final[Mapping[str, tuple[str, Sampler]]] = {
+    "tensor_parallel": (RING, TensorParallel()),
+    "sp_ring": (RING, Ring()),
+    "distrifusion": (RING, DistriFusion(warmup_steps=0, gather_layers=1)),
+    "sp_ulysses": (ALL_TO_ALL, Ulysses()),
+    "pipefusion": (CHECK, PipeFusion(warmup_steps=0, receive="after")),
+}
+"""What is fitted to the rows of a method, and what it ran."""
+CALL_US: Final = 50
+"""Microseconds of software per call: the estimate of cluster p4de."""
+OTHER_CALLS_US: Final = (0, 100)
+SLOWDOWNS: Final = (1.0, 1.1, 1.2, 1.3, 1.4)
+NEAR: Final = 0.02
+"""Slowdowns whose errors differ by less are alike; the least is taken."""
+LEAST: Final = 0.02
+"""The least efficiency."""
+HALVINGS: Final = 8
+COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")
+
+
+class Links(NamedTuple):
+    """The links of a machine.
+
+    Attributes:
+        call_us: microseconds of software per call and message.
+        slowdown: of compute beside collectives.
+        ring: efficiency of ring operations by group size.
+        all_to_all: that of all-to-all.
+    """
+
+    call_us: float
+    slowdown: float
+    ring: Curve = ()
+    all_to_all: Curve = ()
+
+    def curve(self, operation: str) -> Curve:
+        """Efficiency of an operation by group size."""
+        return self.all_to_all if operation == ALL_TO_ALL else self.ring
+
+    def plus(self, kind: str, size: int, efficiency: float) -> "Links":
+        """These links with one more point of a curve."""
+        curve = (*self.curve(kind), (size, efficiency))
+        return self._replace(ring=curve) if kind == RING else self._replace(all_to_all=curve)
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """A cluster with these links; what is not fitted yet is 1."""
+        efficiency = tuple((operation, self.curve(operation) or ((1, 1.0),)) for operation in OPERATIONS)
+        call_s = self.call_us * MICROSECOND
+        return replace(
+            cluster,
+            overlap_slowdown=self.slowdown,
+            intra_node=replace(cluster.intra_node, call_s=call_s),
+            collectives=Collectives(call_s, efficiency, cluster.collectives.nodes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFit:
+    """The fitted links and the rows they were fitted to, or are checked by.
+
+    Attributes:
+        links: what was fitted.
+        errors: logarithmic error of each row.
+        alternatives: mean absolute error of each slowdown and of each other time per call, with the efficiencies that
+            suit them.
+    """
+
+    links: Links
+    errors: tuple[tuple[SamplingRow, float], ...]
+    alternatives: tuple[tuple[Links, float], ...]
+
+    def of(self, kind: str) -> Errors:
+        """Errors of the rows of one kind."""
+        return Errors.of((1.0, exp(error)) for row, error in self.errors if kind_of(row) == kind)
+
+
+@cache
+def rows() -> tuple[SamplingRow, ...]:
+    """Published rows that are fitted to, or check the fit."""
+    return tuple(
+        row
+        for row in sampling_rows()
+        if row.figure in FIGURES and row["method"] in METHODS and row.num_gpus in SIZES and row.latency_s
+    )
+
+
+def kind_of(row: SamplingRow) -> str:
+    """What is fitted to a row."""
+    return METHODS[row["method"]][0]
+
+
+def fit_links() -> LinkFit:
+    """Links under which the published rows come out."""
+    tried = [(links, loss(links)) for links in (links_at(CALL_US, slowdown) for slowdown in SLOWDOWNS)]
+    limit = (1 + NEAR) * min(error for _, error in tried)
+    chosen = next(links for links, error in tried if error <= limit)
+    others = [links_at(call_us, chosen.slowdown) for call_us in OTHER_CALLS_US]
+    fitted = rounded(chosen)
+    errors = tuple((row, error_of(row, fitted)) for row in rows())
+    return LinkFit(fitted, errors, (*tried, *((links, loss(links)) for links in others)))
+
+
+def links_at(call_us: float, slowdown: float) -> Links:
+    """Links with the efficiencies that suit a time per call and a slowdown."""
+    links = Links(call_us, slowdown)
+    for kind in (RING, ALL_TO_ALL):
+        for size in SIZES:
+            links = links.plus(kind, size, _efficiency(kind, size, links))
+    return links
+
+
+def _efficiency(kind: str, size: int, links: Links) -> float:
+    """Efficiency at which the median error of the rows of one kind and size vanishes; at most 1."""
+    chosen = [row for row in rows() if kind_of(row) == kind and row.num_gpus == size]
+
+    def too_slow(efficiency: float) -> bool:
+        there = links.plus(kind, size, efficiency)
+        return median(error_of(row, there) for row in chosen) > 0
+
+    if too_slow(1.0):
+        return 1.0
+    low, high = log(LEAST), 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_slow(exp(middle)) else (low, middle)
+    return exp((low + high) / 2)
+
+
+def error_of(row: SamplingRow, links: Links) -> float:
+    """Logarithm of predicted over published seconds."""
+    assert row.num_gpus and row.latency_s
+    place = Place(row.model, links.on(load()), row.num_gpus, *row.size, row.steps, "batch")
+    sampler = METHODS[row["method"]][1]
+    outcome = outcome_of(place, sampler)  # type: ignore[arg-type]  # samplers are frozen dataclasses
+    return log(outcome.latency_s / row.latency_s)
+
+
+@cache
+def load() -> Cluster:
+    """Cluster whose links are fitted."""
+    return load_cluster(CLUSTER)
+
+
+def loss(links: Links) -> float:
+    """Mean absolute error of the rows that are fitted to."""
+    return mean(abs(error_of(row, links)) for row in rows() if kind_of(row) != CHECK)
+
+
+def rounded(links: Links) -> Links:
+    """Links with efficiencies of two digits."""
+    ring, all_to_all = (
+        tuple((size, float(f"{value:.2g}")) for size, value in curve)
+        for curve in (links.ring, links.all_to_all)
+    )
+    return links._replace(ring=ring, all_to_all=all_to_all)
+
+
+def report_efficiencies(output: Path | None) -> None:
+    """Fit the links, print what they predict, and write the lines of the cluster files if asked to."""
+    found = fit_links()
+    show(120, residual_table(found), *summary(found))
+    if output:
+        write_file(output, link_text(found.links))
+
+
+def residual_table(found: LinkFit) -> Table:
+    """One line per row."""
+    title = f"{CLUSTER}: published and predicted"
+    return table(title, COLUMNS, _residual_rows(found), left=("figure", "method", "fitted"))
+
+
+def _residual_rows(found: LinkFit) -> Iterator[list[str]]:
+    for row, error in found.errors:
+        assert row.latency_s
+        seconds = (f"{row.latency_s:.4g} s", f"{row.latency_s * exp(error):.4g} s")
+        said = (*seconds, f"{100 * (exp(error) - 1):+.1f} %", kind_of(row))
+        yield [row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"], *said]
+
+
+def summary(found: LinkFit) -> Iterator[str]:
+    """Lines of a cluster file, the errors of each kind of rows, and what the grid says."""
+    yield from link_text(found.links).splitlines()
+    for kind in (RING, ALL_TO_ALL, CHECK):
+        errors = found.of(kind)
+        worth = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.1f} %"
+        yield f"{kind}: {len(errors)} rows, {worth}"
+    for links, error in found.alternatives:
+        yield f"call_us {links.call_us:g}, slowdown {links.slowdown:g}: mean error {100 * error:.1f} %"
+
+
+def link_text(links: Links) -> str:
+    """Lines of a cluster file that are fitted, and software per call."""
+    lines = [f"overlap_slowdown = {links.slowdown:g}", "[collectives]", f"call_us = {links.call_us:g}"]
+    for operation in OPERATIONS:
+        values = ", ".join(f"{size} = {value:g}" for size, value in links.curve(operation))
+        lines.append(f"{operation} = {{ {values} }}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,183 @@
+"""Layer times: the files of measured times, read back as amounts of work and the seconds that these took.
+
+Beside ``times/<device>.csv``, which a model folder is read with, stand a header of the environment
+(``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from profiles.component_files import TIME_COLUMNS
+from profiles.costs import ELEMENT_BYTES
+from profiles.devices import RATE_KEYS
+from profiles.errors import InputError
+from profiles.files import Table, path_kind
+from profiles.models import Layer, Model
+from profiles.recipes import RECIPES
+from profiles.units import GB, MILLISECOND, TFLOP
+from validate.fitting import loading
+from validate.fitting.equations import Work
+from validate.fitting.loading import Record, count, load, one_of
+
+CLASSES: Final = tuple(key.split("_")[0] for key in RATE_KEYS)
+"""Names of the classes of work: conv, matmul, attention, memory, kernel."""
+FORWARD: Final = "forward"
+BACKWARD: Final = "backward"
+UPDATE: Final = "optimizer"
+QUANTITIES: Final = ("forward", "backward_first", "backward_later")
+"""What is timed of each layer; the first backward pass of an iteration has no gradients to add to."""
+QUANTILES: Final = (0.1, 0.5, 0.9)
+QUANTILE_COLUMNS: Final = tuple(f"p{100 * quantile:.0f}_ms" for quantile in QUANTILES)
+PLACE_RULES: Final = {"component": loading.text, "index": loading.index, "batch_size": count}
+TIME_RULES: Final = PLACE_RULES | dict.fromkeys(TIME_COLUMNS[len(PLACE_RULES) :], loading.number)
+QUANTILE_RULES: Final = {
+    **PLACE_RULES,
+    "quantity": one_of(*QUANTITIES),
+    **dict.fromkeys(QUANTILE_COLUMNS, loading.number),
+}
+LAUNCHES: Final = 1e6
+
+FirstBackwards = Mapping[tuple[str, int, int], float]
+"""Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A measured step of the optimizer of one component, by the memory recipe that it follows."""
+
+    component: str
+    parameters: int
+    recipe: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a calibration reads of a header: which model was measured, how, a GPU's memory, and the rows written."""
+
+    model: str
+    height: int
+    width: int
+    dtype: str
+    source: str
+    memory_GiB: float | None  # noqa: N815  the unit's own spelling
+    rows: int | None = None
+    updates: tuple[Update, ...] = ()
+
+
+def read_header(times: Path) -> Header | None:
+    """Header beside a file of times; None where there is none."""
+    path = times.with_suffix(".toml")
+    if path_kind(path) == "nothing":
+        return None
+    table = Table.read(path)
+    return Header(
+        model=table.text("model"),
+        height=table.integer("height", minimum=1),
+        width=table.integer("width", minimum=1),
+        dtype=table.text("dtype"),
+        source=table.text("source"),
+        memory_GiB=table.positive("memory_GiB") if "memory_GiB" in table else None,
+        rows=table.integer("rows") if "rows" in table else None,
+        updates=tuple(map(_read_update, table.tables("optimizer"))),
+    )
+
+
+def _read_update(table: Table) -> Update:
+    return Update(
+        table.text("component"),
+        table.integer("parameters", minimum=1),
+        table.choice("recipe", tuple(RECIPES)),
+        table.positive("ms") * MILLISECOND,
+    )
+
+
+def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
+    """First backward pass of every layer of a model folder; nothing where quantiles were not written."""
+    path = folder / "quantiles" / f"{device}.csv"
+    rows = load(path, QUANTILE_RULES) if path_kind(path) == "file" else ()
+    return {
+        (row["component"], row["index"], row["batch_size"]): row["p50_ms"] * MILLISECOND
+        for row in rows
+        if row["quantity"] == "backward_first"
+    }
+
+
+def read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
+    """Times of a model's layers, as many as a header says.
+
+    Raises:
+        InputError: the file breaks a rule, or is of other layers than the model's.
+    """
+    layers = {component.name: len(component.layers) for component in model.components}
+    rows: dict[tuple[str, int, int], Record] = {}
+    for row in load(path, TIME_RULES):
+        component, index, batch = key = row["component"], row["index"], row["batch_size"]
+        if component not in layers:
+            rule = f"component is '{component}', is none of {model.name}'s: {', '.join(layers)}"
+        elif index >= layers[component]:
+            limit = f"{layers[component]}, the layers of {model.name}'s {component}"
+            rule = f"index is '{index}', must be below {limit}"
+        elif key in rows:
+            rule = f"index is '{index}', stands twice for {component} at batch {batch}"
+        else:
+            rows[key] = row
+            continue
+        raise InputError(f"{row['where']}: {rule}")
+    if header is not None and header.rows not in (None, len(rows)):
+        raise InputError(f"{path}: has {len(rows)} rows, its header says {header.rows}: it is not whole")
+    if not rows:
+        raise InputError(f"{path}: has no rows")
+    for component, batch in {(component, batch) for component, _, batch in rows}:
+        missing = [index for index in range(layers[component]) if (component, index, batch) not in rows]
+        if missing:
+            rule = f"layer {missing[0]} of {component} has no row at batch {batch}"
+            whole = f"{model.name}'s {component} has {layers[component]} layers"
+            raise InputError(f"{path}: {rule}; {whole}")
+    return list(rows.values())
+
+
+def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
+    """Samples of a file of times, without those of zero seconds.
+
+    Memory traffic is counted in the model's precision, and measured in the header's.
+    """
+    size = ELEMENT_BYTES[header.dtype] / ELEMENT_BYTES[model.dtype] if header else 1.0
+    layers = {component.name: component.layers for component in model.components}
+    samples = []
+    for row in read_times(path, model, header):
+        component, index, batch = row["component"], row["index"], row["batch_size"]
+        work = work_of(component, layers[component][index], size)
+        for quantity, amounts in ((FORWARD, work.forward(batch)), (BACKWARD, work.backward_pass(batch))):
+            seconds = row[f"{quantity}_ms"] * MILLISECOND
+            if seconds > 0 and amounts.any():
+                place = {"model": model.name, "component": component, "layer": index, "batch": batch}
+                shape = (*work.amounts, work.backward)
+                samples.append(_sample({**place, "shape": shape}, quantity, seconds, amounts))
+    return samples
+
+
+def updates_of(model: Model, header: Header) -> list[Record]:
+    """Measured updates of weights, which move memory alone, as the memory recipe counts it; of no layer (-1)."""
+    samples = []
+    for update in header.updates:
+        moved = update.parameters * RECIPES[update.recipe].step_bytes / GB
+        place = {"model": model.name, "component": update.component, "layer": -1, "batch": 1, "shape": ()}
+        samples.append(_sample(place, UPDATE, update.seconds, np.array([0.0, 0.0, 0.0, moved, 0.0])))
+    return samples
+
+
+def work_of(component: str, layer: Layer, size: float) -> Work:
+    """Work of a layer; its memory traffic times ``size``."""
+    flop = (layer.conv_flop, layer.matmul_flop, layer.attention_flop)
+    amounts = [each / TFLOP for each in flop]
+    memory, kernels = size * layer.moved_bytes / GB, layer.kernels / LAUNCHES
+    return Work(component, layer.backward, (*amounts, memory, kernels))
+
+
+def _sample(place: Record, quantity: str, seconds: float, amounts: np.ndarray) -> Record:
+    return {**place, "quantity": quantity, "seconds": seconds, **dict(zip(CLASSES, amounts, strict=True))}

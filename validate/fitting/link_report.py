@@ -1,0 +1,100 @@
+"""What ``links`` prints: measured bandwidths and times beside those of the cluster file it wrote.
+
+Its errors are of rounds that the file was not fitted to; of logs, which have no rounds, of what it was fitted to.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from rich.table import Table
+
+from profiles.clusters import Cluster, Link
+from profiles.units import GB, MICROSECOND
+from validate.fitting.link_samples import Measurement, Sample, by_curve, by_pair
+from validate.fitting.links import errors_of
+from validate.fitting.pairs import law_of
+from validate.printing import show, table
+
+CURVE_COLUMNS: Final = (
+    *("operation", "ranks", "nodes", "least us"),
+    *("bus GB/s at most", "median error", "worst", "at bytes"),
+)
+PAIR_COLUMNS: Final = ("ranks", "nodes", "fixed us", "GB/s", "median error of the file")
+
+
+def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]) -> None:
+    """Print one row for each operation and group, then the links, the slowdowns and the notes."""
+    tables = [curve_table(measurement, cluster)]
+    if by_pair(measurement.idle()):
+        tables.append(pair_table(measurement, cluster))
+    lines = (judged_line(measurement, cluster), *link_lines(cluster), *beside_lines(measurement), *notes)
+    show(120, *tables, *lines)
+
+
+def curve_table(measurement: Measurement, cluster: Cluster) -> Table:
+    """What was measured idle, and how far the file's cluster is from it."""
+    what = "times held back from the fit" if measurement.held_back else "times"
+    rows = (_curve_row(cluster, samples) for samples in by_curve(measurement.judges()).values())
+    return table(f"{what}, and what the cluster file makes of them", CURVE_COLUMNS, rows, left=("operation",))
+
+
+def _curve_row(cluster: Cluster, samples: Sequence[Sample]) -> list[str]:
+    (operation, group), errors = samples[0].curve, errors_of(cluster, samples)
+    worst = int(abs(errors.relative).argmax())
+    return [
+        operation,
+        f"{group.size}",
+        f"{group.num_nodes}",
+        f"{errors.measured.min() / MICROSECOND:.1f}",
+        f"{max(sample.bus_gb_per_s for sample in samples):.3g}",
+        f"{100 * errors.median:.1f} %",
+        f"{100 * errors.relative[worst]:+.0f} %",
+        f"{samples[worst].size_bytes:.0f}",
+    ]
+
+
+def pair_table(measurement: Measurement, cluster: Cluster) -> Table:
+    """One row for each pair of neighbours: its own fixed time and bandwidth, and the file's error."""
+    judges = by_pair(measurement.judges())
+    rows = []
+    for pair, samples in by_pair(measurement.idle()).items():
+        law, errors = law_of(samples), errors_of(cluster, judges.get(pair, samples))
+        rate = f"{1 / law.s_per_unit / GB:.4g}" if law.s_per_unit > 0 else "does not grow"
+        found = [f"{law.fixed_s / MICROSECOND:.4g}", rate, f"{100 * errors.median:.1f} %"]
+        rows.append(["-".join(map(str, pair)), f"{samples[0].group.num_nodes}", *found])
+    return table("messages between neighbours", PAIR_COLUMNS, rows, left=("ranks",))
+
+
+def judged_line(measurement: Measurement, cluster: Cluster) -> str:
+    """Errors of all times by which the file is judged, and whether it was fitted to them."""
+    errors = errors_of(cluster, measurement.judges())
+    found = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %, of {len(errors)}"
+    if measurement.held_back:
+        return f"held back (even rounds; the file is fitted to the odd ones): {found} times"
+    return f"nothing was held back: {found} times that the file is fitted to"
+
+
+def link_lines(cluster: Cluster) -> Iterator[str]:
+    """One line for each kind of link."""
+    links: dict[str, Link | None] = {"inside a node": cluster.intra_node, "between nodes": cluster.inter_node}
+    for where, link in links.items():
+        if link and link.kind != "ideal":
+            yield (
+                f"messages {where}: {link.call_s / MICROSECOND:.4g} us software + {link.latency_s / MICROSECOND:.4g} "
+                f"us wire + bytes / {link.bandwidth_bytes_per_s / GB:.4g} GB/s"
+            )
+    yield f"collectives: {cluster.collectives.call_s / MICROSECOND:.4g} us per call"
+
+
+def beside_lines(measurement: Measurement) -> Iterator[str]:
+    """How compute and communication slow one another down, a line each; the file holds the former alone."""
+    idle = {(sample.curve, sample.size_bytes): sample.seconds for sample in measurement.idle()}
+    slowdowns = dict(measurement.slowdowns)
+    beside = (sample for sample in measurement.samples if sample.beside_compute)
+    for (operation, group), samples in by_curve(beside).items():
+        alone = [(s, idle[s.curve, s.size_bytes]) for s in samples if (s.curve, s.size_bytes) in idle]
+        if alone:
+            factor = median(sample.seconds / seconds for sample, seconds in alone)
+            compute = f", compute {slowdowns[operation]:.2f} times" if operation in slowdowns else ""
+            yield f"{operation} of {group.size} beside compute: takes {factor:.2f} times as long{compute}"

@@ -1,0 +1,258 @@
+"""Fitting: the links of a cluster file from measured times.
+
+Every column of the fit is asked of ``profiles.collectives.collective_time``, so what is fitted is what is simulated.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from profiles.clusters import OPERATIONS, Cluster, Collectives, Link, interpolate
+from profiles.clusters import Curve as Efficiency
+from profiles.collectives import bus_volume, collective_time
+from profiles.costs import FloatArray
+from profiles.devices import load_device
+from profiles.errors import InputError
+from validate.fitting.errors import Errors
+from validate.fitting.laws import Law, fit_law, robust_fit
+from validate.fitting.link_samples import PING_PONG, Curve, Measurement, Sample, by_curve, seconds_of
+from validate.fitting.pairs import (
+    PCIE,
+    Wiring,
+    across_switches,
+    crosses,
+    law_of,
+    message_s,
+    messages,
+    spread_notes,
+)
+from validate.machine import disturbance
+
+STAND_INS: Final = {
+    "all_reduce": ("all_gather", "reduce_scatter", "send_recv"),
+    "all_gather": ("reduce_scatter", "all_reduce", "send_recv"),
+    "reduce_scatter": ("all_gather", "all_reduce", "send_recv"),
+    "all_to_all": ("send_recv", "all_gather", "all_reduce", "reduce_scatter"),
+    "send_recv": ("all_gather", "all_reduce", "reduce_scatter"),
+}
+"""Whose efficiencies an operation takes that was not measured, by preference."""
+
+FREE: Final = ((1.0, 1.0),)
+"""Efficiency of what nothing slows."""
+NVLINK: Final = Wiring()
+"""Every two devices of a node alike."""
+
+Laws = dict[Curve, Law]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFit:
+    """A cluster and what has to be said about it.
+
+    Attributes:
+        cluster: fitted.
+        notes: what was not measured, bounded or broken, one sentence each.
+    """
+
+    cluster: Cluster
+    notes: tuple[str, ...]
+
+
+def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring = NVLINK) -> LinkFit:
+    """Cluster under which the measured times come out.
+
+    Raises:
+        InputError: the samples do not determine a link, or switches do not divide a node.
+    """
+    wiring.check(measurement.devices_per_node)
+    said = disturbance(measurement.other_cores)
+    notes = [said] if said else []
+    notes += spread_notes(measurement.idle(), wiring)
+    cluster = _ports(measurement, name, device, wiring, notes)
+    curves = _collective_curves(measurement.idle())
+    laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}
+    cluster = _with_latencies(cluster, laws, notes)
+    reached = {key: _efficiency(cluster, samples) for key, samples in curves.items()}
+    cluster = replace(cluster, collectives=_collectives(cluster, reached, measurement.missing, notes))
+    return LinkFit(cluster, tuple(notes))
+
+
+def predict(cluster: Cluster, sample: Sample) -> float:
+    """Seconds that the simulator gives an operation nobody disturbs."""
+    if sample.operation == PING_PONG:
+        return message_s(cluster, sample)
+    return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
+
+
+def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
+    """Errors of what the simulator makes of a cluster."""
+    return Errors.of((sample.seconds, predict(cluster, sample)) for sample in samples)
+
+
+def _ports(measurement: Measurement, name: str, device: str, wiring: Wiring, notes: list[str]) -> Cluster:
+    """Cluster with its ports' bandwidths; each link's fixed time is all software as yet."""
+    slowdowns = [factor for _, factor in measurement.slowdowns]
+    inside, idle = Link("ideal", float("inf"), 0.0, 0.0), measurement.idle()
+    if measurement.devices_per_node > 1:
+        inside = _link(idle, 1, wiring, notes)
+        if wiring.kind == PCIE:
+            inside = across_switches(idle, inside, wiring, notes)
+    return Cluster(
+        name=name,
+        source=measurement.environment,
+        device=load_device(device),
+        devices_per_node=measurement.devices_per_node,
+        max_nodes=measurement.num_nodes,
+        overlap_slowdown=max(1.0, median(slowdowns)) if slowdowns else 1.0,
+        intra_node=inside,
+        inter_node=_link(idle, 2, Wiring("nic"), notes) if measurement.num_nodes > 1 else None,
+        collectives=Collectives(0.0, tuple((operation, FREE) for operation in OPERATIONS), FREE),
+    )
+
+
+def _link(samples: Sequence[Sample], num_nodes: int, wiring: Wiring, notes: list[str]) -> Link:
+    where = "inside a node" if num_nodes == 1 else "between nodes"
+    single = messages(samples, num_nodes)
+    if single:
+        law = law_of([s for s in single if not crosses(wiring.switch_size, s.pair)] or single)
+        if law.break_at:
+            notes.append(
+                f"messages {where}: two lines, below and from {law.break_at:.0f} bytes on, would fit them "
+                "better than the one law of this file"
+            )
+    else:
+        law = _fastest(samples, num_nodes, where)
+        notes.append(
+            f"messages {where}: not measured; an estimate, the bandwidth and fixed time of the fastest collective"
+        )
+    if law.s_per_unit <= 0:
+        raise InputError(
+            f"messages {where}: their times do not grow with their bytes; measure larger ones, or on a quieter machine"
+        )
+    bandwidth = 1 / law.s_per_unit
+    shared = (
+        (wiring.switch_size, bandwidth, bandwidth) if wiring.kind == PCIE else ()
+    )  # as fast as ports, as yet
+    return Link(wiring.kind, bandwidth, 0.0, law.fixed_s, *shared)
+
+
+def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
+    """Law of the collective with the highest bus bandwidth of the ports in question."""
+    laws = []
+    for (operation, group), curve in _collective_curves(samples).items():
+        if (group.num_nodes > 1) == (num_nodes > 1):
+            volumes = np.array([sample.size_bytes for sample in curve]) * bus_volume(operation, group.size)
+            laws.append(fit_law(volumes, seconds_of(curve)))
+    if not laws:
+        raise InputError(f"nothing was measured {where}: pass send_recv of 2 ranks, or any collective, there")
+    return min(laws, key=lambda law: law.s_per_unit)
+
+
+def _collective_curves(samples: Sequence[Sample]) -> dict[Curve, list[Sample]]:
+    return by_curve(sample for sample in samples if sample.operation != PING_PONG)
+
+
+def _volumes(cluster: Cluster, samples: Sequence[Sample]) -> FloatArray:
+    """Seconds that each sample would hold a port it has to itself, at efficiency 1."""
+    times = [collective_time(cluster, s.operation, s.size_bytes, s.group) for s in samples]
+    return np.array([max(time.device_port_s, time.node_port_s) for time in times])
+
+
+def _with_latencies(cluster: Cluster, laws: Laws, notes: list[str]) -> Cluster:
+    """Split fixed times into software per call and one latency per step, whose number differs by operation and size."""
+    if not laws:
+        notes.append("collectives: not measured; as fast as their ports allow")
+        return cluster
+    inner, outer = cluster.intra_node, cluster.inter_node
+    steps = [[1.0, *(_steps(cluster, key, which) for which in ("intra_node", "inter_node"))] for key in laws]
+    fixed = np.array([law.fixed_s for law in laws.values()])
+    limits = np.array([np.inf, inner.call_s, outer.call_s if outer else 0.0])
+    least = max(float(fixed.max()) * 1e-3, 1e-9)
+    call_s, inner_s, outer_s = robust_fit(np.array(steps), fixed, np.maximum(fixed, least), limits)
+    if len({tuple(row) for row in steps}) == 1:
+        notes.append("latency and software per call: not told apart by operations of one kind")
+    return replace(
+        cluster,
+        intra_node=_split(inner, float(inner_s)),
+        inter_node=_split(outer, float(outer_s)) if outer else None,
+        collectives=replace(cluster.collectives, call_s=float(call_s)),
+    )
+
+
+def _split(link: Link, latency_s: float) -> Link:
+    latency_s = min(latency_s, link.call_s)
+    return replace(link, latency_s=latency_s, call_s=link.call_s - latency_s)
+
+
+def _steps(cluster: Cluster, key: Curve, which: str) -> float:
+    """Latencies of one link that an operation takes: its fixed time if that latency is 1 s."""
+    operation, group = key
+    links = {name: getattr(cluster, name) for name in ("intra_node", "inter_node")}
+    probe = replace(
+        cluster,
+        **{name: replace(link, latency_s=float(name == which)) for name, link in links.items() if link},
+    )
+    return collective_time(probe, operation, 1.0, group).fixed_s
+
+
+def _efficiency(cluster: Cluster, samples: Sequence[Sample]) -> float:
+    """Share of the port's bandwidth reached, given the fixed times; may exceed 1."""
+    first = samples[0]
+    fixed_s = collective_time(cluster, first.operation, first.size_bytes, first.group).fixed_s
+    seconds = seconds_of(samples)
+    (stretch,) = robust_fit(_volumes(cluster, samples)[:, None], seconds - fixed_s, seconds)
+    return 1 / float(stretch) if stretch > 0 else float("inf")
+
+
+def _collectives(
+    cluster: Cluster, reached: dict[Curve, float], missing: Sequence[str], notes: list[str]
+) -> Collectives:
+    """Efficiencies by operation and group size inside a node, and one factor for the nodes spanned.
+
+    PCIe's efficiencies say nothing of the network, whose factor stands alone.
+    """
+    pcie = cluster.intra_node.kind == PCIE
+    inside: dict[str, dict[float, float]] = defaultdict(dict)
+    for (operation, group), value in reached.items():
+        if group.num_nodes == 1:
+            inside[operation][group.size] = _bounded(f"{operation} of {group.size}", value, notes)
+    curves = {operation: tuple(sorted(points.items())) for operation, points in inside.items()}
+    factors: dict[int, list[float]] = defaultdict(list)
+    for (operation, group), value in reached.items():
+        if group.num_nodes > 1 and operation in curves:
+            factors[group.num_nodes].append(
+                value / (1.0 if pcie else interpolate(curves[operation], group.size))
+            )
+    nodes = FREE + tuple(
+        (float(number), _bounded(f"collectives over {number} nodes", median(values), notes))
+        for number, values in sorted(factors.items())
+    )
+    for (operation, group), value in reached.items():
+        if operation not in curves and not pcie:
+            share = value / interpolate(nodes, group.num_nodes)
+            inside[operation][group.size] = _bounded(f"{operation} of {group.size}", share, notes)
+    curves = {operation: tuple(sorted(points.items())) for operation, points in inside.items()}
+    completed = tuple((operation, _curve(operation, curves, missing, notes)) for operation in OPERATIONS)
+    return Collectives(cluster.collectives.call_s, completed, nodes)
+
+
+def _bounded(what: str, efficiency: float, notes: list[str]) -> float:
+    if np.isfinite(efficiency) and efficiency > 1.02:
+        notes.append(f"{what}: reached {efficiency:.2f} of the bandwidth of single messages, bounded to 1")
+    return min(efficiency, 1.0)
+
+
+def _curve(
+    operation: str, curves: dict[str, Efficiency], missing: Sequence[str], notes: list[str]
+) -> Efficiency:
+    """Curve of an operation; of one that was not measured, that of another."""
+    if operation in curves:
+        return curves[operation]
+    stand_in = next((other for other in STAND_INS[operation] if other in curves), None)
+    why = "the backend has none" if operation in missing else "not measured"
+    notes.append(f"{operation}: {why}; {f'as {stand_in}' if stand_in else '1 is a bound'}")
+    return curves[stand_in] if stand_in else FREE

@@ -1,0 +1,45 @@
+"""Loading: tables of observations, each cell read by the rule of its column."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from profiles.files import Row, read_rows
+
+Rule = Callable[[Row, str], Any]
+Record = dict[str, Any]
+
+
+def load(path: Path, rules: Mapping[str, Rule]) -> list[Record]:
+    """Rows of a CSV file by column; under ``where``, file and line.
+
+    Raises:
+        InputError: the file has other columns, or a cell breaks its rule.
+    """
+    return [
+        {**{key: rule(row, key) for key, rule in rules.items()}, "where": row.where}
+        for row in read_rows(path, tuple(rules))
+    ]
+
+
+def positive(row: Row, key: str) -> float:
+    """A number above zero."""
+    number = row.number(key)
+    if number == 0:
+        raise row.fail(key, "must be positive")
+    return number
+
+
+def count(row: Row, key: str) -> int:
+    """An integer of at least one."""
+    return row.integer(key, minimum=1)
+
+
+def one_of(*choices: str) -> Rule:
+    """The rule of a column that holds one of some words."""
+    return lambda row, key: row.choice(key, choices)
+
+
+text: Final[Rule] = Row.text
+number: Final[Rule] = Row.number
+index: Final[Rule] = Row.integer

@@ -1,0 +1,151 @@
+"""Logs of nccl-tests: read by their headers, refused where they are cut short or say something else.
+
+Source: nccl-tests, src/common.cu (the layout), doc/PERFORMANCE.md (algorithm and bus bandwidth). ``size`` is the
+larger of the buffers sent and received, which is what ``collective_time`` counts.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from profiles.collectives import Group, bus_volume
+from profiles.errors import InputError
+from profiles.files import parse_number, read_text
+from profiles.units import MICROSECOND
+from validate.fitting.link_samples import Measurement, Sample
+
+TESTS: Final = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+}
+"""Operations by the name of their test, less ``_perf``."""
+NOISE: Final = re.compile(r"NCCL (INFO|WARN|VERSION|TRACE)|^NCCL version")
+RANK: Final = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s*(.*)")
+CLOSE: Final = 0.03
+"""Bus bandwidth is printed with two digits and belongs to an average; more than this is another operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One log: its operation, its ranks and its rows."""
+
+    operation: str
+    group: Group
+    gpu: str
+    samples: tuple[Sample, ...]
+
+
+def read_logs(paths: Sequence[Path]) -> Measurement:
+    """What logs of nccl-tests measured.
+
+    Raises:
+        InputError: a log is cut short, of something else, or of too few ranks.
+    """
+    logs = [read_log(path) for path in paths]
+    num_nodes = max(log.group.num_nodes for log in logs)
+    devices_per_node = max(log.group.size // log.group.num_nodes for log in logs)
+    gpus = sorted({log.gpu for log in logs if log.gpu})
+    tests = ", ".join(f"{log.operation} of {log.group.size} over {log.group.num_nodes} nodes" for log in logs)
+    return Measurement(
+        devices_per_node,
+        num_nodes,
+        f"logs of nccl-tests, read {date.today().isoformat()} by python -m validate links: {tests}; "
+        f"GPU: {', '.join(gpus) or 'not named'}; out-of-place times",
+        tuple(sample for log in logs for sample in log.samples),
+    )
+
+
+def read_log(path: Path) -> Log:
+    """One log.
+
+    Raises:
+        InputError: it is cut short, of something else, or of fewer than 2 ranks.
+    """
+    lines = [(f"{path}:{number}", line) for number, line in enumerate(read_text(path).splitlines(), start=1)]
+    header = next((at for at, (_, line) in enumerate(lines) if _is_header(line)), None)
+    if header is None:
+        where = lines[0][0] if lines else f"{path}:1"
+        raise InputError(f"{where}: no log of nccl-tests: no header '# size count type ... time algbw busbw'")
+    columns = lines[header][1].lstrip("# ").split()
+    _check_units(*lines[header + 1] if header + 1 < len(lines) else lines[header])
+    ranks = [match for _, line in lines[:header] if (match := RANK.match(line))]
+    if len(ranks) < 2:
+        raise InputError(f"{lines[header][0]}: names {len(ranks)} ranks above its header, needs at least 2")
+    group = _group(lines[header][0], [rank[2] for rank in ranks])
+    operation = _operation(path, [line for _, line in lines])
+    rows = _rows(lines[header + 2 :], columns)
+    if not rows:
+        raise InputError(f"{lines[-1][0]}: ends without a row of times")
+    samples = tuple(_sample(where, row, operation, group) for where, row in rows if row["size"] != "0")
+    return Log(operation, group, ranks[0][3].strip(), samples)
+
+
+def _is_header(line: str) -> bool:
+    words = line.split()
+    return line.startswith("#") and {"size", "time", "algbw", "busbw"} <= set(words)
+
+
+def _check_units(where: str, line: str) -> None:
+    if not line.startswith("#") or "(B)" not in line or "(us)" not in line:
+        raise InputError(f"{where}: expected the units, '# (B) (elements) ... (us) (GB/s) (GB/s)'")
+
+
+def _group(where: str, hosts: list[str]) -> Group:
+    num_nodes = len(set(hosts))
+    if len(hosts) % num_nodes or any(hosts.count(host) * num_nodes != len(hosts) for host in set(hosts)):
+        raise InputError(f"{where}: {len(hosts)} ranks on {num_nodes} hosts, must be equally many on each")
+    return Group(len(hosts), num_nodes)
+
+
+def _operation(path: Path, lines: list[str]) -> str:
+    """Operation by the name that newer logs state, or by the file's name."""
+    stated = [line for line in lines if line.startswith("#") and "_perf" in line]
+    for text in (*stated, path.name):
+        for test, operation in TESTS.items():
+            if re.search(rf"(?<![a-z]){test}(?![a-z])", text):
+                return operation
+    known = ", ".join(f"{test}_perf" for test in TESTS)
+    raise InputError(f"{path}:1: neither the log nor its file name says which test it is of; known: {known}")
+
+
+def _rows(lines: list[tuple[str, str]], columns: list[str]) -> list[tuple[str, dict[str, str]]]:
+    """Rows up to the summary, each as a mapping with its first (out-of-place) times."""
+    rows: list[tuple[str, dict[str, str]]] = []
+    for where, line in lines:
+        words = line.split()
+        if line.startswith("#"):
+            if "Avg bus bandwidth" in line:
+                return rows
+            continue
+        if not words or NOISE.search(line):
+            continue
+        if len(words) != len(columns):
+            raise InputError(f"{where}: has {len(words)} columns, the header has {len(columns)}: cut short?")
+        rows.append((where, dict(reversed(list(zip(columns, words, strict=True))))))
+    where = lines[-1][0] if lines else "log"
+    raise InputError(f"{where}: ends before the line '# Avg bus bandwidth': cut short")
+
+
+def _sample(where: str, row: dict[str, str], operation: str, group: Group) -> Sample:
+    wrong = row.get("#wrong", row.get("wrong", "0"))
+    if wrong not in ("0", "N/A"):
+        raise InputError(f"{where}: #wrong is {wrong}, must be 0: these results are not to be trusted")
+    size = parse_number(where, "size", row["size"], minimum=1, whole=True)
+    seconds = parse_number(where, "time", row["time"]) * MICROSECOND
+    if seconds == 0:
+        raise InputError(f"{where}: time is 0, must be positive")
+    printed = parse_number(where, "busbw", row["busbw"])
+    sample = Sample(operation, group, size, seconds)
+    bus = sample.bus_gb_per_s
+    if abs(bus - printed) > 0.01 + CLOSE * bus:
+        raise InputError(
+            f"{where}: busbw is {printed:g}, but {operation} of {group.size} gives "
+            f"{bus_volume(operation, group.size):g} * {size:g} B / {seconds / MICROSECOND:g} us = {bus:.2f} GB/s"
+        )
+    return sample

@@ -1,1 +1,0 @@
-"""Links: measured times of messages and collectives, and the cluster file that follows from them."""

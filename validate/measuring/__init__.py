@@ -1,0 +1,1 @@
+"""Times of layers and links, measured on the user's own machines."""

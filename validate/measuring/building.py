@@ -1,0 +1,151 @@
+"""Building: a component with weights, buffers and inputs of random numbers, never of zeros.
+
+A GPU draws less power on zeros and clocks higher, so products of zeros are faster than those of a model.
+"""
+
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from validate.counting.specs import ComponentSpec
+
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "float16"}
+"""The precision that the counter knows, of as many bytes."""
+SMALL: Final = 0.02
+LARGEST_INTEGER: Final = 1000
+"""Token numbers, classes and time steps are drawn below this, and below the smallest table that a component has."""
+
+
+def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
+    """Build a component on the generator's device with random weights and buffers.
+
+    Args:
+        spec: what to build; its locked parts need no gradient.
+        dtype: of weights and floating point buffers.
+        generator: draws the weights.
+    """
+    with torch.device("meta"):
+        module = spec.build().eval().requires_grad_(spec.trainable)
+    for path in spec.locked:
+        module.get_submodule(path).requires_grad_(False)
+    nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
+    alike = _tied(module)
+    nn.Module.to_empty(module, device=generator.device)
+    for first, *others in alike:
+        for other in others:
+            holder, _, name = other.rpartition(".")
+            setattr(module.get_submodule(holder), name, module.get_parameter(first))
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            _fill_parameter(name, parameter, generator)
+        for name, buffer in module.named_buffers():
+            _fill_buffer(name, buffer, generator)
+        for part in module.modules():
+            _fill_tables(part, generator)
+    return module
+
+
+def samples(spec: ComponentSpec, height: int, width: int) -> list[dict[str, Any]]:
+    """Inputs of each pass that one sample takes, on the meta device."""
+    return [make(height, width) for make in (spec.sample, *spec.again)]
+
+
+def inputs(
+    sample: dict[str, Any], batch: int, dtype: torch.dtype, below: int, generator: torch.Generator
+) -> dict[str, Any]:
+    """Inputs of a batch with random contents.
+
+    Args:
+        sample: those of one sample on the meta device; a leading dimension of one is the batch. Tensors with contents
+            keep them. A list of one is a list of samples, but for one that holds a batch.
+        batch: samples.
+        dtype: of floating point tensors.
+        below: integers are drawn below this.
+        generator: draws the contents.
+    """
+
+    def draw(tensor: Tensor) -> Tensor:
+        shape = list(tensor.shape)
+        if tensor.device.type != "meta":
+            return _kept(tensor, batch, dtype, generator.device)
+        if shape and shape[0] == 1:
+            shape[0] = batch
+        if tensor.is_floating_point() or tensor.is_complex():
+            kind = dtype if tensor.is_floating_point() else tensor.dtype
+            return torch.randn(shape, dtype=kind, device=generator.device, generator=generator)
+        return torch.randint(1, below, shape, device=generator.device, generator=generator)
+
+    each = {name: value * batch if _is_samples(value) else value for name, value in sample.items()}
+    drawn: dict[str, Any] = tree_map_only(Tensor, draw, each)
+    return drawn
+
+
+def largest_integer(module: nn.Module) -> int:
+    """Number that every integer input must stay below: the rows of the smallest table that it may look up."""
+    rows = [table.num_embeddings for table in module.modules() if isinstance(table, nn.Embedding)]
+    return max(2, min([LARGEST_INTEGER, *rows]))
+
+
+def draws(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Tensor of random numbers of the shape and precision of another."""
+    return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
+
+
+def _tied(module: nn.Module) -> list[list[str]]:
+    """Names of each parameter that has several, which moving it to a device would turn into as many."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [alike for alike in names.values() if len(alike) > 1]
+
+
+def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Tensor with contents for a batch: its first of at least two dimensions is that of the samples."""
+    tensor = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+    if tensor.ndim > 1 and tensor.shape[0] == 1:
+        return tensor.repeat(batch, *[1] * (tensor.ndim - 1))
+    return tensor
+
+
+def _is_samples(value: object) -> bool:
+    """Whether an argument lists its samples one by one."""
+    if not isinstance(value, list) or len(value) != 1:
+        return False
+    return not (isinstance(value[0], int) or (isinstance(value[0], Tensor) and value[0].shape[0] == 1))
+
+
+def _fill_tables(part: nn.Module, generator: torch.Generator) -> None:
+    """Fill tensors that a module holds as plain attributes, such as tables of positions."""
+
+    def fill(tensor: Tensor) -> Tensor:
+        if tensor.device.type != "meta":
+            return tensor.to(generator.device)
+        dtype = tensor.dtype if tensor.is_floating_point() or tensor.is_complex() else torch.float32
+        drawn = torch.randn(tensor.shape, dtype=dtype, device=generator.device, generator=generator)
+        return drawn.to(tensor.dtype)
+
+    for name, value in vars(part).items():
+        if not name.startswith("_"):
+            vars(part)[name] = tree_map_only(Tensor, fill, value)
+
+
+def _fill_parameter(name: str, parameter: Tensor, generator: torch.Generator) -> None:
+    if parameter.ndim > 1:  # of unit gain, so that nothing grows out of half precision
+        parameter.normal_(0.0, prod(parameter.shape[1:]) ** -0.5, generator=generator)
+    elif name.endswith("weight"):
+        parameter.uniform_(0.5, 1.5, generator=generator)
+    else:
+        parameter.normal_(0.0, SMALL, generator=generator)
+
+
+def _fill_buffer(name: str, buffer: Tensor, generator: torch.Generator) -> None:
+    if buffer.is_floating_point():
+        buffer.uniform_(0.5, 1.5, generator=generator)  # a variance must be positive
+    elif name.endswith("position_ids"):
+        buffer.copy_(torch.arange(buffer.shape[-1], device=buffer.device).expand(buffer.shape))
+    else:
+        buffer.random_(0, 2, generator=generator)

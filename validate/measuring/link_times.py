@@ -1,0 +1,307 @@
+"""Measuring: ping-pong over neighbour pairs and collectives over groups, idle and beside compute.
+
+A time is the least of the medians of some short rounds over all sizes, which other programs disturb in bursts; on the
+first rank of its group, by CUDA events or the clock of the process. Odd rounds and even ones give a time each: the
+links are fitted to the former and judged by the latter.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from math import isnan
+from statistics import median
+from typing import Final, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from profiles.clusters import OPERATIONS
+from profiles.errors import DiffusimError, InputError
+from validate.fitting.link_samples import PING_PONG, Measurement, Sample
+from validate.launching import Place
+from validate.machine import NOT_KNOWN, OtherPrograms
+from validate.measuring.beside import Compute
+from validate.measuring.clocks import Clock, EventClock
+from validate.measuring.environment import gpu, processor
+from validate.measuring.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
+from validate.measuring.watch import Watch
+
+ROUNDS: Final = 8
+"""How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
+SMALLEST_BYTES: Final = 1024
+STEP: Final = 4
+WARM_UP: Final = 2
+REPEATS: Final = (3, 9)
+REPEATED_BYTES: Final = 2**23
+"""Bytes after which a size is not repeated further, within the bounds of ``REPEATS``."""
+BESIDE_S: Final = 0.2
+"""Seconds that each operation runs beside compute, and that compute runs alone."""
+BESIDE_SIZES: Final = 3
+"""How many of the largest sizes are measured beside compute."""
+TIMEOUT: Final = timedelta(seconds=120)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One measurement of this process and the ranks it is joined to."""
+
+    place: Place
+    clock: Clock
+    sizes: tuple[int, ...]
+    everyone: Members
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers lie."""
+        return self.clock.device
+
+
+def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
+    """Message sizes in steps of four, ``max_bytes`` the largest."""
+    sizes = [max_bytes]
+    while sizes[-1] // STEP >= SMALLEST_BYTES:
+        sizes.append(sizes[-1] // STEP)
+    return tuple(reversed(sizes))
+
+
+def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | None:
+    """Measure the links of all ranks; return what was found on rank 0, nothing on the others.
+
+    Raises:
+        InputError: there is no GPU for a rank and NCCL was asked for.
+        DiffusimError: the connection to another rank broke.
+    """
+    backend, device = choose_backend(place, backend)
+    try:
+        store = join(place, backend, device)  # of rank 0 it is the server, and must outlive the watch
+        with Watch(store, place.rank, place.num_ranks):
+            return _measure_all(place, backend, device, max_bytes)
+    except RuntimeError as error:  # of torch.distributed and of the store
+        raise DiffusimError(f"rank {place.rank}: {str(error).splitlines()[0]}") from error
+
+
+def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device]:
+    """Backend and the device of this rank: NCCL where every rank of a node has a GPU, else gloo."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if backend == "nccl" and gpus < place.devices_per_node:
+        raise InputError(
+            f"--backend nccl: {place.devices_per_node} ranks per node need as many GPUs, found {gpus}"
+        )
+    if backend == "gloo" or gpus < place.devices_per_node:
+        return "gloo", torch.device("cpu")
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return "nccl", device
+
+
+def join(place: Place, backend: str, device: torch.device) -> TCPStore:
+    """Join the ranks and return the store they share."""
+    store, rank, num_ranks = next(rendezvous("env://", timeout=TIMEOUT))
+    dist.init_process_group(
+        backend,
+        store=PrefixStore("links", store),
+        rank=rank,
+        world_size=num_ranks,
+        timeout=TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    assert isinstance(store, TCPStore)
+    return store
+
+
+def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Measurement | None:
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
+    others = OtherPrograms()
+    everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
+    clock = EventClock() if device.type == "cuda" else Clock()
+    session = Session(place, clock, sizes_up_to(max_bytes), everyone)
+    found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
+    missing = [operation for operation in OPERATIONS if not _supported(session, operation)]
+    offered = [operation for operation in OPERATIONS if operation not in missing]
+    found += [_curve(session, operation, members) for members in _groups(place) for operation in offered]
+    beside, slowdowns = _beside(session, offered)
+    gathered = [curves for of_rank in _of_all_ranks(place, found) for curves in of_rank]
+    cores = _other_cores(place, others)
+    dist.barrier()
+    dist.destroy_process_group()
+    if place.rank > 0:
+        return None
+    return Measurement(
+        place.devices_per_node,
+        place.num_nodes,
+        f"python -m validate links, {environment(place, backend, device)}",
+        tuple([sample for odd, _ in gathered for sample in odd] + beside),
+        tuple(slowdowns),
+        tuple(missing),
+        cores,
+        tuple(sample for _, even in gathered for sample in even),
+    )
+
+
+def environment(place: Place, backend: str, device: torch.device) -> str:
+    """One sentence for the ``source`` of a cluster file: what ran where and when."""
+    nodes = "one node" if place.num_nodes == 1 else f"{place.num_nodes} nodes"
+    parts = [f"{date.today().isoformat()}: {place.num_ranks} ranks on {nodes}"]
+    if device.type == "cuda":
+        found, version = gpu(device), torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        parts += [f"NCCL {'.'.join(map(str, version))}", f"{found['gpu']}", f"CUDA {found['cuda']}"]
+        parts.append(f"driver {found['driver']}")
+    else:
+        parts.append(f"{backend}, between processes on {os.cpu_count()} cores of {processor()}")
+    rounds = f"for each size the least of the medians of {ROUNDS // 2} rounds, idle, as many judge"
+    return f"{', '.join(parts)}, torch {torch.__version__}; {rounds}"
+
+
+def _other_cores(place: Place, others: OtherPrograms) -> float:
+    """Cores that other programs kept busy on the node where they were most; NaN where one is not known."""
+    own_s = _of_all_ranks(place, others.own_s())
+    first = place.rank - place.rank % place.devices_per_node
+    cores = _of_all_ranks(place, others.cores(sum(own_s[first : first + place.devices_per_node])))
+    return NOT_KNOWN if any(map(isnan, cores)) else max(cores)
+
+
+def _pairs(place: Place) -> list[Members]:
+    """Neighbours: ranks that follow one another."""
+    pairs = [(first, first + 1) for first in range(place.num_ranks - 1)]
+    return [Members(pair, len({rank // place.devices_per_node for rank in pair})) for pair in pairs]
+
+
+def _groups(place: Place) -> list[Members]:
+    """Groups of growing size: 2, 4, 8 ranks and so on of the first node, then of 2, 4 nodes and so on."""
+    inside = [Members(tuple(range(size)), 1) for size in doublings(place.devices_per_node)]
+    across = [
+        Members(tuple(range(nodes * place.devices_per_node)), nodes) for nodes in doublings(place.num_nodes)
+    ]
+    return [members._replace(handle=dist.new_group(list(members.ranks))) for members in inside + across]
+
+
+def doublings(largest: int) -> list[int]:
+    """2, 4, 8 and so on, and the largest; nothing where that is 1."""
+    sizes: list[int] = []
+    while 2 ** (len(sizes) + 1) < largest:
+        sizes.append(2 ** (len(sizes) + 1))
+    return [*sizes, largest] if largest > 1 else []
+
+
+def _supported(session: Session, operation: str) -> bool:
+    """Try an operation once: some versions of gloo lack some."""
+    elements = elements_of(SMALLEST_BYTES, session.everyone)
+    try:
+        bind(operation, session.everyone, elements, session.device)()
+    except (NotImplementedError, RuntimeError) as error:
+        if "support" not in str(error) and not isinstance(error, NotImplementedError):
+            raise
+        return False
+    return True
+
+
+def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
+    """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
+    found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
+    for _ in range(ROUNDS):
+        for elements, medians in found.items():
+            if session.place.rank in members.ranks:
+                call = bind(operation, members, elements, session.device)
+                medians.append(median(times(call, session.clock, _repeats(elements * ELEMENT_BYTES))))
+            dist.barrier()
+    if session.place.rank != members.ranks[0]:
+        return [], []
+    odd, even = (
+        [sample_of(operation, members, elements, min(of[half::2])) for elements, of in found.items()]
+        for half in (0, 1)
+    )
+    return odd, even
+
+
+def sample_of(
+    operation: str, members: Members, elements: int, seconds: float, beside: bool = False
+) -> Sample:
+    """Sample of one call; of a round trip only one way counts."""
+    one_way, pair = (0.5, members.ranks) if operation == PING_PONG else (1.0, ())
+    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside, pair)
+
+
+def _repeats(size_bytes: int) -> int:
+    least, most = REPEATS
+    return max(least, min(most, REPEATED_BYTES // size_bytes))
+
+
+def times(call: Call, clock: Clock, repeats: int, warm_up: int = WARM_UP) -> list[float]:
+    """Seconds of each repetition."""
+    for _ in range(warm_up):
+        call()
+    seconds = []
+    for _ in range(repeats):
+        begin = clock.mark()
+        call()
+        end = clock.mark()
+        clock.wait(end)
+        seconds.append(clock.seconds(begin, end))
+    return seconds
+
+
+def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], list[tuple[str, float]]]:
+    """Samples of operations beside compute, and how collectives of the largest size slow the compute down."""
+    samples, slowdowns = [], []
+    pair = session.everyone._replace(ranks=(0, 1), num_nodes=1 if session.place.devices_per_node > 1 else 2)
+    with Compute(session.device) as compute:
+        dist.barrier()
+        begin = time.perf_counter()
+        time.sleep(2 * BESIDE_S)
+        alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
+        for operation in (PING_PONG, *offered):
+            members = pair if operation == PING_PONG else session.everyone
+            for size in session.sizes[-BESIDE_SIZES:]:
+                elements = elements_of(size, members)
+                seconds, slowed = _run_beside(session, operation, members, elements, compute)
+                if seconds:
+                    samples.append(sample_of(operation, members, elements, median(seconds), beside=True))
+            if operation != PING_PONG:
+                ratio = slowed / alone if slowed and alone else None
+                slowdowns += [(operation, factor) for factor in _median_of_ranks(session, ratio)]
+    return samples, slowdowns
+
+
+def _run_beside(
+    session: Session, operation: str, members: Members, elements: int, compute: Compute
+) -> tuple[list[float], float | None]:
+    """Repeat an operation for a while, equally often on every member, and time the compute of this rank beside it."""
+    if session.place.rank not in members.ranks:
+        _of_rank_0(0)
+        dist.barrier()
+        return [], None
+    call = bind(operation, members, elements, session.device)
+    first = median(times(call, session.clock, 3, warm_up=1))
+    repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
+    begin = time.perf_counter()
+    seconds = times(call, session.clock, repeats, warm_up=0)
+    slowed = compute.mean_s(begin, time.perf_counter())
+    dist.barrier()
+    return seconds, slowed
+
+
+def _of_rank_0(value: int) -> int:
+    agreed = [value]
+    dist.broadcast_object_list(agreed, src=0)
+    return agreed[0]
+
+
+def _median_of_ranks(session: Session, value: float | None) -> list[float]:
+    """Median of what the ranks found, in a list that is empty where none found anything."""
+    known = [found for found in _of_all_ranks(session.place, value) if found is not None]
+    return [median(known)] if known else []
+
+
+def _of_all_ranks(place: Place, value: T) -> list[T]:
+    values: list[T] = [value] * place.num_ranks
+    dist.all_gather_object(values, value)
+    return values

@@ -1,0 +1,265 @@
+"""The profiler: measures a model's components, and writes the model folder with their times."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+
+from profiles.errors import DiffusimError, InputError
+from profiles.files import path_kind
+from profiles.models import read_model
+from validate.counting.component import ModelCount, count_model
+from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.configured import count_configured, slug
+from validate.counting.folder import folder_texts
+from validate.counting.specs import ComponentSpec
+from validate.counting.trace import first_line
+from validate.machine import OtherPrograms, disturbance
+from validate.measuring.building import COUNTED_AS, DTYPES
+from validate.measuring.clocks import WALL, Clock, clock_of
+from validate.measuring.environment import Value, clocks, device_name, environment
+from validate.measuring.passes import ComponentTimes, Settings, measure
+from validate.measuring.time_files import time_texts
+from validate.measuring.tiny import profiled_architecture
+from validate.printing import show, table
+from validate.writing import write_files
+
+WAITING: Final = 0.05
+"""Share of a pass that a GPU may wait for the host without a word."""
+COLUMNS: Final = (
+    *("component", "batch", "layers", "forward ms", "sum / whole"),
+    *("backward, first", "later", "sum / whole"),
+)
+
+
+Files = tuple[Sequence[ConfigFile], Asked]
+"""The user's own files, and what is asked for beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was measured of a model on a device, with what, and the cores that other programs kept busy meanwhile."""
+
+    model: str
+    device: str
+    counted: ModelCount
+    components: tuple[ComponentTimes, ...]
+    header: dict[str, Value]
+    other_cores: float
+
+
+def profile(
+    model: str | Files,
+    device: str,
+    settings: Settings,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    components: Sequence[str] = (),
+    name: str | None = None,
+    output: Path | None = None,
+) -> Profile:
+    """Measure every layer of a model's components, and write them.
+
+    Args:
+        model: one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
+            encoders or one encoder, with what is asked for beside them (height and width, too).
+        device: ``cpu`` or ``cuda``.
+        settings: how to measure.
+        height: pixels; the model's own by default.
+        width: pixels; the model's own by default.
+        components: names; all by default.
+        name: of the device, by which a simulation finds the times; ``cpu`` or the GPU's by default.
+        output: the model folder; nothing is written without.
+
+    Raises:
+        InputError: an argument breaks a rule, there is no such device, a component does not fit or takes too long,
+            the folder holds other layers, or the user's class refuses what it is given.
+    """
+    clock = clock_of(device, settings.clock)
+    name = name or device_name(clock.device)
+    if not name.replace("-", "").replace(".", "").isalnum():
+        raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
+    if isinstance(model, str):
+        counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
+        return _profiled(model, counted, settings, (clock, name), output)
+    counted = _counted_files(model, settings.dtype, components)
+    title = counted.architecture.title
+    try:
+        return _profiled(slug(title), counted, settings, (clock, name), output)
+    except DiffusimError:
+        raise
+    except Exception as error:  # whatever the class says to its arguments
+        batches = ",".join(map(str, settings.batch_sizes))
+        raise InputError(
+            f"{title} cannot run at batch sizes {batches} in {settings.dtype}: {first_line(error)}"
+        ) from error
+
+
+def _counted_files(model: Files, dtype: str, names: Sequence[str]) -> ModelCount:
+    """Count of the components of the user's files that are to be measured, in their precision."""
+    files, asked = model
+    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
+    specs = _chosen([component.spec for component in counted.components], names, counted.architecture.title)
+    kept = [
+        replace(part, spec=specs[part.spec.name]) for part in counted.components if part.spec.name in specs
+    ]
+    return replace(counted, components=tuple(kept))
+
+
+def counted_for(
+    model: str,
+    dtype: str,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    components: Sequence[str] = (),
+) -> ModelCount:
+    """Count of the components of a model that are to be measured, in their precision.
+
+    Raises:
+        InputError: there is no such model, component or precision.
+    """
+    architecture, counted_as = profiled_architecture(model), _counted_as(dtype)
+    kept = tuple(_chosen(architecture.components, components, architecture.title).values())
+    return count_model(replace(architecture, components=kept, dtype=counted_as), height, width)
+
+
+def _counted_as(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
+    return COUNTED_AS[dtype]
+
+
+def _chosen(specs: Sequence[ComponentSpec], names: Sequence[str], title: str) -> dict[str, ComponentSpec]:
+    """Components of some names, or all where none are given; they forget inputs that are not among them."""
+    known = [spec.name for spec in specs]
+    for name in names:
+        if name not in known:
+            raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
+    there = names or known
+    return {
+        spec.name: replace(
+            spec,
+            inputs=tuple(source for source in spec.inputs if source in there),
+            reads={key: source for key, source in spec.reads.items() if source in there},
+        )
+        for spec in specs
+        if spec.name in there
+    }
+
+
+def _profiled(
+    model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path | None
+) -> Profile:
+    if output is not None:
+        check_folder(output, model, counted)
+    found = _measure(model, counted, settings, *seat)
+    if output is not None:
+        texts = time_texts(found.device, found.components, found.header)
+        if path_kind(output / "model.toml") == "nothing":
+            texts |= folder_texts(found.model, found.counted)
+        write_files(output, texts)
+    return found
+
+
+def check_folder(folder: Path, name: str, counted: ModelCount) -> None:
+    """Refuse a folder that holds another model, or this one at another size."""
+    kind = path_kind(folder)
+    if kind == "file":
+        raise InputError(f"--output {folder}: is not a folder")
+    if kind == "nothing" or not any(folder.iterdir()):
+        return
+    there = read_model(folder)
+    if (there.height, there.width) != (counted.height, counted.width):
+        sizes = f"{there.height}x{there.width}, not at {counted.height}x{counted.width}"
+        raise InputError(f"--output {folder}: holds {there.name} at {sizes}; name another folder")
+    layers = [(component.name, layer.name) for component in there.components for layer in component.layers]
+    if layers != [(part.spec.name, layer.name) for part in counted.components for layer in part.layers]:
+        raise InputError(
+            f"--output {folder}: holds other layers than the components of {name} that were asked for; name another"
+            " folder"
+        )
+
+
+def _measure(model: str, counted: ModelCount, settings: Settings, clock: Clock, name: str) -> Profile:
+    device_type = clock.device.type
+    before, others = clocks(clock.device), OtherPrograms()
+    times = []
+    for component in counted.components:
+        print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
+        times.append(measure(component, counted.height, counted.width, settings, clock))
+    header: dict[str, Value] = {
+        "source": "python -m validate profile: medians of layers timed in place",
+        "model": model,
+        "height": counted.height,
+        "width": counted.width,
+        "device": device_type,
+        "dtype": settings.dtype,
+        "clock": settings.clock if device_type == "cpu" else "events",
+        **environment(clock.device),
+        "clocks_before": before,
+        "clocks_after": clocks(clock.device),
+        "warmup": settings.warmup,
+        "rounds": settings.rounds,
+        "seed": settings.seed,
+    }
+    cores = others.cores()
+    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
+    return Profile(model, name, counted, tuple(times), header, cores)
+
+
+def report_profile(found: Profile, output: Path | None) -> None:
+    """Print what was measured; warn of a busy machine."""
+    title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
+    show(150, times_table(title, found.components))
+    said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
+    lines = list(waiting_lines(found.components))
+    lines += [f"warning: {said}; --clock thread is not misled by others"] if said else []
+    lines += [f"wrote {output}"] if output is not None else []
+    for line in lines:
+        print(f"validate: {line}", file=sys.stderr)
+
+
+def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
+    """One line for each component whose passes a GPU spends waiting for the host to launch kernels.
+
+    The sum of the layers over the whole does not tell: it is one all the same.
+    """
+    for component in components:
+        found = [
+            f"{100 * share:.0f} % of {what} at batch {batch.batch}"
+            for what, quantity in (("forward", "forward"), ("backward", "backward_later"))
+            for batch in component.batches
+            if (share := batch.waiting(quantity) or 0.0) > WAITING
+        ]
+        if found:
+            yield (
+                f"{component.name}: the GPU waited for the host at least {', '.join(found)}:"
+                " these are times of launching kernels as much as of their work"
+            )
+
+
+def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
+    """One row per component and batch size, in milliseconds."""
+    return table(title, COLUMNS, _times_rows(components), left=("component",))
+
+
+def _times_rows(components: Sequence[ComponentTimes]) -> Iterator[list[str]]:
+    for component in components:
+        for batch in component.batches:
+            first, later = (sum(batch.median(name)) for name in ("backward_first", "backward_later"))
+            backward = [f"{1e3 * first:.2f}", f"{1e3 * later:.2f}"]
+            backward.append(f"{batch.sum_over_whole('backward_later'):.3f}" if later else "")
+            yield [
+                component.name,
+                f"{batch.batch}",
+                f"{len(component.counted.layers)}",
+                f"{1e3 * sum(batch.median('forward')):.2f}",
+                f"{batch.sum_over_whole('forward'):.3f}",
+                *(backward if component.counted.spec.trainable else [""] * 3),
+            ]

@@ -1,0 +1,191 @@
+"""Steps: one training iteration and one sampling step on a single device, predicted and measured.
+
+The prediction is the simulator's own (``ddp`` on one device, ``single``), from the layers as measured or from the
+rates of a calibrated device. The measurement runs the whole thing: frozen encoders on the batch, forward and
+backward of every micro-batch, the optimizer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from profiles.clusters import Cluster, load_cluster
+from profiles.devices import Device
+from profiles.errors import InputError
+from profiles.models import Component, MeasuredTime, Model
+from sim.runs import replay, replay_parts, step_s
+from strategies.sampling.single import Single
+from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.training.ddp import DDP
+from validate.counting.component import ModelCount
+from validate.counting.specs import Architecture
+from validate.fitting.layer_times import FirstBackwards
+from validate.measuring.building import draws
+from validate.measuring.clocks import Clock
+from validate.measuring.optimizers import RECIPES, optimizer_of
+from validate.measuring.passes import Given, Settings, Subject, check_memory, out_of_memory, timed
+from validate.measuring.tiny import profiled_architecture
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """One training iteration on one device: a batch, in so many micro-batches."""
+
+    task: ClassVar = "training"
+    model: str
+    batch: int
+    micro_batches: int
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.micro_batches) < 1 or self.batch % self.micro_batches:
+            raise InputError(f"batch {self.batch} does not divide into {self.micro_batches} micro-batches")
+
+    def __str__(self) -> str:
+        return f"{self.model} training, batch {self.batch}, micro-batches {self.micro_batches}"
+
+    @property
+    def passes(self) -> tuple[int, int, int]:
+        """Height, width and batch of each pass of the backbone."""
+        architecture = profiled_architecture(self.model)
+        return architecture.height, architecture.width, self.batch // self.micro_batches
+
+    def predict_s(
+        self, model: Model, device: Device, dtype: str, first: FirstBackwards | None = None
+    ) -> float:
+        """Seconds of the iteration: from measured layers where the model has times on the device.
+
+        Args:
+            model: with measured times or without.
+            device: whose rates time the optimizer, and layers that were not measured.
+            dtype: of the weights.
+            first: backward passes of a first micro-batch, where they were measured apart from later ones.
+        """
+        if first:
+            model = in_turn(model, device.name, first, self.micro_batches)
+        workload = TrainingWorkload(1, self.batch, self_conditioning=0.0, memory_recipe=RECIPES[dtype])
+        scenario = Scenario(model, alone(device), workload)
+        return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
+
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
+        """Run the iteration."""
+        parts = [component for component in counted.components if "train" in component.spec.tasks]
+        for part in parts:
+            share = self.micro_batches if part.spec.trainable else 1
+            check_memory(part, self.batch // share, settings.dtype, clock)
+        size = (counted.height, counted.width)
+        with out_of_memory(f"{self.model} at batch {self.batch}"):
+            subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
+            return _measure_training(self, subjects, settings, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingStep:
+    """One denoising step of one image with guidance: both predictions in one batch."""
+
+    task: ClassVar = "sampling"
+    model: str
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.model} sampling, {self.height}x{self.width}"
+
+    @property
+    def passes(self) -> tuple[int, int, int]:
+        """Height, width and batch of the pass of the backbone."""
+        return self.height, self.width, predictions(profiled_architecture(self.model))
+
+    def predict_s(
+        self, model: Model, device: Device, dtype: str = "", first: FirstBackwards | None = None
+    ) -> float:
+        """Seconds of the step, which depend on neither optimizer nor backward passes."""
+        workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
+        return step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
+
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
+        """Run the backbone without gradients; the update of the image by the scheduler is not in it."""
+        (part,) = [component for component in counted.components if component.spec.trainable]
+        frozen = replace(part, spec=replace(part.spec, trainable=False))
+        batch = predictions(counted.architecture)
+        check_memory(frozen, batch, settings.dtype, clock)
+        with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
+            subject = Subject(frozen, (counted.height, counted.width), settings.dtype, clock, settings.seed)
+            given = subject.inputs(batch)
+            (seconds,) = timed(clock, settings, [lambda: _forward(subject, given)])
+        return MeasuredStep(seconds, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """Median seconds of a step's parts."""
+
+    forward_backward_s: float
+    frozen_s: float
+    optimizer_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the whole step."""
+        return self.forward_backward_s + self.frozen_s + self.optimizer_s
+
+
+def alone(device: Device) -> Cluster:
+    """A cluster of one device."""
+    return replace(load_cluster("ideal"), name=device.name, device=device, devices_per_node=1)
+
+
+def predictions(architecture: Architecture) -> int:
+    """Predictions of an image that one sampling step makes."""
+    return 1 if architecture.guidance == "none" else 2
+
+
+def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int) -> Model:
+    """A model whose backward times are the mean over an iteration's micro-batches: one first, later ones."""
+
+    def mean(component: str, time: MeasuredTime) -> MeasuredTime:
+        once = first.get((component, time.layer, time.batch_size), time.backward_s)
+        return replace(time, backward_s=(once + (micro_batches - 1) * time.backward_s) / micro_batches)
+
+    def turned(component: Component) -> Component:
+        times = dict(component.times)
+        if device in times:
+            times[device] = tuple(mean(component.name, time) for time in times[device])
+        return replace(component, times=tuple(times.items()))
+
+    return replace(model, components=tuple(map(turned, model.components)))
+
+
+def by_rates(model: Model) -> Model:
+    """A model without its measured times, so that it is estimated from a device's rates."""
+    return replace(model, components=tuple(replace(part, times=()) for part in model.components))
+
+
+def _measure_training(
+    step: TrainingStep, subjects: Sequence[Subject], settings: Settings, clock: Clock
+) -> MeasuredStep:
+    frozen = [(subject, subject.inputs(step.batch)) for subject in subjects if not subject.spec.trainable]
+    backbones = [subject for subject in subjects if subject.spec.trainable]
+    given = [(subject, subject.inputs(step.batch // step.micro_batches)) for subject in backbones]
+    weights = [weight for subject in backbones for weight in subject.trained]
+    optimizer = optimizer_of(weights)
+
+    def encode() -> None:
+        for subject, sample in frozen:
+            _forward(subject, sample)
+
+    def train() -> None:
+        for subject, sample in given:
+            subject.module.zero_grad(set_to_none=True)
+            for _ in range(step.micro_batches):
+                output = subject.forward(sample[0])
+                torch.autograd.backward([output], [draws(output, subject.generator)])
+
+    forward_backward_s, frozen_s, optimizer_s = timed(clock, settings, [train, encode, optimizer.step])
+    return MeasuredStep(forward_backward_s, frozen_s, optimizer_s)
+
+
+def _forward(subject: Subject, given: Given) -> None:
+    for sample in given:
+        subject.forward(sample)

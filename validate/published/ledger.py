@@ -1,0 +1,254 @@
+"""The ledger: every published number once, what the numbers amount to by source and method, and files of them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, TypeVar
+
+import pandas as pd
+
+from profiles.errors import InputError
+from profiles.units import GIB
+from validate.published.records import LATENCY, Published, Record, Standing, all_published, source_names, why
+from validate.reporting.sections import Section, percent, signed
+from validate.writing import write_file
+
+NEAR: Final = 0.15
+"""Relative error within which a prediction counts as near."""
+COUNTED: Final = (
+    "numbers", "predicted", "judged", "median error", "worst error", f"within {NEAR:.0%}", "fitted", "apart",
+    "not covered",
+)  # fmt: skip
+REMARK: Final = (
+    "Each number stands in one of the columns judged, fitted, apart and not covered. Errors, simulated over published"
+    " less one, are of judged numbers alone; the median is of absolute values. Fitted: a rate, a link, a constant or"
+    " the way to count was set by the number, or with it in view. Apart: predicted, but a bound, a zero, seconds of a"
+    " solver, memory that ran out, or printed before."
+)
+COVERAGE: Final = (
+    "where", "number", "published", "simulated", "error", "setting, or why not", "all settings, why it misses"
+)  # fmt: skip
+COLUMNS: Final = (
+    "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "batch_size",
+    "resolution_px", "steps", "quantity", "unit", "published", "predicted", "error", "standing", "reason",
+    "provenance", "setting", "predicted_memory_GiB", "miss",
+)  # fmt: skip
+OUT_OF_MEMORY: Final = "OOM"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Published numbers, each with one record, in the order of the files."""
+
+    records: tuple[Record, ...]
+
+    def __add__(self, other: "Ledger") -> "Ledger":
+        return Ledger(self.records + other.records)
+
+    def of(self, standing: Standing) -> list[Record]:
+        """The records of one standing."""
+        return [one for one in self.records if one.standing is standing]
+
+    def sections(self) -> list[Section]:
+        """The tables of the summary, the longest first."""
+        return [self.by_source_and_method(), self.not_judged(), self.by_source()]
+
+    def by_source(self) -> Section:
+        """One line per source."""
+        rows = [[name, *_counts(group)] for name, group in self._sources()]
+        title = f"By source: {len(self.records)} published numbers"
+        return Section(title, ("source", *COUNTED), rows, REMARK)
+
+    def by_source_and_method(self) -> Section:
+        """One line per source and method; where it is no latency, with what was measured."""
+        rows = [
+            [name if not number else "", method, *_counts(records)]
+            for name, group in self._sources()
+            for number, (method, records) in enumerate(sorted(grouped(group, method_of).items()))
+        ]
+        title = f"By source and method: {len(self.records)} published numbers"
+        return Section(title, ("source", "method", *COUNTED), rows)
+
+    def _sources(self) -> Iterator[tuple[str, list[Record]]]:
+        """The sources that have numbers, in the order of their list."""
+        groups = grouped(self.records, lambda one: one.row.group)
+        return ((name, groups[name]) for name in source_names() if name in groups)
+
+    def not_judged(self) -> Section:
+        """Why numbers judge nothing: how many, and which."""
+        left = [one for one in self.records if one.standing is not Standing.JUDGED]
+        order = list(Standing)
+        groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0]))
+        rows = [
+            [order[standing], reason, f"{len(group)}", "; ".join(dict.fromkeys(map(_which, group)))]
+            for (standing, reason), group in sorted(
+                groups.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1])
+            )
+        ]
+        title = f"Not judged: {len(left)} of {len(self.records)} numbers"
+        return Section(title, ("", "why", "numbers", "which"), rows)
+
+    def frame(self) -> pd.DataFrame:
+        """One line per published number, with its prediction and what became of it."""
+        frame = pd.DataFrame([_flat(one) for one in self.records], columns=list(COLUMNS))
+        return frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
+
+    def write(self, path: Path | None) -> None:
+        """Write the frame as CSV, or as JSON where the file ends so, if a file is given.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        if path is None:
+            return
+        frame = self.frame()
+        if path.suffix.lower() == ".json":
+            write_file(path, frame.to_json(orient="records", indent=1) + "\n")
+            return
+        for column, words in WORDS.items():
+            frame[column] = frame[column].map(words, na_action="ignore")
+        write_file(path, frame.to_csv(index=False))
+
+
+def training_ledger(records: Iterable[Record]) -> Ledger:
+    """Every number of training, in the order of the file.
+
+    Args:
+        records: of one number that of the base setting first; the others do not count.
+    """
+    return Ledger(tuple(base for base, *_ in all_training(records)))
+
+
+def all_training(records: Iterable[Record]) -> list[list[Record]]:
+    """The records of each number of training in the order of the file; one says why where there is none."""
+    found = grouped(records, lambda one: one.row)
+    return [found.get(row) or [_uncovered(row)] for row in all_published()]
+
+
+def _uncovered(row: Published) -> Record:
+    return Record(row, None, Standing.UNCOVERED, why(row) or "not predicted")
+
+
+def coverage(numbers: Collection[Sequence[Record]]) -> Section:
+    """Each number with its prediction, or why there is none.
+
+    Args:
+        numbers: the records of each, that of the base setting first.
+    """
+    covered = sum(base.predicted is not None for base, *_ in numbers)
+    title = f"Every published number: {covered} of {len(numbers)} predicted"
+    return Section(title, COVERAGE, [line(*records) for records in numbers])
+
+
+def line(base: Record, *others: Record) -> list[str]:
+    """The cells of a number."""
+    row, values = base.row, [one.predicted for one in (base, *others) if one.predicted is not None]
+    head = [f"{row}", row.quantity.replace("_", " "), f"{row.value:g}".replace("inf", "out of memory")]
+    if base.predicted is None:
+        return [*head, "-", "-", base.reason, "-"]
+    said = [f"{min(values):.4g} to {max(values):.4g}"] if others else []
+    said += [base.miss] if base.miss else []
+    predicted = f"{base.predicted:.4g}".replace("inf", "out of memory")
+    return [*head, predicted, error_words(base), base.words, "; ".join(said) or "-"]
+
+
+def error_words(record: Record) -> str:
+    """The relative error in words; where the published number is a bound, whether it holds."""
+    if record.reason.startswith("a bound, which "):
+        return record.reason.removeprefix("a bound, which ")
+    return "-" if record.relative_error is None else signed(record.relative_error)
+
+
+def grouped(records: Iterable[Record], key: Callable[[Record], T]) -> dict[T, list[Record]]:
+    """Records by what a function says of them, in the order in which that first appears."""
+    groups: dict[T, list[Record]] = {}
+    for one in records:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def method_of(record: Record) -> str:
+    """What was run, and what was measured where that is no latency; all degrees of one method as one."""
+    method = record.row.method.strip("-").split(" P=")[0]
+    words = [] if record.row.quantity == LATENCY else [record.row.quantity.replace("_", " ")]
+    return ", ".join(filter(None, (method, *words)))
+
+
+def _counts(records: Sequence[Record]) -> list[str]:
+    numbers = Counter(one.standing for one in records)
+    errors = judged_errors(records)
+    said = ["-", "-", "-"]
+    if errors:
+        said = [percent(median(map(abs, errors))), signed(max(errors, key=abs)), f"{near(errors)}"]
+    covered = len(records) - numbers[Standing.UNCOVERED]
+    left = (f"{numbers[one]}" for one in (Standing.FITTED, Standing.APART, Standing.UNCOVERED))
+    return [f"{len(records)}", f"{covered}", f"{numbers[Standing.JUDGED]}", *said, *left]
+
+
+def judged_errors(records: Iterable[Record]) -> list[float]:
+    """Errors of the judged numbers."""
+    return [one.error for one in records if one.standing is Standing.JUDGED and one.error is not None]
+
+
+def near(errors: Iterable[float]) -> int:
+    """How many errors are near."""
+    return sum(abs(error) <= NEAR for error in errors)
+
+
+def _split(reason: str) -> tuple[str, str]:
+    """A reason without the thing that is missing, and that thing."""
+    kind, _, missing = reason.partition(" of ") if reason.startswith("no ") else (reason, "", "")
+    return kind, missing
+
+
+def _which(record: Record) -> str:
+    return _split(record.reason)[1] or record.row.group
+
+
+def _flat(one: Record) -> Mapping[str, Any]:
+    """The cells of a record by column."""
+    memory = None if one.memory_bytes is None else one.memory_bytes / GIB
+    more = {
+        "unit": one.row.unit,
+        "published": one.row.value,
+        "error": one.error,
+        "predicted_memory_GiB": memory,
+    }
+    return asdict(one.row) | asdict(one) | more
+
+
+def _number(value: float) -> str:
+    return OUT_OF_MEMORY if value == inf else f"{value:.6g}"
+
+
+WORDS: Final[Mapping[str, Callable[[float], str]]] = {
+    "published": _number,
+    "predicted": _number,
+    "error": "{:.4f}".format,
+    "predicted_memory_GiB": "{:.2f}".format,
+}
+"""How numbers are written as CSV, by column."""
+
+
+def check_path(flag: str, path: Path | None, endings: Sequence[str] = ()) -> None:
+    """Refuse a file that could not be written at the end.
+
+    Args:
+        flag: what names it.
+        path: the file; None where it is not asked for.
+        endings: what its name must end in; by default anything.
+
+    Raises:
+        InputError: it has another ending, is a folder, or its folder is missing.
+    """
+    if path is None:
+        return
+    if endings and path.suffix.lower() not in endings:
+        words = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise InputError(f"{flag} is '{path}', must end in {words}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"{flag} is '{path}', must be a file in a folder that exists")

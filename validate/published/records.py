@@ -1,0 +1,301 @@
+"""Records: each published number once, what is predicted of it, and what becomes of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from profiles.files import Row, read_rows
+
+HERE: Final = Path(__file__).parent
+TRAINING: Final = HERE / "training.csv"
+SOURCES: Final = HERE / "sources.csv"
+MISSES: Final = HERE / "misses.csv"
+TASKS: Final = ("train", "sample")
+LATENCY: Final = "latency_s"
+MEMORY: Final = "memory_GiB"
+UNITS: Final = {
+    "samples_per_s": "samples/s",
+    "micro_batch": "samples",
+    "_MB_per_sample": "MiB/sample",
+    "_GiB": "GiB",
+    "_s": "s",
+}
+"""Units by how a quantity's name ends; of all others 1."""
+UNSAID: Final = "-"
+"""What stands in a cell where the paper says nothing."""
+ESTIMATED: Final = "estimated"
+"""Provenance of layer times that the cost model gives; no model folder holds measured ones of a machine above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One printed number: where it stands, what it is about, and the number.
+
+    Attributes:
+        task: ``train`` or ``sample``.
+        source: the paper, as the file has it.
+        item: table, figure or section.
+        model: the model, of training as a folder of ``profiles/models`` where there is one.
+        machine: the machine, of training as a file of ``profiles/clusters`` where there is one.
+        num_gpus: GPUs or devices; None where the source does not say.
+        method: what was run, or ``one/another`` where the number compares two.
+        batch_size: samples of all GPUs together; None as above.
+        quantity: what was measured; its name ends in the unit.
+        value: the number, ratios as fractions, times in seconds; infinite where memory ran out.
+        note: how the paper puts it.
+        method_config: how the method was set up; as the file has it, like the two below.
+        resolution_px: height and width in pixels.
+        steps: denoising steps.
+    """
+
+    task: str
+    source: str
+    item: str
+    model: str
+    machine: str
+    num_gpus: int | None
+    method: str
+    batch_size: int | None
+    quantity: str
+    value: float
+    note: str = ""
+    method_config: str = ""
+    resolution_px: str = ""
+    steps: str = ""
+
+    @classmethod
+    def of(cls, row: Row) -> "Published":
+        """A row of ``training.csv``."""
+        said = {key: row.text(key) for key in TEXTS}
+        numbers = {key: _integer(row, key) for key in ("num_gpus", "batch_size")}
+        return cls(TASKS[0], value=row.number("value"), **said, **numbers)  # type: ignore[arg-type]  # by column
+
+    @property
+    def unit(self) -> str:
+        """Unit of the number."""
+        return next((unit for ending, unit in UNITS.items() if self.quantity.endswith(ending)), "1")
+
+    @property
+    def group(self) -> str:
+        """The source in the words of ``sources.csv``."""
+        return source_name(self.source, self.item)
+
+    @property
+    def paper(self) -> str:
+        """The source without what is said of it in brackets."""
+        return self.source.split(" (")[0].split(" arXiv")[0]
+
+    def __str__(self) -> str:
+        method = f"{self.method} {self.method_config}".strip()
+        numbers = {
+            "{} px": self.resolution_px,
+            "{} steps": self.steps,
+            "{} GPUs": self.num_gpus,
+            "batch {}": self.batch_size,
+        }
+        words = [self.paper, self.item, self.model, self.machine, method]
+        words += [text.format(number) for text, number in numbers.items() if number]
+        return ", ".join(word for word in words if word != UNSAID)
+
+
+TEXTS: Final = ("source", "item", "model", "machine", "method", "quantity", "note")
+
+
+def _integer(row: Row, key: str) -> int | None:
+    return None if row.text(key) == UNSAID else row.integer(key, minimum=1)
+
+
+class Standing(StrEnum):
+    """What becomes of a published number; each has one.
+
+    ``APART``: there is a prediction, but no error that could be judged: the number is a bound, a zero, seconds of
+    another machine's solver, memory that ran out, or printed a second time.
+    """
+
+    JUDGED = "judged"
+    FITTED = "fitted"
+    APART = "apart"
+    UNCOVERED = "not covered"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One published number beside a predicted one, or the reason why there is none.
+
+    Attributes:
+        row: the published number.
+        predicted: the predicted one, infinite where memory runs out; None where the row is not covered.
+        standing: what becomes of the number.
+        reason: why it is not judged; empty where it is.
+        setting: what was simulated: of training the choices that the paper leaves open.
+        provenance: where the layer times are from.
+        miss: what is known of a large error.
+        memory_bytes: predicted bytes of the fullest device; None in training.
+    """
+
+    row: Published
+    predicted: float | None
+    standing: Standing
+    reason: str = ""
+    setting: str = ""
+    provenance: str = ""
+    miss: str = ""
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.standing is Standing.JUDGED) != (self.reason == ""):
+            raise ValueError(f"{self.row} is {self.standing}, but the reason is '{self.reason}'")
+        if (self.standing is Standing.UNCOVERED) != (self.predicted is None):
+            raise ValueError(f"{self.row} is {self.standing}, but predicted as {self.predicted}")
+
+    @classmethod
+    def of(
+        cls,
+        row: Published,
+        predicted: float,
+        setting: str = "",
+        *,
+        fitted: str = "",
+        provenance: str = ESTIMATED,
+        miss: str = "",
+    ) -> "Record":
+        """What is predicted of a number of training.
+
+        Args:
+            row: the published number.
+            predicted: what the simulator says.
+            setting: the choices behind it that the paper leaves open.
+            fitted: what the number set, or which choice was made by it, so that it judges nothing; empty where it does.
+            provenance: where the layer times are from.
+            miss: what is known of a large error.
+        """
+        apart = _apart(row, predicted)
+        standing = Standing.APART if apart else Standing.FITTED if fitted else Standing.JUDGED
+        return cls(row, predicted, standing, apart or fitted, setting, provenance, miss)
+
+    @property
+    def words(self) -> str:
+        """The setting, and what the number set."""
+        return "; ".join(
+            filter(None, (self.setting, self.reason if self.standing is Standing.FITTED else ""))
+        )
+
+    @property
+    def relative_error(self) -> float | None:
+        """Predicted over published, less one; None where one of them is missing, zero or no number."""
+        if self.predicted is None or not self.row.value or inf in (self.predicted, self.row.value):
+            return None
+        return self.predicted / self.row.value - 1
+
+    @property
+    def error(self) -> float | None:
+        """The relative error; None also where it is none to judge by."""
+        return None if self.standing is Standing.APART else self.relative_error
+
+
+def _apart(row: Published, predicted: float) -> str:
+    """Why a number of training has no error that could be judged; empty where it has one."""
+    if row.quantity == "solve_s":
+        return "seconds of another machine's solver"
+    if row.quantity.endswith("_below"):
+        return f"a bound, which {'holds' if predicted < row.value else 'does not hold'}"
+    return "" if row.value else "no gain: a zero has no relative error"
+
+
+@cache
+def all_published() -> tuple[Published, ...]:
+    """All published numbers of training, in the order of the file."""
+    columns = (
+        "source",
+        "item",
+        "model",
+        "machine",
+        "num_gpus",
+        "method",
+        "batch_size",
+        "quantity",
+        "value",
+        "note",
+    )
+    return tuple(Published.of(row) for row in read_rows(TRAINING, columns))
+
+
+def published(item: str, **wanted: str | int) -> tuple[Published, ...]:
+    """The rows of one table, figure or section of training whose columns have the wanted values."""
+    return tuple(
+        row
+        for row in all_published()
+        if row.item == item and all(getattr(row, key) == value for key, value in wanted.items())
+    )
+
+
+def the_published(item: str, **wanted: str | int) -> Published:
+    """The only such row."""
+    (row,) = published(item, **wanted)
+    return row
+
+
+Patterns = tuple[str, ...]
+
+
+@cache
+def _patterns(path: Path, columns: Patterns) -> tuple[tuple[Patterns, str], ...]:
+    """The lines of a table of patterns (with ``*``) and the text in its last column."""
+    rows = [tuple(row.text(column) for column in columns) for row in read_rows(path, columns)]
+    return tuple((patterns, text) for *patterns, text in rows)  # type: ignore[misc]  # a list of them
+
+
+def _texts(lines: tuple[tuple[Patterns, str], ...], said: Patterns) -> Iterator[str]:
+    """The texts of the lines that fit."""
+    return (text for patterns, text in lines if all(map(fnmatchcase, said, patterns)))
+
+
+def _names() -> tuple[tuple[Patterns, str], ...]:
+    return _patterns(SOURCES, ("source", "item", "name"))
+
+
+def source_names() -> list[str]:
+    """The sources in the order in which they are listed."""
+    return list(dict.fromkeys(name for _, name in _names()))
+
+
+@cache
+def source_name(source: str, item: str) -> str:
+    """The name of a source: that of the first pattern it fits.
+
+    Raises:
+        ValueError: it fits none.
+    """
+    for name in _texts(_names(), (source, item)):
+        return name
+    raise ValueError(f"{SOURCES.name} has no name for source '{source}', {item}")
+
+
+def explanations() -> tuple[tuple[Patterns, str], ...]:
+    """All texts on misses and on numbers that nothing predicts, with the patterns of the numbers they are about."""
+    return _patterns(
+        MISSES, ("source", "item", "model", "machine", "num_gpus", "method", "resolution_px", "why")
+    )
+
+
+def about(row: Published, model: str = "", machine: str = "") -> Patterns:
+    """What the patterns of a text are held against.
+
+    Args:
+        row: the number.
+        model: the model's folder, if the row has another name for it.
+        machine: the cluster's file, likewise.
+    """
+    gpus = "" if row.num_gpus is None else str(row.num_gpus)
+    what = (model or row.model, machine or row.machine, gpus, row.method, row.resolution_px)
+    return (row.source, row.item, *what)
+
+
+def why(row: Published, model: str = "", machine: str = "") -> str:
+    """The first text that is about a number; empty where there is none."""
+    return next(_texts(explanations(), about(row, model, machine)), "")

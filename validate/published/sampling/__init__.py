@@ -1,0 +1,1 @@
+"""Runs on sampling that papers and released charts print, run again."""

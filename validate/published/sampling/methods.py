@@ -1,0 +1,206 @@
+"""What a published method is here: a strategy with its parameters, or several of which the fastest counts.
+
+Methods are read by rule, so that a new row of a known kind needs no new line here. Where the released code of a
+source runs one synchronous step more than its "warm-up" says, ``warmup_steps`` is the number that it runs.
+
+Source: DistriFusion's and PipeFusion's released code, xDiT's; see each constant.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any, Final
+
+from strategies.scenario import SamplingScenario
+from strategies.strategy import Sampler
+from validate.points import candidates, sampler
+from validate.published.sampling.rows import SamplingRow, Uncovered
+
+WARMUPS: Final = (("DistriFusion", 5), ("PipeFusion", 2), ("", 0))
+"""Synchronous steps that are run where a row says nothing: DistriFusion's setting is 4, PipeFusion's first release's 1,
+and both run one more. xDiT's charts do not say: its README's example asks for none, and on its L40s a pipeline at 2048
+px takes 3.16 s, where one serial step and 19 of 20 others could not take less than 4.0."""
+FIRST_RELEASE: Final = "PipeFusion"
+"""Its source; it posts the next receive before it computes, xDiT after."""
+BEST_PATCHES: Final = (2, 4, 8, 16, 32)
+"""Of which PipeFusion's first release prints the fastest. Source: PipeFusion v1, section 5."""
+GATHER_LAYERS: Final = {"sdxl": 60}
+"""Gathers launched together; 1 in the first release's port to transformers."""
+PLAIN: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "naive_patch": ("naive-patch", {}),
+    "original": ("single", {}),
+    "paradigms": ("paradigms", {}),
+    "patch_parallel_no_comm": ("distrifusion", {"warmup_steps": 0}),
+    "patch_parallel_sync": ("sync-patch", {}),
+    "sp_ring": ("ring", {}),
+    "sp_ulysses": ("ulysses", {}),
+    "tensor_parallel": ("tensor", {}),
+    "tensor_parallel_sync": ("tensor", {}),
+}
+"""Methods that are one strategy with fixed parameters. Parallel sampling takes iterations as published; patch
+parallelism whose communication is left out takes as long as one that displaces it all, on free links."""
+NORMS: Final = ("separate GN", "sync GN")
+"""Other ways to gather a group norm's statistics than DistriFusion's own."""
+WORDS: Final = {
+    "guidance": ("cfg",),
+    "ulysses": ("ulysses", "u"),
+    "ring": ("ring", "r"),
+    "pipeline": ("pipefusion", "pipeline", "pp"),
+    "tensor": ("tensor", "tp"),
+    "data": ("dp",),
+}
+"""Degrees of parallelism, and the words for each."""
+NAMES: Final = {word: name for name, words in WORDS.items() for word in words}
+DEGREE: Final = re.compile(rf"(?<![a-z])({'|'.join(sorted(NAMES, key=len, reverse=True))})\s*=?\s*(\d+)")
+PURE: Final = ("ulysses", "ring", "tensor")
+
+
+def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
+    """What a row may have run; the fastest of several that fits is what it printed.
+
+    Raises:
+        Uncovered: no strategy is what the row ran.
+        InfeasibleError: the strategy does not apply to the scenario.
+    """
+    if "compile" in row["method_config"]:
+        raise Uncovered("compiled: the costs are of eager kernels")
+    if "cache" in row.method:
+        raise Uncovered("a cache skips steps or layers")
+    method = row["method"]
+    if not _read(row["method_config"]) or method.startswith("distrifusion"):
+        if method in READERS:
+            return list(READERS[method](row, scenario))
+        if method in PLAIN:
+            name, asked = PLAIN[method]
+            return [sampler(name, **asked)]
+    return [_of_degrees(row)]
+
+
+def guidance(row: SamplingRow, model_guidance: str) -> str:
+    """How the predictions with and without the prompt are divided before any degree does it.
+
+    Raises:
+        Uncovered: the row does not say whether there is any.
+    """
+    said = row["cfg"]
+    if row["method"].endswith("cfg split"):
+        return "parallel"
+    if said.startswith("yes"):
+        return "batch"
+    if said.startswith(("no", "embedded")):
+        return "none"
+    if not said:
+        return model_guidance
+    raise Uncovered("whether guidance is on is not said")
+
+
+def _warmup(row: SamplingRow) -> int:
+    """The synchronous steps that were run."""
+    said = row["method_config"]
+    if run := re.search(r"(\d+) sync", said):
+        return int(run[1])
+    if more := re.search(r"warmup\s*=?\s*(\d+)\(\+1\)", said):
+        return int(more[1]) + 1
+    return next(steps for source, steps in WARMUPS if row["source"].startswith(source))
+
+
+def _late(row: SamplingRow) -> dict[str, Any]:
+    """How xDiT's pipelines begin and receive."""
+    return {"warmup_steps": _warmup(row), "receive": "after"}
+
+
+def _distrifusion(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
+    if row["method_config"] in NORMS:
+        raise Uncovered("the group norms' statistics are gathered in another way")
+    gathers = GATHER_LAYERS.get(scenario.model.name, 1)
+    yield sampler("distrifusion", warmup_steps=_warmup(row), gather_layers=gathers)
+
+
+def _pipefusion(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
+    """The numbers of patches of which the best was printed; xDiT's default is the pipeline degree."""
+    if not row["source"].startswith(FIRST_RELEASE):
+        yield sampler("pipefusion", **_late(row))
+        return
+    for patches in BEST_PATCHES:
+        if patches <= scenario.rows:
+            yield sampler("pipefusion", patches=patches, warmup_steps=_warmup(row), receive="before")
+
+
+def _usp(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
+    """The degrees that the row gives, or all."""
+    if _read(_clause(row)):
+        yield _of_degrees(row)
+    else:
+        yield from candidates("usp", scenario)
+
+
+def _best(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
+    """XDiT's pure methods and their products on all GPUs."""
+    yield from map(sampler, PURE)
+    if scenario.workload.predictions == scenario.workload.num_gpus:
+        yield sampler("hybrid", guidance_degree=2)
+    for name in ("pipefusion", "hybrid"):
+        for one in candidates(name, scenario):
+            yield replace(one, **_late(row))  # type: ignore[type-var]  # samplers are frozen dataclasses
+
+
+Reader = Callable[[SamplingRow, SamplingScenario], Iterator[Sampler]]
+READERS: Final[Mapping[str, Reader]] = {
+    "distrifusion": _distrifusion,
+    "distrifusion+cfg split": _distrifusion,
+    "hybrid(best)": _best,
+    "pipefusion": _pipefusion,
+    "usp": _usp,
+}
+
+
+def _read(text: str) -> dict[str, int]:
+    return {NAMES[word]: int(degree) for word, degree in DEGREE.findall(text.lower())}
+
+
+def _clause(row: SamplingRow) -> str:
+    """What the note says of this number of GPUs: after it and a colon, or of any up to a larger number."""
+    note = row["note"].lower()
+    if of := re.search(rf"(?<!\d){row.num_gpus}: ([^;:]*)", note):
+        return of[1]
+    curve = re.search(r"up to (\d+) gpus hybrid=(\w+) curve", note)
+    if curve and row.num_gpus and row.num_gpus <= int(curve[1]):
+        return f"{curve[2]}={row.num_gpus}"
+    return ""
+
+
+def _degrees(row: SamplingRow) -> dict[str, int]:
+    """The degrees that a row gives: in its method, or for its number of GPUs in its note.
+
+    Raises:
+        Uncovered: it gives none, or they are of another number of GPUs.
+    """
+    found = _read(row.method) or _read(_clause(row))
+    if not found:
+        raise Uncovered(f"method '{row.method}' is no strategy here, or its degrees are not said")
+    if prod(found.values()) != row.num_gpus:
+        words = " * ".join(f"{name}({degree})" for name, degree in found.items())
+        raise Uncovered(f"{words} = {prod(found.values())} are not {row.num_gpus} GPUs")
+    return found
+
+
+def _of_degrees(row: SamplingRow) -> Sampler:
+    """The strategy of the degrees that a row gives, those of 1 left out.
+
+    Raises:
+        Uncovered: it is none of xDiT's.
+    """
+    above = {name: degree for name, degree in _degrees(row).items() if degree > 1}
+    degrees = {f"{name}_degree": degree for name, degree in above.items()}
+    if "data" in above:
+        raise Uncovered("data parallelism draws several images; the latency is one image's")
+    if not above:
+        return sampler("single")
+    if set(above) == {"ulysses", "ring"}:
+        return sampler("usp", **degrees)
+    if set(above) == {"pipeline"}:
+        return sampler("pipefusion", **_late(row))
+    if len(above) == 1 and set(above) <= set(PURE):
+        return sampler(*above)
+    return sampler("hybrid", **({"guidance_degree": 1} | degrees), **_late(row))

@@ -1,0 +1,185 @@
+"""Published rows of sampling, as they stand in the file, and which machine and size each one names."""
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from io import StringIO
+from math import inf
+from typing import Final
+
+from profiles.files import parse_number, read_text
+from validate.fitting.anchors import FRAMES, INFERENCE, MODELS, STEPS
+from validate.published.records import LATENCY, MEMORY, TASKS, Published
+
+COLUMNS: Final = (
+    "source", "table_or_figure", "model", "resolution_px", "steps", "sampler", "cfg", "batch", "hardware",
+    "interconnect", "num_gpus", "method", "method_config", "latency_s", "memory_GB", "comm_GB", "note",
+)  # fmt: skip
+OUT_OF_MEMORY: Final = "OOM"
+MACHINES: Final = (
+    ("A100", "PCIe", "a100-pcie-4"),
+    ("A100", "", "a100-nvlink-8"),
+    ("H100", "", "h100-nvlink-8"),
+    ("H20", "", "h20-nvlink-8"),
+    ("L20", "", "l20-pcie-8"),
+    ("L40", "", "l40-pcie-8"),
+    ("T4", "", "t4-pcie-8"),
+    ("V100", "", "v100-2node"),
+    ("8xGPU", "", "a100-nvlink-8"),
+)
+"""Hardware, how its interconnect begins, and the cluster. Of ``8xGPU`` only memory is printed."""
+
+
+class Uncovered(Exception):  # noqa: N818  no error: it says why a row is not predicted
+    """A row that no prediction covers, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """One published row: what ran where, and what it took.
+
+    Attributes:
+        line: in the file.
+        cells: text by column.
+        num_gpus: GPUs; None where the source does not say.
+        latency_s: seconds; None where there is none, or memory ran out.
+        memory_gib: the printed "GB": what the allocator counts, in units of 2**30 bytes; None where there is none.
+        sent_gb: GB that one device sends in one step, of one sample; None where there is none.
+        out_of_memory: whether the row says that memory ran out.
+    """
+
+    line: int
+    cells: tuple[str, ...]
+    num_gpus: int | None
+    latency_s: float | None
+    memory_gib: float | None
+    sent_gb: float | None
+    out_of_memory: bool
+
+    @classmethod
+    def of(cls, cells: Mapping[str, str], line: int) -> "SamplingRow":
+        """What a row of the file says.
+
+        Raises:
+            InputError: a number is none.
+        """
+        gpus = _number(cells, line, "num_gpus")
+        return cls(
+            line=line,
+            cells=tuple(cells[column] for column in COLUMNS),
+            num_gpus=None if gpus is None else int(gpus),
+            latency_s=_number(cells, line, "latency_s"),
+            memory_gib=_number(cells, line, "memory_GB"),
+            sent_gb=_number(cells, line, "comm_GB"),
+            out_of_memory=OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"]),
+        )
+
+    def __getitem__(self, column: str) -> str:
+        return self.cells[COLUMNS.index(column)]
+
+    @property
+    def figure(self) -> str:
+        """Table or figure."""
+        return self["table_or_figure"]
+
+    @property
+    def published(self) -> Published:
+        """The number that it is counted by: its latency, or its memory where that alone is printed."""
+        remembered = bool(self["memory_GB"]) and not self["latency_s"]
+        value = self.memory_gib if remembered else self.latency_s
+        return Published(
+            task=TASKS[1],
+            source=self["source"],
+            item=self.figure,
+            model=self["model"],
+            machine=", ".join(filter(None, (self["hardware"], self["interconnect"]))),
+            num_gpus=self.num_gpus,
+            method=self["method"],
+            batch_size=int(self["batch"]) if self["batch"].isdigit() else None,
+            quantity=MEMORY if remembered else LATENCY,
+            value=inf if value is None else value,
+            note=self["note"],
+            method_config=self["method_config"],
+            resolution_px=self["resolution_px"],
+            steps=self["steps"],
+        )
+
+    @property
+    def method(self) -> str:
+        """What was run, as printed."""
+        return " ".join(filter(None, (self["method"], self["method_config"])))
+
+    @property
+    def model(self) -> str:
+        """The model's folder.
+
+        Raises:
+            Uncovered: the model is not counted.
+        """
+        if self["model"] not in MODELS:
+            raise Uncovered(f"no model folder of {self['model']}")
+        return MODELS[self["model"]]
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's file.
+
+        Raises:
+            Uncovered: the hardware is none that is known.
+        """
+        for hardware, links, cluster in MACHINES:
+            there = re.search(rf"(\b|\dx){hardware}\b", self["hardware"])
+            if there and self["interconnect"].startswith(links):
+                return cluster
+        raise Uncovered(f"no cluster of {self['hardware']}, {self['interconnect'] or 'links not said'}")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels; pictures are printed height first, films width first.
+
+        Raises:
+            Uncovered: the resolution is not said, or a film's is not the one that is counted.
+        """
+        cell = self["resolution_px"]
+        film = re.fullmatch(r"(\d+)x(\d+)x(\d+)f", cell)
+        if film and int(film[3]) == FRAMES.get(self.model):
+            return int(film[2]), int(film[1])
+        picture = re.fullmatch(r"(\d+)(?:x(\d+))?", cell)
+        if picture is None or self.model in FRAMES:
+            raise Uncovered(f"resolution '{cell}' is not said, or not counted")
+        return int(picture[1]), int(picture[2] or picture[1])
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps; 20 where only memory is printed.
+
+        Raises:
+            Uncovered: they are not said.
+        """
+        cell = self["steps"]
+        if cell in STEPS:
+            return STEPS[cell][0]
+        if not cell and self.latency_s is None:
+            return 20
+        if not cell.isdigit():
+            raise Uncovered(f"steps '{cell}' are not said")
+        return int(cell)
+
+
+def _number(cells: Mapping[str, str], line: int, key: str) -> float | None:
+    if cells[key] in ("", OUT_OF_MEMORY):
+        return None
+    return parse_number(f"{INFERENCE}:{line}", key, cells[key], whole=key == "num_gpus")
+
+
+@cache
+def sampling_rows() -> tuple[SamplingRow, ...]:
+    """All published rows of sampling, in the order of the file.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    reader = csv.DictReader(StringIO(read_text(INFERENCE)))
+    return tuple(SamplingRow.of(cells, reader.line_num) for cells in reader)

@@ -1,0 +1,316 @@
+"""Runs of published sampling: each row's scenario, replayed once for all rows that share it, and its record."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from math import inf
+from typing import Final, NamedTuple
+
+from profiles.clusters import Cluster, Collectives, Link, cluster_names
+from profiles.costs import anchor_factor
+from profiles.errors import InfeasibleError
+from profiles.models import model_names
+from profiles.units import GIB
+from strategies.scenario import SamplingScenario
+from strategies.strategy import Sampler
+from validate.points import Outcome, cluster_of, drawing, drawn, model_of
+from validate.published.ledger import Ledger
+from validate.published.records import MEMORY, Record, Standing, why
+from validate.published.sampling.methods import guidance, samplers
+from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
+
+FREE: Final = "patch_parallel_no_comm"
+"""The method that is run without communication: on free links."""
+LINKS_FROM: Final = "l40-pcie-8"
+"""The cluster whose rows within one node its links are fitted to."""
+FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
+MEMORY_SOURCE: Final = "Fig7 memory.py"
+MEMORY_METHODS: Final = ("original", "sp_ulysses")
+"""The rows from which the constants of a sampler's memory were taken."""
+MISSED: Final = 0.20
+"""Relative error beyond which a row needs a text."""
+TWICE: Final = 0.002
+"""Relative difference below which two numbers of one point are one measurement, rounded twice."""
+
+
+class Place(NamedTuple):
+    """What is drawn where: all of a row but its method."""
+
+    model: str
+    cluster: Cluster
+    num_gpus: int
+    height: int
+    width: int
+    steps: int
+    guidance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A published row beside the simulator's.
+
+    Attributes:
+        row: the published row.
+        place: what was drawn where; None where the row is not covered.
+        outcome: what the simulator says; None where the row is not covered.
+        remark: what was run, or why the row is not covered.
+        again: whether an earlier row says the same number of the same point.
+    """
+
+    row: SamplingRow
+    place: Place | None
+    outcome: Outcome | None
+    remark: str
+    again: bool = False
+
+    @property
+    def model(self) -> str:
+        """The model's folder; empty where the row is not covered."""
+        return self.place.model if self.place else ""
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name; likewise."""
+        return self.place.cluster.name if self.place else ""
+
+    @property
+    def latency_s(self) -> float | None:
+        """Predicted seconds; None where the row is not covered, or memory does not suffice."""
+        return self.outcome.time_s if self.outcome and self.outcome.fits else None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory does not suffice by the prediction."""
+        return self.outcome is not None and not self.outcome.fits
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over published seconds, less one; None where either is missing.
+
+        Where the prediction does not fit and the published run did, the seconds count as if it did.
+        """
+        if self.outcome is None or self.row.latency_s is None:
+            return None
+        return self.outcome.time_s / self.row.latency_s - 1
+
+    @property
+    def for_links(self) -> bool:
+        """Whether the links of its cluster are fitted to the row, or to others of its charts."""
+        gpus = self.row.num_gpus or 1
+        return self.cluster == LINKS_FROM and 1 < gpus <= cluster_of(LINKS_FROM).devices_per_node
+
+    @property
+    def sets_memory(self) -> bool:
+        """Whether the constants of memory were taken from the row."""
+        return self.row.figure == MEMORY_SOURCE and self.row["method"] in MEMORY_METHODS
+
+    @property
+    def anchored(self) -> bool:
+        """Whether it is a one-GPU latency, or one of its printings, to which a model's times are scaled."""
+        if self.place is None or self.row.num_gpus != 1 or self.row.latency_s is None:
+            return False
+        there = (self.place.cluster.device.name, self.place.height, self.place.width, self.place.steps)
+        return any(
+            (anchor.device, anchor.height, anchor.width, anchor.steps) == there
+            and same_number(anchor.latency_s, self.row.latency_s)
+            for anchor in model_of(self.model).anchors
+        )
+
+    @property
+    def missed(self) -> bool:
+        """Whether the prediction is so far off that it needs a text, or says wrongly whether memory suffices."""
+        if self.outcome is None:
+            return False
+        wrong = self.row.out_of_memory != self.out_of_memory
+        return wrong or (self.error is not None and abs(self.error) > MISSED)
+
+    @property
+    def why(self) -> str:
+        """The first text that is about the row; empty where there is none, or the row needs none."""
+        return why(self.row.published, self.model, self.cluster) if self.missed else ""
+
+    @property
+    def record(self) -> Record:
+        """What becomes of the row's number."""
+        row, outcome = self.row.published, self.outcome
+        if outcome is None:
+            return Record(row, None, Standing.UNCOVERED, self.remark)
+        predicted = outcome.memory_bytes / GIB if row.quantity == MEMORY else outcome.time_s
+        if self.row.out_of_memory and self.out_of_memory:
+            predicted = inf
+        standing, reason = self._standing()
+        lacking = self.out_of_memory and not self.row.out_of_memory
+        setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
+        provenance, memory_bytes = self._provenance(outcome), outcome.memory_bytes
+        return Record(row, predicted, standing, reason, setting, provenance, self.why, memory_bytes)
+
+    def _standing(self) -> tuple[Standing, str]:
+        if self.row.out_of_memory:
+            return Standing.APART, f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
+        if self.for_links:
+            return Standing.FITTED, f"in view when the links of {self.cluster} were set"
+        if self.sets_memory:
+            return Standing.FITTED, "sets the constants of memory"
+        if self.anchored:
+            return Standing.FITTED, "a one-GPU latency that predictions start from"
+        return (Standing.APART, "printed a second time") if self.again else (Standing.JUDGED, "")
+
+    def _provenance(self, outcome: Outcome) -> str:
+        """Where layer times are from, and by what published latencies of one GPU scale them."""
+        assert self.place is not None
+        device, pixels = self.place.cluster.device, self.place.height * self.place.width
+        model = model_of(self.model)
+        if all(anchor.device != device.name for anchor in model.anchors):
+            return outcome.provenance
+        factor = anchor_factor(model, device, pixels)
+        return f"{outcome.provenance}, times {factor:.3f} from one GPU's latencies"
+
+
+def runs(
+    wanted: Callable[[SamplingRow], bool] = lambda row: row.num_gpus != 1,
+    clusters: Mapping[str, Cluster] | None = None,
+) -> list[Run]:
+    """The runs of published rows; points that occur again are not replayed again.
+
+    Args:
+        wanted: which rows; by default all but those of one GPU.
+        clusters: by name, those that stand in for the shipped ones.
+    """
+    kept: list[Run] = []
+    found = []
+    for one in (predict(row, clusters or {}) for row in sampling_rows() if wanted(row)):
+        again = one.error is not None and any(_same(one, other) for other in kept)
+        kept += [one] if one.error is not None and not again else []
+        found.append(replace(one, again=again))
+    return found
+
+
+def all_runs() -> list[Run]:
+    """The runs of all rows, those of one GPU too."""
+    return runs(lambda _: True)
+
+
+def sampling_ledger(found: Iterable[Run]) -> Ledger:
+    """Every row of sampling that was run, in their order."""
+    return Ledger(tuple(one.record for one in found))
+
+
+def _same(one: Run, other: Run) -> bool:
+    first, second = one.row.latency_s, other.row.latency_s
+    assert first is not None and second is not None
+    return one.place == other.place and one.outcome == other.outcome and same_number(first, second)
+
+
+def same_number(one: float, other: float) -> bool:
+    """Whether two numbers of one point are one measurement, rounded twice."""
+    return abs(one / other - 1) < TWICE
+
+
+def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
+    """The run of one row."""
+    try:
+        place = _place(row, clusters)
+        asked = samplers(row, scenario_of(place))
+        outcome = fastest(place, asked)
+    except (Uncovered, InfeasibleError) as reason:
+        return Run(row, None, None, str(reason))
+    remark = describe(outcome, place)
+    return Run(row, place, outcome, f"best of {len(asked)}: {remark}" if len(asked) > 1 else remark)
+
+
+def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
+    if row.num_gpus is None:
+        raise Uncovered("the number of GPUs is not said")
+    if row["batch"] != "1":
+        raise Uncovered(f"the batch is {row['batch'] or 'not said'}")
+    name, model = row.cluster, row.model
+    if model not in model_names():
+        raise Uncovered(f"no model folder of {model}")
+    if name not in clusters and name not in cluster_names():
+        raise Uncovered(f"no cluster file of {name}")
+    cluster = clusters.get(name) or cluster_of(name)
+    if row.num_gpus > cluster.max_devices:
+        raise Uncovered(f"cluster {name} has {cluster.max_devices} devices, not {row.num_gpus}")
+    if row["method"] == FREE:
+        cluster = without_communication(cluster)
+    divided = guidance(row, model_of(model).guidance)
+    return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided)
+
+
+def fastest(place: Place, asked: Iterable[Sampler]) -> Outcome:
+    """The fastest sampler that fits; where none does, the fastest.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    best: Outcome | None = None
+    reason: Exception = InfeasibleError("nothing applies", "nothing applies")
+    for bound_s, sampler in sorted(_bounds(place, asked), key=lambda pair: pair[0]):
+        if best is not None and best.fits and bound_s >= best.time_s:
+            break
+        try:
+            outcome = outcome_of(place, sampler)  # type: ignore[arg-type]  # samplers are frozen dataclasses
+        except InfeasibleError as error:
+            reason = error
+            continue
+        if best is None or (not outcome.fits, outcome.time_s) < (not best.fits, best.time_s):
+            best = outcome
+    if best is None:
+        raise reason
+    return best
+
+
+def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sampler]]:
+    """Each sampler with what its run takes at least, 0 where it does not exist."""
+    for sampler in asked:
+        try:
+            yield sampler.bound(scenario_of(place)), sampler
+        except InfeasibleError:
+            yield 0.0, sampler
+
+
+@cache
+def outcome_of(place: Place, sampler: Sampler) -> Outcome:
+    """What one sampler makes of a place.
+
+    Raises:
+        InfeasibleError: it does not exist there.
+    """
+    return drawn(sampler, scenario_of(place))
+
+
+def sent_bytes(run: Run) -> float:
+    """Bytes that one device sends in one step, on average, of one sample without guidance."""
+    assert run.place is not None and run.outcome is not None
+    place = run.place._replace(guidance="none")
+    outcome = outcome_of(place, run.outcome.strategy)  # type: ignore[arg-type]  # as above
+    return outcome.sent_bytes / (place.num_gpus * place.steps)
+
+
+@lru_cache(maxsize=64)
+def scenario_of(place: Place) -> SamplingScenario:
+    """The scenario of a place."""
+    size = (place.height, place.width)
+    return drawing(place.model, place.cluster, place.num_gpus, size, place.steps, guidance=place.guidance)
+
+
+def without_communication(cluster: Cluster) -> Cluster:
+    """A cluster with free links, on which nothing takes time but compute."""
+    free = Collectives(0.0, cluster.collectives.efficiency, cluster.collectives.nodes)
+    inter = None if cluster.inter_node is None else FREE_LINK
+    return replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
+
+
+def describe(outcome: Outcome, place: Place) -> str:
+    """A sampler in words: its parameters that differ from their defaults, and its warm-up where it has one."""
+    sampler = outcome.strategy
+    plain, words = type(sampler)(), [sampler.name]
+    idle = getattr(sampler, "pipeline_degree", None) == 1
+    for name in (field.name for field in fields(sampler)):  # type: ignore[arg-type]  # as above
+        value = getattr(sampler, name)
+        displaced = name in ("warmup_steps", "receive", "patches")
+        if not (idle and displaced) and (value != getattr(plain, name) or name == "warmup_steps"):
+            words.append(f"{name}={value}")
+    words += ["guidance=parallel"] if place.guidance == "parallel" else []
+    words += ["free links"] if place.cluster.intra_node.kind == "ideal" else []
+    return " ".join(words)

@@ -1,0 +1,49 @@
+"""Experiments: small functions that yield records, and the lines of the table in which they are printed."""
+
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any, Final, ParamSpec
+
+from profiles.files import read_text
+from validate.published.records import Record
+from validate.reporting.sections import Section
+
+TEXTS: Final = Path(__file__).with_name("experiments.toml")
+Asked = ParamSpec("Asked")
+Found = Iterator[Record | Sequence[str]]
+"""What an experiment yields: records, of one number that of the base setting first, and cells of its table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What an experiment found.
+
+    Attributes:
+        section: its table, with the texts of ``experiments.toml``.
+        records: the published numbers that it covers.
+    """
+
+    section: Section
+    records: tuple[Record, ...]
+
+
+@cache
+def _texts() -> dict[str, Any]:
+    return tomllib.loads(read_text(TEXTS))
+
+
+def experiment(find: Callable[Asked, Found]) -> Callable[Asked, Experiment]:
+    """Make an experiment of a function; its texts stand under its module and name."""
+
+    @wraps(find)
+    def run(*args: Asked.args, **kwargs: Asked.kwargs) -> Experiment:
+        said = _texts()[find.__module__.rpartition(".")[2]][find.__name__]
+        found = list(find(*args, **kwargs))
+        rows = [one for one in found if not isinstance(one, Record)]
+        section = Section(said["title"], said["header"], rows, " ".join(said.get("remark", "").split()))
+        return Experiment(section, tuple(one for one in found if isinstance(one, Record)))
+
+    return run

@@ -1,0 +1,104 @@
+"""What PULSE's skip-aware partition gains: longest stages and throughput against block-wise stages.
+
+Source: PULSE, sections IV and VII-C1, Figs. 6, 7 and 13.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from profiles.models import Model
+from sim.explore.pulse_equations import schedule_s
+from strategies.training.pulse import Pulse
+from validate.points import Outcome, scenario, trained
+from validate.published.records import Record, the_published
+from validate.published.training.experiment import Found, experiment
+from validate.published.training.models import costs_of
+from validate.reporting.sections import percent
+
+DEGREES: Final = (2, 4, 8)
+MICRO_BATCH: Final = 32
+"""Samples of a micro-batch in Fig. 7."""
+BASE_DEGREE: Final = 4
+PARTITIONS: Final = ("symmetric", "blocks")
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One pipeline with the skip-aware partition and with block-wise stages.
+
+    Attributes:
+        degree: devices of the pipeline, and its micro-batches.
+        aware: the skip-aware one, replayed.
+        blocks: the block-wise one, replayed.
+        by_equation: throughput of the first over the second if every step took as long as the slowest (Eq. 15).
+    """
+
+    degree: int
+    aware: Outcome
+    blocks: Outcome
+    by_equation: float
+
+    @property
+    def imbalance(self) -> float:
+        """Longest over mean forward time of the block-wise stages."""
+        times = self.blocks.forwards_s
+        return max(times) * len(times) / sum(times)
+
+    @property
+    def shorter(self) -> float:
+        """Share by which the longest forward of a stage is shorter."""
+        return 1 - max(self.aware.forwards_s) / max(self.blocks.forwards_s)
+
+    @property
+    def faster(self) -> float:
+        """Throughput over that of block-wise stages."""
+        return self.aware.samples_per_s / self.blocks.samples_per_s
+
+
+def gains(model: Model, num_gpus: int, p2p: str) -> Iterator[Gain]:
+    """What the partition gains at each degree, micro-batches of ``MICRO_BATCH``, as many as devices."""
+    for degree in DEGREES:
+        point = scenario(
+            model, "v100-2node", num_gpus, MICRO_BATCH * num_gpus,
+            self_conditioning=0.0, memory_recipe="pulse", placement="data-inner",
+        )  # fmt: skip
+        asked = {"pipeline_degree": degree, "micro_batches": degree, "p2p": p2p}
+        aware, blocks = (trained("pulse", point, partition=of, **asked) for of in PARTITIONS)
+        layouts = (Pulse(degree, degree, partition=of, p2p=p2p).layout(point) for of in PARTITIONS)
+        aware_s, blocks_s = (schedule_s(point, layout) for layout in layouts)
+        yield Gain(degree, aware, blocks, blocks_s / aware_s)
+
+
+def _base_first(found: list[Gain]) -> list[Gain]:
+    return sorted(found, key=lambda gain: gain.degree != BASE_DEGREE)
+
+
+@experiment
+def longest_stages() -> Found:
+    """Section IV-B: the longest stage, and the imbalance of Fig. 6."""
+    row, imbalance = the_published("IV-B"), the_published("IV-A")
+    yield ["published", *([f"up to {imbalance.value:g}, {percent(-row.value)}"] * len(DEGREES))]
+    for costs, model in costs_of(row.model).items():
+        found = list(gains(model, 8, "overlapped"))
+        yield [costs, *(f"{gain.imbalance:.1f}, {percent(-gain.shorter)}" for gain in found)]
+        for gain in _base_first(found):
+            setting = f"{costs}; P = {gain.degree}"
+            yield Record.of(row, gain.shorter, setting)
+            yield Record.of(imbalance, gain.imbalance, setting)
+
+
+@experiment
+def partition_speed_ups() -> Found:
+    """Section VII-C1: throughput with the skip-aware partition over that with block-wise stages."""
+    row = the_published("VII-C1")
+    yield ["published", *([f"up to {row.value:g}"] * len(DEGREES))]
+    for costs, model in costs_of(row.model).items():
+        waiting, overlapped = (list(gains(model, 16, p2p)) for p2p in ("blocking", "overlapped"))
+        overlapping = {gain.degree: gain.faster for gain in overlapped}
+        cells = (f"{w.faster:.2f}, {overlapping[w.degree]:.2f}, {w.by_equation:.2f}" for w in waiting)
+        yield [costs, *cells]
+        for wait in _base_first(waiting):
+            ratios = (wait.faster, overlapping[wait.degree], wait.by_equation)
+            for how, ratio in zip(("blocking", "overlapped", "by Eq. 15"), ratios, strict=True):
+                yield Record.of(row, ratio, f"{costs}; P = {wait.degree}; {how}")

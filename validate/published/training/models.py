@@ -1,0 +1,155 @@
+"""Models and machines as the published experiments may have had them: variants of the shipped ones.
+
+PULSE prints no layer times. Activations in single precision, products in half precision, as under autocast, are the
+base of ``costs_of``: the volumes of Table III and the largest micro-batches of section VII-C2 ask for the first, 14
+bytes per parameter (Eq. 14) and the throughputs for the second. Its V100s and NPUs may run attention unfused.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from profiles.clusters import Cluster
+from profiles.components import Component, Layer
+from profiles.costs import ComponentCosts, FloatArray
+from profiles.models import MeasuredTime, Model
+from validate.points import cluster_of, model_of
+
+TWO_BATCHES: Final = (1, 2)
+"""Two points fix a time that is linear in the batch."""
+LARGE_BATCH: Final = 64
+"""The local batch at which the longest layers of DiffusionPipe's Fig. 5 are given."""
+HEAD_CHANNELS: Final = 32
+"""Of the widened U-Nets: self-attention takes 4 FLOP per score and channel."""
+SCORE_PASSES: Final = 4
+"""Unfused attention writes its scores, reads and writes them for the softmax, and reads them again: an estimate."""
+SLOWER: Final = 4.0
+"""Memory at a quarter of its data-sheet bandwidth: the far end of a row of assumptions, measured nowhere."""
+SINGLE: Final = "activations in single precision"
+HALF: Final = "activations in half precision"
+UNFUSED: Final = "attention unfused"
+SLOWEST: Final = f"attention unfused, memory {SLOWER:g} times slower"
+COSTS: Final = (SINGLE, HALF, "FLOP alone", UNFUSED, SLOWEST)
+"""Assumptions on what layers cost. The first is the base; the others change it."""
+
+
+@cache
+def costs_of(name: str) -> dict[str, Model]:
+    """A model under each assumption on what its layers cost."""
+    single = model_of(name)
+    unfused = with_unfused_attention(single)
+    models = (
+        single,
+        in_half_precision(name),
+        with_more_traffic(single, 0.0),
+        unfused,
+        with_more_traffic(unfused, SLOWER),
+    )
+    return dict(zip(COSTS, models, strict=True))
+
+
+@cache
+def with_collectives_of(name: str, other: str) -> Cluster:
+    """A cluster whose collectives reach the shares of its bandwidths that another's reach."""
+    return replace(cluster_of(name), collectives=cluster_of(other).collectives)
+
+
+def with_all_gradients(name: str, cluster: str) -> Model:
+    """A model all of whose backbone gradients are reduced, and stepped, also those of locked layers.
+
+    The layers take as long as before: computing the weight gradients of locked layers is left out.
+    """
+    device = cluster_of(cluster).device
+
+    def train_all(component: Component) -> Component:
+        if not component.trainable:
+            return component
+        costs = ComponentCosts(component, device)
+        times = _times(TWO_BATCHES, costs.forward_s, costs.backward_s)
+        return replace(
+            _with_layers(component, lambda layer: replace(layer, backward="full")),
+            times=((device.name, times),),
+        )
+
+    return _changed(model_of(name), train_all)
+
+
+def with_long_layers(name: str, cluster: str, layers: tuple[int, ...], long_s: float) -> Model:
+    """A model in whose VAE encoders some layers take that long at ``LARGE_BATCH``.
+
+    Each encoder takes as long as before; its other layers share the rest in the proportions they had.
+    """
+    device = cluster_of(cluster).device
+
+    def lengthen(component: Component) -> Component:
+        if component.trainable or not component.name.startswith(("vae", "hint")):
+            return component
+        forward_s = ComponentCosts(component, device).forward_s(LARGE_BATCH)
+        longer_s = forward_s.copy()
+        longer_s[list(layers)] = 0.0
+        longer_s *= (forward_s.sum() - long_s * len(layers)) / longer_s.sum()
+        longer_s[list(layers)] = long_s
+        times = _times((LARGE_BATCH,), lambda _: longer_s, lambda _: 0.0 * longer_s)
+        return replace(component, times=((device.name, times),))
+
+    return _changed(model_of(name), lengthen)
+
+
+def _times(
+    batches: Iterable[int], forward_s: Callable[[int], FloatArray], backward_s: Callable[[int], FloatArray]
+) -> tuple[MeasuredTime, ...]:
+    """The times of all layers as a model file would give them."""
+    return tuple(
+        MeasuredTime(layer, batch, float(there), float(back))
+        for batch in batches
+        for layer, (there, back) in enumerate(zip(forward_s(batch), backward_s(batch), strict=True))
+    )
+
+
+def in_half_precision(name: str) -> Model:
+    """A model counted in single precision with all its bytes halved; its FLOP stay."""
+    model = model_of(name)
+    assert model.dtype == "float32"
+
+    def halve(layer: Layer) -> Layer:
+        sizes = {key: getattr(layer, key) / 2 for key in ("moved_bytes", "output_bytes", "saved_bytes")}
+        return replace(layer, **sizes)
+
+    def halve_all(component: Component) -> Component:
+        return replace(_with_layers(component, halve), carried_bytes=component.carried_bytes / 2)
+
+    return replace(_changed(model, halve_all), dtype="float16")
+
+
+def with_unfused_attention(model: Model) -> Model:
+    """A model whose self-attention writes and reads its score matrices.
+
+    ``SCORE_PASSES`` times over, in the model's type; saved bytes stay, as if they were computed again.
+    """
+    size = {"float32": 4, "float16": 2}[model.dtype]
+
+    def moved(layer: Layer) -> float:
+        return layer.moved_bytes + SCORE_PASSES * size * layer.attention_flop / (4 * HEAD_CHANNELS)
+
+    return _with_traffic(model, moved)
+
+
+def with_more_traffic(model: Model, factor: float) -> Model:
+    """A model whose memory traffic takes that much longer."""
+    return _with_traffic(model, lambda layer: layer.moved_bytes * factor)
+
+
+def _with_traffic(model: Model, moved: Callable[[Layer], float]) -> Model:
+    def change(component: Component) -> Component:
+        return _with_layers(component, lambda layer: replace(layer, moved_bytes=moved(layer)))
+
+    return _changed(model, change)
+
+
+def _changed(model: Model, change: Callable[[Component], Component]) -> Model:
+    return replace(model, components=tuple(map(change, model.components)))
+
+
+def _with_layers(component: Component, change: Callable[[Layer], Layer]) -> Component:
+    return replace(component, layers=tuple(map(change, component.layers)))

@@ -1,0 +1,94 @@
+"""Solution times that the papers print, beside those of the same problems here, on one core.
+
+They depend on the machine; no test asserts them.
+
+Source: Tian et al., DiffusionPipe, appendix C, Table 5; PULSE, section V-B.
+"""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from sim.explore.points import find_points
+from sim.replay.engine import simulate
+from sim.runs import bound
+from strategies.orders.problem import wave_problem
+from strategies.orders.synthesis import synthesize
+from strategies.plans.network import network_of
+from strategies.registry import make_strategy
+from strategies.strategy import Refining, Strategy
+from validate.points import model_of, scenario
+from validate.published.records import Record, published, the_published
+from validate.published.training.experiment import Found, experiment
+
+TIMED: Final = "timed here"
+"""Provenance of seconds that this machine takes."""
+GPUS: Final = 64
+BATCH_SIZE: Final = 2048
+"""The largest batch of the paper's single backbones on 64 GPUs; for cascades it is not printed."""
+SHAPE: Final = {"pipeline_degree": 4, "micro_batches": 4}
+"""A pipeline whose bubbles are filled: 4 stages, 4 micro-batches, as in the paper's Fig. 6."""
+PROOFS: Final = {False: "the integer programme", True: "list scheduling meets its lower bound"}
+"""What proves the wave's length, by whether a certificate may."""
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def partition_s(model: str) -> tuple[float, int]:
+    """Seconds to partition a model's backbones for every point of DiffusionPipe, and the points.
+
+    The bound of each point is computed with it.
+    """
+    point = scenario(model, "p4de", GPUS, BATCH_SIZE)
+    points = find_points(point, ["diffusionpipe"], {"fill": "partial"})
+    strategies = [p.strategy for p in points if isinstance(p.strategy, Strategy)]
+    return _seconds(lambda: [bound(strategy, point) for strategy in strategies]), len(strategies)
+
+
+def filling_s(model: str) -> float:
+    """Seconds to fill all bubbles of one plan."""
+    point = scenario(model, "p4de", GPUS, BATCH_SIZE)
+    strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
+    plan = strategy.plan(point)
+    trace = simulate(plan, network_of(point, plan.placement))
+    assert isinstance(strategy, Refining)
+    refine = strategy.refine
+    return _seconds(lambda: refine(point, trace))
+
+
+def wave_s(*, certificate: bool) -> tuple[float, float]:
+    """Seconds to synthesise the wave of 4 devices and 4 micro-batches with proof, and its makespan.
+
+    Args:
+        certificate: the lower bound may be the proof; else the integer programme has to find it.
+    """
+    problem = wave_problem(SHAPE["pipeline_degree"], SHAPE["micro_batches"], 1)
+    start = perf_counter()
+    found = synthesize(problem, certificate=certificate)
+    assert found.proven
+    return perf_counter() - start, found.ordering.makespan_s
+
+
+@experiment
+def solution_times() -> Found:
+    """Table 5 of DiffusionPipe and the time of PULSE's integer programme."""
+    for row in published("Table 5"):
+        if row.method == "filling" and not model_of(row.model).for_task("train").frozen:
+            continue
+        if row.method == "partition":
+            seconds, points = partition_s(row.model)
+            setting = f"one core, {points} points, bounds included"
+        else:
+            seconds, setting = filling_s(row.model), "one core, one plan"
+        yield Record.of(row, seconds, setting, provenance=TIMED)
+        yield [f"{row.model}, {row.method}", f"{row.value:g} s", f"{seconds:.2g} s", setting]
+    row = the_published("V-B", method="ILP")
+    for certificate, how in PROOFS.items():
+        seconds, makespan = wave_s(certificate=certificate)
+        setting = f"{how}, proven; {makespan:g} forwards long"
+        yield Record.of(row, seconds, setting, provenance=TIMED)
+        yield ["wave, 4 devices, 4 micro-batches", row.note, f"{seconds:.2g} s", setting]

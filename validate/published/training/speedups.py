@@ -1,0 +1,207 @@
+"""Throughputs that DiffusionPipe compares: section 6.1, Figs. 13, 14 and 15.
+
+The paper does not say how self-conditioning is drawn, when its data parallelism reduces gradients, or which of
+ControlNet's layers count as what; every choice is computed. It finds the throughput of cascades comparable to
+DeepSpeed-P, every backbone on its own half of the devices, and prints no number; their batch sizes are not printed
+either.
+
+Source: Tian et al., DiffusionPipe (arXiv 2405.01248), section 6.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from profiles.models import Model
+from strategies.scenario import Scenario
+from validate.points import Outcome, best, fastest, scenario
+from validate.published.records import Record, published, the_published
+from validate.published.training.experiment import Found, experiment
+from validate.published.training.models import with_all_gradients, with_long_layers
+from validate.published.training.ratios import CONTROLNETS
+from validate.reporting.sections import percent
+
+DRAWS: Final = ((0.5, "iteration"), (0.0, "iteration"), (0.5, "rank"))
+"""Probability of the extra forward pass, and who draws it."""
+OVERLAPS: Final = {"none": "after the backward", "buckets": "in buckets"}
+"""When data parallelism reduces its gradients."""
+FILLS: Final = ("partial", "full", "none")
+LONG_LAYERS: Final = (1, 2)
+"""The first two ResNets of a VAE encoder, at full resolution."""
+LONG_S: Final = 0.16
+"""The more than 400 ms of Fig. 5 over the 2.5 by which Table 2 says that their stack was slower (fp32 gradients)."""
+CASCADES: Final = ("cdm-lsun", "cdm-imagenet")
+MACHINES: Final = ((8, 256), (64, 2048))
+"""GPUs and batch sizes of the cascades: one node and eight, ``LOCAL_BATCH`` samples per GPU."""
+LOCAL_BATCH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """Best throughputs under one choice of what moves them.
+
+    Attributes:
+        model: what was trained, in words.
+        drawn: how self-conditioning is drawn, in words.
+        pipe: the best DiffusionPipe.
+        gpipe: GPipe with 2 stages and 4 micro-batches.
+        ddp: the best data parallelism by when it reduces gradients.
+        zero3: the best ZeRO-3 that reduces after the backward; None where none fits.
+    """
+
+    model: str
+    drawn: str
+    pipe: Outcome
+    gpipe: Outcome
+    ddp: dict[str, Outcome]
+    zero3: Outcome | None
+
+    def over(self, other: Outcome) -> float:
+        """DiffusionPipe's throughput over another's."""
+        return self.pipe.samples_per_s / other.samples_per_s
+
+    @property
+    def setting(self) -> str:
+        """The choices in words."""
+        return f"{self.model}; self-conditioning {self.drawn}"
+
+    @property
+    def cells(self) -> list[str]:
+        """The throughput, the bubble and the ratios over all others in words."""
+        others = (self.gpipe, *self.ddp.values(), self.zero3)
+        ratios = ["-" if other is None else f"{self.over(other):.2f}" for other in others]
+        return [self.model, self.drawn, rate(self.pipe), percent(self.pipe.bubble_ratio), *ratios]
+
+
+def rate(result: Outcome) -> str:
+    """The throughput of a pipeline and its (P, M, D)."""
+    return f"{result.samples_per_s:.1f} ({result.shape})"
+
+
+def speed_ups(
+    name: str, model: str | Model, num_gpus: int, batch_size: int, draws: Sequence[tuple[float, str]] = DRAWS
+) -> Iterator[SpeedUp]:
+    """The throughputs of one model on one machine under each way to draw self-conditioning."""
+    for probability, draw in draws:
+        point = scenario(
+            model, "p4de", num_gpus, batch_size, self_conditioning=probability, self_conditioning_draw=draw
+        )
+        drawn = "half, one draw" if draw == "iteration" else "half, each group draws"
+        yield SpeedUp(
+            name,
+            drawn if probability else "none",
+            fastest(point, "diffusionpipe", fill="partial"),
+            fastest(point, "gpipe", pipeline_degree=2, micro_batches=4),
+            {overlap: fastest(point, "ddp", overlap=overlap) for overlap in OVERLAPS},
+            best(point, "zero3", overlap="none"),
+        )
+
+
+@experiment
+def eight_nodes() -> Found:
+    """Section 6.1 on 64 GPUs: ControlNet, batch 2048."""
+    every = with_all_gradients(CONTROLNETS[0], "p4de")
+    yield _published("controlnet")
+    for case in (
+        *speed_ups(CONTROLNETS[0], CONTROLNETS[0], 64, 2048),
+        *speed_ups(f"{CONTROLNETS[0]}, all gradients", every, 64, 2048, DRAWS[:1]),
+        *speed_ups("controlnet", "controlnet", 64, 2048, DRAWS[:1]),
+    ):
+        yield case.cells
+        yield from ratios_over(case, "controlnet")
+
+
+@experiment
+def one_node() -> Found:
+    """Section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
+    yield _published("sd21")
+    cases = [*speed_ups("sd21", "sd21", 8, 256)]
+    cases += [case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[:1])]
+    for case in cases:
+        yield case.cells
+        if case.model == "sd21":
+            yield from ratios_over(case, "sd21")
+        row = the_published("Fig. 14", model=case.model.removesuffix("-hint-vae"))
+        yield Record.of(row, case.pipe.bubble_ratio, case.setting)
+
+
+def _published(model: str) -> list[str]:
+    gpipe, ddp = (the_published("6.1", model=model, method=f"diffusionpipe/{of}") for of in ("gpipe", "ddp"))
+    bubble = the_published("Fig. 14", model=model)
+    said = [f"< {bubble.value:.0%}", f"{gpipe.value:g}", f"{ddp.value:g}"]
+    return [f"{model}, published", "", "", *said, "", ""]
+
+
+def ratios_over(case: SpeedUp, model: str) -> Iterator[Record]:
+    """Section 6.1's ratios over GPipe and DDP in one case."""
+    row = the_published("6.1", model=model, method="diffusionpipe/gpipe")
+    yield Record.of(row, case.over(case.gpipe), case.setting)
+    row = the_published("6.1", model=model, method="diffusionpipe/ddp")
+    for overlap, ddp in case.ddp.items():
+        yield Record.of(row, case.over(ddp), f"{case.setting}; DDP reduces {OVERLAPS[overlap]}")
+
+
+@experiment
+def ablation() -> Found:
+    """Fig. 15: what filling, and partial batches, are worth on 8 GPUs."""
+    models: dict[str, str | Model] = {}
+    for name in CONTROLNETS:
+        models[name] = name
+        models[f"{name}, two long VAE layers"] = with_long_layers(name, "p4de", LONG_LAYERS, LONG_S)
+    cases = [(name, model, batch) for name, model in models.items() for batch in (256, 384)]
+    for name, model, batch in (*cases, ("sd21", "sd21", 256)):
+        filled = by_fill(scenario(model, "p4de", 8, batch))
+        rates = {fill: result.samples_per_s for fill, result in filled.items()}
+        losses = [f"{rate(filled[fill])}, {rates[fill] / rates['partial'] - 1:+.1%}" for fill in FILLS[1:]]
+        yield [name, f"{batch}", rate(filled["partial"]), *losses, percent(rates["full"] / rates["none"] - 1)]
+        if name != "sd21":
+            yield from losses_unfilled(filled, batch, name)
+
+
+def by_fill(point: Scenario) -> dict[str, Outcome]:
+    """The best DiffusionPipe by what it fills."""
+    return {fill: fastest(point, "diffusionpipe", fill=fill) for fill in FILLS}
+
+
+def losses_unfilled(filled: dict[str, Outcome], batch: int, name: str) -> Iterator[Record]:
+    """Fig. 15's losses where bubbles are filled less, or not.
+
+    Args:
+        filled: the best DiffusionPipe by what it fills.
+        batch: samples of all GPUs.
+        name: what was trained, in words.
+    """
+    compared = {
+        "no partial batch/diffusionpipe": ("full", "partial"),
+        "no filling/diffusionpipe": ("none", "partial"),
+        "no partial batch = no filling": ("none", "full"),
+    }
+    for row in published("Fig. 15", batch_size=batch):
+        less, more = (filled[fill].samples_per_s for fill in compared[row.method])
+        yield Record.of(row, 1 - less / more, name)
+
+
+@experiment
+def cascades(machines: Sequence[tuple[int, int]] = MACHINES) -> Found:
+    """Section 6.1, Fig. 13 c and d: DiffusionPipe's two directions over DeepSpeed-S and -P, by GPUs and batch size."""
+    row = the_published("6.1", model="cdm-lsun")
+    yield ["published", "close", "-", "-", "-", "comparable"]
+    for model, (num_gpus, batch) in ((model, machine) for model in CASCADES for machine in machines):
+        point = scenario(model, "p4de", num_gpus, batch)
+        pipe = fastest(point, "diffusionpipe", fill="none")
+        ratios = {}
+        for backbones in ("sequential", "parallel"):
+            other = best(point, "ddp", overlap="none", backbones=backbones)
+            ratios[backbones] = None if other is None else pipe.samples_per_s / other.samples_per_s
+        words = ["does not fit" if ratio is None else f"{ratio:.2f}" for ratio in ratios.values()]
+        where = f"{num_gpus} GPUs, batch {batch}"
+        yield [f"{model}, {where}", _balance(point), rate(pipe), percent(pipe.bubble_ratio), *words]
+        if model == row.model and ratios["parallel"] is not None:
+            yield Record.of(row, ratios["parallel"], where)
+
+
+def _balance(point: Scenario) -> str:
+    """The times of the two backbones at ``LOCAL_BATCH``, over the shorter one's."""
+    costs = [point.costs.components[i] for i in point.model.backbones]
+    times = [float((c.forward_s(LOCAL_BATCH) + c.backward_s(LOCAL_BATCH)).sum()) for c in costs]
+    return " : ".join(f"{time / min(times):.2f}" for time in times)

@@ -1,0 +1,1 @@
+"""Sampling: plans carried out on a small transformer, its images and bytes compared."""

@@ -1,0 +1,212 @@
+"""The comparison: what a real run drew, sent and saw, beside what one device draws and the simulator says."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+from torch import Tensor
+
+from sim.replay.engine import simulate
+from strategies.plans.actions import PatchAction
+from validate.running.sampling.faults import stated_plan
+from validate.running.sampling.kernels import Drawn
+from validate.running.sampling.passes import Seen
+from validate.running.sampling.reference import displaced_image, independent_image, one_device_image
+from validate.running.sampling.settings import LAYERS, PATCHED, WIDENING, WRONG_SIZE, Settings
+
+SAME: Final = 1e-5
+"""Largest relative difference of images that count as the same: float32, summed in another order."""
+
+ROUNDING: Final = 1e-9
+"""Largest relative difference of bytes that are the same: the simulator adds up fractions of images."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run and what it should have been.
+
+    Attributes:
+        settings: what ran.
+        drawn: what each rank ended with.
+    """
+
+    settings: Settings
+    drawn: Sequence[Drawn]
+
+    @property
+    def image(self) -> Tensor:
+        """The image that was drawn: the last stage has it, and every rank where there are no stages."""
+        return self.drawn[-1].latents
+
+    @cached_property
+    def error(self) -> float:
+        """Relative difference from the image of one device, in the Euclidean norm."""
+        return relative(self.image, one_device_image(self.settings))
+
+    @cached_property
+    def displaced_error(self) -> float:
+        """Relative difference from the image that the same displaced patches give in one process."""
+        return relative(self.image, displaced_image(self.settings))
+
+    @cached_property
+    def allowed(self) -> float:
+        """Largest difference from one device's image: with stale keys and values less than without any of others."""
+        if self.settings.exact:
+            return SAME
+        return relative(independent_image(self.settings), one_device_image(self.settings))
+
+    @cached_property
+    def sent_bytes(self) -> list[int]:
+        """Bytes that all ranks sent, by step."""
+        total: Counter[int] = Counter()
+        for sent in (sent for own in self.drawn for sent in own.sent):
+            total[sent.step] += sent.size_bytes
+        return [total[step] for step in range(self.settings.steps)]
+
+    @cached_property
+    def simulated_bytes(self) -> list[float]:
+        """Bytes that the simulator sends, by step, in single precision."""
+        return simulated_bytes(self.settings)
+
+    @cached_property
+    def passes(self) -> Counter[tuple[int, PatchAction]]:
+        """How often each rank finished each pass."""
+        return Counter((rank, action) for rank, own in enumerate(self.drawn) for action in own.passes)
+
+    def failures(self) -> list[str]:
+        """Return in words what does not hold."""
+        return [
+            *self._image_failures(),
+            *self._byte_failures(),
+            *self._pass_failures(),
+            *self._age_failures(),
+        ]
+
+    def _image_failures(self) -> list[str]:
+        found = []
+        if not self.error <= self.allowed:
+            found.append(
+                f"the image differs from one device's by {self.error:.2g}, at most {self.allowed:.2g} allowed"
+            )
+        if not self.displaced_error <= SAME:
+            found.append(
+                f"the image differs from that of the same patches in one process by {self.displaced_error:.2g},"
+                f" at most {SAME:g} allowed"
+            )
+        whole = [own.latents for rank, own in enumerate(self.drawn) if self._has_image(rank)]
+        if any(relative(latents, whole[0]) > SAME for latents in whole):
+            found.append("the ranks end with different images")
+        return found
+
+    def _has_image(self, rank: int) -> bool:
+        """Whether a rank is of a last stage, which alone has all of the image."""
+        settings = self.settings
+        return settings.strategy in PATCHED or stage_of(settings, rank) == settings.grid.pipeline - 1
+
+    def _byte_failures(self) -> list[str]:
+        return self._step_failures() + self._message_failures()
+
+    def _message_failures(self) -> list[str]:
+        """Return the messages whose size is not that of the plan: within a step they may add up all the same."""
+        wrong = Counter(
+            f"rank {rank} sent {sent.size_bytes} bytes of {sent.kind} in step {sent.step}, the plan says"
+            f" {sent.planned_bytes:.0f}"
+            for rank, own in enumerate(self.drawn)
+            for sent in own.sent
+            if abs(sent.size_bytes - sent.planned_bytes) > ROUNDING * sent.size_bytes
+        )
+        return [f"{line}, {count} times" if count > 1 else line for line, count in wrong.items()]
+
+    def _step_failures(self) -> list[str]:
+        return [
+            f"step {step} sent {sent} bytes, the simulator says {simulated:.0f}"
+            for step, (sent, simulated) in enumerate(zip(self.sent_bytes, self.simulated_bytes, strict=True))
+            if abs(sent - simulated) > ROUNDING * simulated
+        ]
+
+    def _pass_failures(self) -> list[str]:
+        wanted = Counter(expected_passes(self.settings))
+        lost, more = wanted - self.passes, self.passes - wanted
+        return [f"rank {rank} never finished {action}" for rank, action in lost] + [
+            f"rank {rank} finished {action} once too often" for rank, action in more
+        ]
+
+    def _age_failures(self) -> list[str]:
+        wrong: dict[str, int] = {}
+        for rank, own in enumerate(self.drawn):
+            for seen in own.seen:
+                if seen.ages != (ages := expected_ages(self.settings, seen)):
+                    line = (
+                        f"rank {rank}, step {seen.step}, patch {seen.patch}: patches are"
+                        f" {' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
+                    )
+                    wrong[line] = wrong.get(line, 0) + 1
+        found = [f"{line}, in {count} layers" for line, count in wrong.items()]
+        reads = sum(len(own.seen) for own in self.drawn)
+        if reads != (wanted := expected_reads(self.settings)):
+            found.append(f"keys and values that are kept were read {reads} times, not {wanted}")
+        return found
+
+
+def relative(image: Tensor, reference: Tensor) -> float:
+    """Return the norm of a difference over the norm of the reference."""
+    return float((image.to(reference.device) - reference).norm() / reference.norm())
+
+
+def simulated_bytes(settings: Settings) -> list[float]:
+    """Return the bytes of each step: what a run of one step more sends more; latents count to the step they begin."""
+    totals = [0.0]
+    for steps in range(1, settings.steps + 1):
+        parameters = dict(settings.parameters)
+        if hasattr(settings.sampler, "warmup_steps"):
+            parameters["warmup_steps"] = min(settings.warmup_steps, steps)
+        fault = settings.fault if settings.fault == WRONG_SIZE else None
+        shorter = replace(settings, steps=steps, parameters=tuple(parameters.items()), fault=fault)
+        trace = simulate(stated_plan(shorter))
+        totals.append(WIDENING * (trace.p2p_bytes + trace.collective_bytes))
+    return [after - before for before, after in pairwise(totals)]
+
+
+def stage_of(settings: Settings, rank: int) -> int:
+    """Stage of the pipeline that a rank is of."""
+    grid = settings.grid
+    return next(stage for _, stage, team in grid.teams() if rank in team.devices)
+
+
+def expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
+    """Every (rank, pass) of a whole run: each patch of each step through each stage once."""
+    found = []
+    for rank in range(settings.ranks):
+        stage = stage_of(settings, rank)
+        for step in range(settings.steps):
+            if settings.strategy in PATCHED:
+                found.append((rank, PatchAction(0, rank, step)))
+            else:
+                patches = 1 if step < settings.warmup_steps else settings.num_patches
+                found += [(rank, PatchAction(stage, patch, step)) for patch in range(patches)]
+    return found
+
+
+def expected_reads(settings: Settings) -> int:
+    """How often a pass reads the kept keys and values of a layer: each pass those of its layers."""
+    stages = settings.plan.stages
+    layers = [stage.last_layer - stage.first_layer + 1 for stage in stages]
+    assert sum(layers) == LAYERS, layers
+    return sum(layers[action.stage] for _, action in expected_passes(settings))
+
+
+def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
+    """How old the keys and values of each patch should be.
+
+    In a displaced step of a pipeline patches up to the own are of this step, those after it of the one before; of
+    DistriFusion only the own is of this step.
+    """
+    patches = range(settings.num_patches)
+    if seen.step < settings.warmup_steps:
+        return (0,) * len(patches)
+    if settings.strategy in PATCHED:
+        return tuple(int(patch != seen.patch) for patch in patches)
+    return tuple(int(patch > seen.patch) for patch in patches)

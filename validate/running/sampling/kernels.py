@@ -1,0 +1,225 @@
+"""Kernels of a sampler: one device's passes, advanced as the ops, messages and collectives of a plan let them.
+
+A pass goes on until it offers something or needs something, so that an op need not know where in it work was done. In
+a pipeline the plan lets each kind of exchange stand for as many calls as its stage has layers. Layers need one after
+the other, so then the exchanges of a whole pass are made one by one where the first of them starts.
+"""
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from profiles.errors import DiffusimError
+from strategies.plans.actions import PatchAction
+from strategies.plans.plan import Op
+from strategies.plans.wiring import Wiring
+from validate.running.kernels import Mark
+from validate.running.sampling.exchanges import Pending, Sent, start_exchange
+from validate.running.sampling.passes import Need, Offer, Pass, Seen, make_member
+from validate.running.sampling.settings import WIDENING, Settings
+
+
+class PlanMismatchError(DiffusimError):
+    """The plan lets a rank do something else than its pass does next."""
+
+
+class LostTensorError(DiffusimError):
+    """A pass needs what the plan does not bring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What one rank ended with.
+
+    Attributes:
+        latents: the image, as far as this rank has it.
+        sent: what it sent, in order.
+        passes: the passes it finished.
+        seen: how old the kept keys and values were that it read.
+    """
+
+    latents: Tensor
+    sent: list[Sent]
+    passes: list[PatchAction]
+    seen: list[Seen]
+
+
+class SamplerKernels:
+    """Draws one device's part of an image.
+
+    Args:
+        settings: what is drawn.
+        wiring: the plan.
+        rank: the device of the plan that it is.
+        place: where it computes.
+    """
+
+    sleeping = False
+
+    def __init__(self, settings: Settings, wiring: Wiring, rank: int, place: torch.device) -> None:
+        self._settings, self._plan, self._rank, self._place = settings, wiring.plan, rank, place
+        self._ops = wiring.plan.ops[rank]
+        self._readers: dict[int, PatchAction] = {}
+        for op in reversed(self._ops):
+            assert isinstance(op.action, PatchAction)
+            self._readers.update(dict.fromkeys(op.reads, op.action))
+        self._bundles = _bundles(wiring, rank) if settings.grid.pipeline > 1 else {}
+
+    def begin(self, iteration: int) -> None:
+        """Begin a run from noise."""
+        torch.set_grad_enabled(False)
+        self._member = make_member(self._settings, self._rank, self._place)
+        self._inbox: dict[str, deque[list[Tensor]]] = defaultdict(deque)
+        self._sent: list[Sent] = []
+        self._passes: list[PatchAction] = []
+        self._under_way: dict[int, tuple[str, Pending]] = {}
+        self._action: PatchAction | None = None
+        self._pass: Pass | None = None
+        self._step: Offer | Need | None = None
+
+    def run(self, index: int, op: Op, mark: Mark) -> None:
+        """Let the pass of an op go on as far as it can."""
+        assert isinstance(op.action, PatchAction)
+        self._go_on(op.action, f"compute {op.action}")
+
+    def room(self, tensor: int) -> Tensor:
+        """Room for a tensor's message."""
+        role, action = self._plan.tensors[tensor].role, self._readers[tensor]
+        shape = self._member.arriving(role, action)
+        if shape is None:
+            raise LostTensorError(f"the plan sends rank {self._rank} {role} for {action}, which needs none")
+        return self._member.latents.new_empty(shape)
+
+    def pack(self, tensor: int) -> Tensor:
+        """What a tensor's message brings: what the pass offers next."""
+        planned = self._plan.tensors[tensor]
+        assert self._action is not None
+        offer = self._hand_over(self._action, f"send {planned.role}")
+        if offer.kind != planned.role:
+            raise self._mismatch(offer, f"send {planned.role}")
+        message = offer.parts[0].contiguous()
+        self._sent.append(Sent(offer.kind, offer.step, WIDENING * planned.size_bytes, message.nbytes))
+        return message
+
+    def unpack(self, tensor: int, payload: Tensor) -> None:
+        """Put what a tensor's message brought into the inbox."""
+        self._inbox[self._plan.tensors[tensor].role].append([payload])
+
+    def start(self, collective: int, index: int) -> None:
+        """Start an exchange with what the pass offers; or make all exchanges of a pass through several layers."""
+        action = self._ops[min(index, len(self._ops) - 1)].action
+        assert isinstance(action, PatchAction)
+        layers, bundle = self._bundles.get(collective, (1, ()))
+        if len(bundle) == 0:
+            kind, pending = self._exchange(collective, action)
+            self._under_way[collective] = kind, pending
+        elif collective == bundle[0]:
+            assert self._action is not None
+            done: dict[int, Sent] = {}
+            for number in bundle * layers:
+                kind, pending = self._exchange(number, self._action, done.get(number))
+                done.setdefault(number, self._sent[-1])
+                self._inbox[kind].append(pending.wait())
+
+    def _exchange(self, number: int, action: PatchAction, sent: Sent | None = None) -> tuple[str, Pending]:
+        collective = self._plan.collectives[number]
+        offer = self._hand_over(action, f"start {collective.operation}")
+        if sent is None:
+            sent = Sent.of(collective, offer.step)
+            self._sent.append(sent)
+        return offer.kind, start_exchange(collective, self._rank, offer.parts, sent, 2 * number)
+
+    def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
+        """Do nothing: exchanges are started and waited for by the passes, in the order of the plan."""
+
+    def land(self, collective: int) -> None:
+        """Put what an exchange brought into the inbox."""
+        if collective in self._under_way:
+            kind, pending = self._under_way.pop(collective)
+            self._inbox[kind].append(pending.wait())
+
+    def end(self) -> None:
+        """Let the last pass finish.
+
+        Raises:
+            PlanMismatchError: it has more to do than the plan lets it.
+        """
+        assert self._action is not None
+        self._go_on(self._action, "end")
+        if self._step is not None:
+            raise self._stuck("end")
+
+    def found(self) -> Drawn:
+        """The image, and what was sent and seen on the way."""
+        return Drawn(self._member.latents.cpu(), self._sent, self._passes, self._member.seen)
+
+    def _go_on(self, action: PatchAction, asked: str) -> None:
+        """Go on with a pass up to what it offers, or needs and has not got; begin it where the last one has ended."""
+        self._feed()
+        if action != self._action:
+            if self._step is not None:
+                raise self._stuck(asked)
+            self._action, self._pass = action, self._member.begin(action)
+            self._note(next(self._pass, None))
+            self._feed()
+
+    def _feed(self) -> None:
+        while isinstance(self._step, Need) and self._inbox[self._step.kind]:
+            self._resume(self._inbox[self._step.kind].popleft())
+
+    def _resume(self, brought: list[Tensor]) -> None:
+        assert self._pass is not None
+        try:
+            self._note(self._pass.send(brought))
+        except StopIteration:
+            self._note(None)
+
+    def _note(self, step: Offer | Need | None) -> None:
+        self._step = step
+        if step is None:
+            assert self._action is not None
+            self._passes.append(self._action)
+
+    def _hand_over(self, action: PatchAction, asked: str) -> Offer:
+        """What the pass offers, or the one after it that an action names; it goes on at once to what comes next."""
+        self._feed()
+        if self._step is None:
+            self._go_on(action, asked)
+        if not isinstance(self._step, Offer):
+            raise self._stuck(asked)
+        offer = self._step
+        self._resume([])
+        return offer
+
+    def _stuck(self, asked: str) -> DiffusimError:
+        if isinstance(self._step, Need):
+            return LostTensorError(
+                f"rank {self._rank} needs {self._step.kind} in {self._action}, and the plan brings none"
+            )
+        return self._mismatch(self._step, asked)
+
+    def _mismatch(self, offer: Offer | None, asked: str) -> DiffusimError:
+        does = "ends" if offer is None else f"sends {offer.kind}"
+        return PlanMismatchError(
+            f"the plan lets rank {self._rank} {asked}, but its pass {self._action} {does} here"
+        )
+
+
+def _bundles(wiring: Wiring, rank: int) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """For each collective that stands for calls of several layers, how many, and all such of its pass, in order."""
+    plan, passes = wiring.plan, defaultdict(list)
+    for number, collective in enumerate(plan.collectives):
+        writers = [wiring.writers[tensor] for tensor in collective.reads]
+        own = [plan.ops[device][index].action for device, index in writers if device == rank]
+        if collective.operation != "all_gather" and own:
+            passes[own[0]].append(number)
+    found = {}
+    for action, numbers in passes.items():
+        assert isinstance(action, PatchAction)
+        stage = plan.stages[action.stage]
+        layers = stage.last_layer - stage.first_layer + 1
+        found.update({number: (layers, tuple(numbers)) for number in numbers if layers > 1})
+    return found

@@ -1,0 +1,321 @@
+"""Passes: what one rank of a sampler computes, cut where it hands something to others or needs something of them.
+
+The pass of a patch is a generator. It offers what the plan lets the device send next (``Offer``), or says what it
+needs before it can go on (``Need``) and gets that sent in.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from strategies.plans.actions import PatchAction
+from validate.running.sampling.keys_values import KeysValues
+from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, WRONG_VERSION, Settings
+from validate.running.sampling.transformer import (
+    TOKEN,
+    WIDER,
+    Block,
+    Blockwise,
+    Modulation,
+    Scheduler,
+    SmallTransformer,
+    attend,
+    first_latents,
+    mirrored,
+    tokens_of,
+)
+
+MIXED: Final = -1
+"""In the place of an age: the tokens of a patch are of several steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Tensors for others: what they are, the step their bytes count to, one for all members or one for each."""
+
+    kind: str
+    step: int
+    parts: Sequence[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something of a kind must arrive before the pass goes on: a message, or what each member of a group gave."""
+
+    kind: str
+
+
+Pass = Generator[Offer | Need, list[Tensor], None]
+Computed = Generator[Offer | Need, list[Tensor], Tensor]
+"""A part of a pass, and what it computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What attention of one pass saw in one layer: for each patch of the image how many steps ago it was computed."""
+
+    step: int
+    patch: int
+    layer: int
+    ages: tuple[int, ...]
+
+
+class Member(ABC):
+    """One rank of a sampler.
+
+    Attributes:
+        latents: as far as this rank knows them.
+        seen: what attention saw of keys and values that are kept.
+    """
+
+    def __init__(
+        self, settings: Settings, rank: int, device: torch.device, *, batch: int, width: int
+    ) -> None:
+        self.settings, self.rank, self.batch = settings, rank, batch
+        self.model = SmallTransformer(skips=settings.skips).to(device)
+        self.scheduler = Scheduler(settings.steps)
+        self.latents = first_latents().to(device)
+        self.seen: list[Seen] = []
+        wrong = settings.fault == WRONG_VERSION
+        self.kept = [KeysValues(batch, width, self.latents, wrong_version=wrong) for _ in range(LAYERS)]
+        rows = [settings.patch_rows(patch) for patch in range(settings.num_patches)]
+        sizes = torch.tensor([rows_of.stop - rows_of.start for rows_of in rows])
+        self._patch_of = torch.arange(len(rows)).repeat_interleave(ROWS * sizes)
+
+    @abstractmethod
+    def begin(self, action: PatchAction) -> Pass:
+        """The pass of a patch."""
+
+    def arriving(self, role: str, action: PatchAction) -> tuple[int, ...] | None:
+        """Shape of what a pass of this rank gets in a message; nothing but the model decides it."""
+        return None
+
+    def block(self, layer: int, step: int) -> tuple[Block, Modulation]:
+        """A block, and what timestep and prompt do to it."""
+        block, condition = self.model.block(layer), self.model.condition(self.scheduler.time(step))
+        return block, block.modulate(condition[self.prompts()])
+
+    def prompts(self) -> slice:
+        """Which predictions this rank makes: with the prompt, without it, or both."""
+        return slice(0, self.batch)
+
+    def attended(self, action: PatchAction, layer: int, tokens: Tensor, own: Tensor) -> Tensor:
+        """Keys and values of some tokens in a layer; how old they are is noted."""
+        both, steps = self.kept[layer].read(tokens, own)
+        ages, patches = action.step - steps, self._patch_of[tokens]
+        found = [set(ages[patches == patch].tolist()) for patch in range(self.settings.num_patches)]
+        alike = tuple(own.pop() if len(own) == 1 else MIXED for own in found)
+        self.seen.append(Seen(action.step, action.patch, layer, alike))
+        return both
+
+    def move(self, tokens: Tensor, predicted: Tensor, step: int) -> None:
+        """Let some tokens of the latents take a step."""
+        self.latents[:, tokens] = self.scheduler.move(self.latents[:, tokens], predicted, step)
+
+
+class GridMember(Member):
+    """A place in a grid of guidance, pipeline, sequence and tensor parallelism.
+
+    A patch of a stage is divided among the devices of a sequence group; all devices hold the same part of every patch,
+    also while the image passes whole.
+    """
+
+    def __init__(self, settings: Settings, rank: int, device: torch.device) -> None:
+        grid = self.grid = settings.grid
+        place, self.tensor = divmod(rank, grid.tensor)
+        place, self.part = divmod(place, grid.sequence)
+        self.guided, self.stage = divmod(place, grid.pipeline)
+        width = HIDDEN // grid.tensor // grid.ulysses
+        super().__init__(settings, rank, device, batch=settings.batch // grid.guidance, width=width)
+        self.heads, self.inner = self._share(HIDDEN), self._share(WIDER * HIDDEN)
+        ring = self.part // grid.ulysses
+        self.circle = range(ring * grid.ulysses, (ring + 1) * grid.ulysses)
+        """Parts whose keys and values this device holds for its heads."""
+        of = settings.plan.stages[self.stage]
+        self.layers = range(of.first_layer, of.last_layer + 1)
+
+    def _share(self, width: int) -> slice:
+        size = width // self.grid.tensor
+        return slice(self.tensor * size, (self.tensor + 1) * size)
+
+    def prompts(self) -> slice:
+        """Which predictions this rank makes: with the prompt, without it, or both."""
+        return slice(self.guided * self.batch, (self.guided + 1) * self.batch)
+
+    def _tokens(self, parts: Sequence[int], patch: int | None) -> Tensor:
+        """Tokens of some parts of a patch, or of all patches."""
+        patches = range(self.settings.num_patches) if patch is None else [patch]
+        divided = [tokens_of(self.settings.patch_rows(p)).chunk(self.grid.sequence) for p in patches]
+        return torch.cat([pieces[part] for part in parts for pieces in divided])
+
+    def _patch(self, action: PatchAction) -> int | None:
+        return None if action.step < self.settings.warmup_steps else action.patch
+
+    def begin(self, action: PatchAction) -> Pass:
+        """The pass of a patch, or of the whole image, through the layers of this stage."""
+        patch, stages = self._patch(action), self.grid.pipeline
+        hidden = yield from self._arrived(action)
+        skips: dict[int, Tensor] = {}
+        for source in self._arriving_skips():
+            skips.update(zip(source, (yield Need("skip"))[0], strict=True))
+        for layer in self.layers:
+            if self.settings.skips and layer >= LAYERS // 2:
+                hidden = self.model.fuse(layer, hidden, skips[mirrored(layer)])
+            hidden = yield from self._block(action, layer, hidden)
+            skips[layer] = hidden
+        if LAYERS - 1 in self.layers:
+            hidden = self.model.predict(hidden)  # of the last layer; a stage after it holds none
+        if self.stage < stages - 1:
+            yield Offer("hidden", action.step, [hidden])
+            for leaving in self._leaving_skips():
+                yield Offer("skip", action.step, [torch.stack([skips[layer] for layer in leaving])])
+            return
+        yield from self._move(action, patch, hidden)
+        if stages > 1 and action.step < self.settings.steps - 1:
+            yield Offer("latents", action.step + 1, [self.latents[:, self._tokens([self.part], patch)]])
+
+    def arriving(self, role: str, action: PatchAction) -> tuple[int, ...] | None:
+        """Shape of a hidden state, a prediction behind the last layer, skips, or latents."""
+        count = len(self._tokens([self.part], self._patch(action)))
+        if role == "latents":
+            whole = action.step == self.settings.warmup_steps  # the step before moved the whole image
+            return 1, len(self._tokens([self.part], None)) if whole else count, TOKEN
+        if role == "skip":
+            (skips,) = {len(source) for source in self._arriving_skips()}
+            return skips, self.batch, count, HIDDEN
+        return self.batch, count, HIDDEN if self.layers.start < LAYERS else TOKEN
+
+    def _arrived(self, action: PatchAction) -> Computed:
+        """The hidden state that this stage starts from."""
+        patch, first = self._patch(action), action.step == self.settings.warmup_steps
+        if self.stage:
+            return (yield Need("hidden"))[0]
+        if action.step and self.grid.pipeline > 1 and (not first or action.patch == 0):
+            arrived = (yield Need("latents"))[0]
+            self.latents[:, self._tokens([self.part], None if first else patch)] = arrived
+        own = self._tokens([self.part], patch)
+        return self.model.embed(self.latents[:, own], own, self.batch)
+
+    def _arriving_skips(self) -> list[list[int]]:
+        """Sources of the skips that arrive, by the stage that sends them."""
+        ending = [mirrored(layer) for layer in self.layers if layer >= LAYERS // 2 and self.settings.skips]
+        return self._by_stage([layer for layer in sorted(ending) if layer not in self.layers])
+
+    def _leaving_skips(self) -> list[list[int]]:
+        """Sources of the skips that leave, by the stage that takes them."""
+        starting = [layer for layer in self.layers if layer < LAYERS // 2 and self.settings.skips]
+        return self._by_stage([layer for layer in starting if mirrored(layer) not in self.layers], taken=True)
+
+    def _by_stage(self, sources: Sequence[int], *, taken: bool = False) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        for source in sources:
+            end = mirrored(source) if taken else source
+            stages = enumerate(self.settings.plan.stages)
+            stage = next(n for n, of in stages if of.first_layer <= end <= of.last_layer)
+            found.setdefault(stage, []).append(source)
+        return list(found.values())
+
+    def _block(self, action: PatchAction, layer: int, hidden: Tensor) -> Computed:
+        """The hidden state after a block."""
+        block, by = self.block(layer, action.step)
+        attended = yield from self._attention(action, layer, block.project(hidden, by, self.heads))
+        if self.grid.tensor == 1:
+            return block.finish(hidden, attended, by)
+        yield Offer("sum", action.step, [block.mix(attended, self.heads)])
+        hidden = block.add_mixed(hidden, (yield Need("sum"))[0], by)
+        yield Offer("sum", action.step, [block.feed(hidden, by, self.inner)])
+        return block.add_fed(hidden, (yield Need("sum"))[0], by)
+
+    def _attention(self, action: PatchAction, layer: int, projected: Tensor) -> Computed:
+        """Attention of the own tokens: tokens are exchanged for heads, and keys and values pass around the ring."""
+        ulysses, patch = self.grid.ulysses, self._patch(action)
+        if ulysses > 1:
+            yield Offer("heads", action.step, projected.chunk(ulysses, dim=3))
+            projected = torch.cat((yield Need("heads")), dim=2)
+        own = self._tokens(self.circle, patch)
+        self.kept[layer].write(own, projected[1:], action.step)
+        both = self.attended(action, layer, self._tokens(self.circle, None), own)
+        attention = Blockwise(projected[0])
+        for _ in range(self.grid.ring - 1):
+            yield Offer("block", action.step, [both])
+            attention.attend(both[0], both[1])
+            (both,) = yield Need("block")
+        attention.attend(both[0], both[1])
+        attended = attention.result()
+        if ulysses > 1:
+            yield Offer("tokens", action.step, attended.chunk(ulysses, dim=1))
+            attended = torch.cat((yield Need("tokens")), dim=2)
+        return attended
+
+    def _move(self, action: PatchAction, patch: int | None, predicted: Tensor) -> Pass:
+        """Gather the prediction inside each team, then between them, and move the latents of the patch."""
+        parts: Sequence[int] = [self.part]
+        if self.grid.sequence > 1:
+            yield Offer("prediction", action.step, [predicted])
+            predicted, parts = torch.cat((yield Need("prediction")), dim=1), range(self.grid.sequence)
+        if self.grid.guidance > 1:
+            yield Offer("guidance", action.step, [predicted])
+            predicted = torch.cat((yield Need("guidance")))
+        self.move(self._tokens(parts, patch), predicted, action.step)
+
+
+class PatchMember(Member):
+    """A patch of DistriFusion: keys and values of others are gathered before a layer, or are one step old."""
+
+    def __init__(self, settings: Settings, rank: int, device: torch.device) -> None:
+        super().__init__(settings, rank, device, batch=settings.batch, width=HIDDEN)
+        self.own, self.all = tokens_of(settings.patch_rows(rank)), torch.arange(ROWS**2)
+
+    def begin(self, action: PatchAction) -> Pass:
+        """The pass of the own patch, in a synchronous or a displaced step."""
+        synchronous = action.step < self.settings.warmup_steps
+        hidden = self.model.embed(self.latents[:, self.own], self.own, self.batch)
+        hidden = yield from (self._synchronous if synchronous else self._displaced)(action, hidden)
+        yield Offer("prediction", action.step, [self.model.predict(hidden)])
+        self.move(self.all, torch.cat((yield Need("prediction")), dim=1), action.step)
+
+    def _synchronous(self, action: PatchAction, hidden: Tensor) -> Computed:
+        for layer in range(LAYERS):
+            block, by = self.block(layer, action.step)
+            projected = block.project(hidden, by)
+            yield Offer("keys and values", action.step, [projected[1:]])
+            gathered = torch.cat((yield Need("keys and values")), dim=2)
+            self.kept[layer].write(self.all, gathered, action.step)
+            both = self.attended(action, layer, self.all, self.own)
+            hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
+        return hidden
+
+    def _displaced(self, action: PatchAction, hidden: Tensor) -> Computed:
+        bundle = int(getattr(self.settings.sampler, "gather_layers", 1))
+        for first in range(0, LAYERS, bundle):
+            layers = range(first, min(first + bundle, LAYERS))
+            if action.step > self.settings.warmup_steps:
+                self._land(action, layers, (yield Need("keys and values")))
+            queued = []
+            for layer in layers:
+                block, by = self.block(layer, action.step)
+                projected = block.project(hidden, by)
+                self.kept[layer].write(self.own, projected[1:], action.step)
+                both = self.attended(action, layer, self.all, self.own)
+                hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
+                queued.append(projected[1:])
+            yield Offer("keys and values", action.step, [torch.stack(queued)])
+        return hidden
+
+    def _land(self, action: PatchAction, layers: Sequence[int], gathered: Sequence[Tensor]) -> None:
+        """Overwrite the rows of others with what was gathered in the step before."""
+        for rank, theirs in enumerate(gathered):
+            if rank != self.rank:
+                tokens = tokens_of(self.settings.patch_rows(rank))
+                for layer, tensor in zip(layers, theirs, strict=True):
+                    self.kept[layer].write(tokens, tensor, action.step - 1)
+
+
+def make_member(settings: Settings, rank: int, device: torch.device) -> Member:
+    """What a rank of a sampler is."""
+    kind = PatchMember if settings.strategy in PATCHED else GridMember
+    return kind(settings, rank, device)

@@ -1,0 +1,141 @@
+"""Settings: which sampler runs on how many ranks, and the plan that follows from them.
+
+The model is ``profiles.synthetic.equal_blocks_transformer``, whose sizes ``validate.running.sampling.transformer`` has
+as well: what a plan lets its devices send is what the ranks of a real run have to send.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from profiles.errors import InputError
+from profiles.synthetic import HALF, equal_blocks_transformer
+from strategies.patching.grid import Grid
+from strategies.plans.plan import Plan
+from strategies.registry import make_sampler
+from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.strategy import Sampler
+from validate.running.links import emulated_cluster
+
+LAYERS: Final = 8
+ROWS: Final = 16
+"""Of image tokens; there are as many columns."""
+HIDDEN: Final = 64
+HEADS: Final = 8
+FLOAT32: Final = 4
+WIDENING: Final = FLOAT32 // HALF
+"""Bytes of a number in a run over those in a plan, which is in half precision."""
+
+DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
+"""Samplers that divide all ranks in one way."""
+PATCHED: Final = ("distrifusion", "sync-patch")
+RUNNABLE: Final = ("distrifusion", "sync-patch", "pipefusion", "ring", "ulysses", "usp", "tensor", "hybrid")
+LOST_PATCH: Final = "lost-patch"
+WRONG_VERSION: Final = "wrong-version"
+KILLED_RANK: Final = "killed-rank"
+WRONG_SIZE: Final = "wrong-size"
+FAULTS: Final = (LOST_PATCH, WRONG_VERSION, WRONG_SIZE, KILLED_RANK)
+GUIDANCES: Final = ("none", "batch")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run.
+
+    Attributes:
+        strategy: one of ``RUNNABLE``.
+        ranks: processes, each a device of the plan.
+        steps: denoising steps.
+        parameters: (name, value) of the sampler's fields.
+        guidance: one of ``GUIDANCES``.
+        device: ``cpu`` (messages by gloo) or ``cuda`` (by NCCL).
+        fault: one of ``FAULTS`` to plant, or None.
+        skips: whether each block of the first half hands its output to its mirror image.
+    """
+
+    strategy: str
+    ranks: int = 2
+    steps: int = 8
+    parameters: tuple[tuple[str, Any], ...] = ()
+    guidance: str = "none"
+    device: str = "cpu"
+    fault: str | None = None
+    skips: bool = False
+
+    def __post_init__(self) -> None:
+        if self.strategy not in RUNNABLE:
+            raise InputError(f"--strategy is '{self.strategy}', must be one of {', '.join(RUNNABLE)}")
+        if self.ranks < 2:
+            raise InputError(f"--ranks is {self.ranks}, must be at least 2")
+        if self.guidance not in GUIDANCES:
+            raise InputError(f"--guidance is '{self.guidance}', must be one of {', '.join(GUIDANCES)}")
+        shares = self.ranks if self.grid.pipeline == 1 else self.grid.sequence
+        if ROWS % shares:
+            raise InputError(f"rows({ROWS}) are no multiple of ranks({shares}): shares must be alike")
+        if self.warmup_steps < 1:
+            raise InputError(
+                "--warmup-steps is 0, must be at least 1: a first displaced step has nothing to read"
+            )
+        self._check_fault()
+
+    def _check_fault(self) -> None:
+        if self.fault == LOST_PATCH and (self.strategy != "pipefusion" or self.num_patches < 2):
+            raise InputError(f"--plant {LOST_PATCH} needs pipefusion with at least 2 patches")
+        if self.fault == WRONG_VERSION and self.strategy not in PATCHED and self.grid.pipeline == 1:
+            raise InputError(f"--plant {WRONG_VERSION} needs a sampler that keeps keys and values")
+        if self.fault == LOST_PATCH and self.warmup_steps >= self.steps:
+            raise InputError(f"--plant {LOST_PATCH} needs a displaced step: more steps than warmup_steps")
+
+    @cached_property
+    def scenario(self) -> SamplingScenario:
+        """The small model on links that take no time: a plan's bytes do not depend on them."""
+        model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS, skips=self.skips)
+        workload = SamplingWorkload(self.ranks, model.height, model.width, self.steps, self.guidance)
+        return SamplingScenario(model, emulated_cluster(0.0), workload)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """The sampler."""
+        return make_sampler(self.strategy, dict(self.parameters))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Who does what in which order."""
+        return self.sampler.plan(self.scenario)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """How the ranks are divided; patches that gather stand in a ring."""
+        if self.strategy in ("usp", "hybrid"):
+            names = ("guidance", "pipeline", "ring", "ulysses", "tensor")
+            return Grid(**{name: getattr(self.sampler, f"{name}_degree", 1) or 1 for name in names})
+        return Grid(**{DEGREES.get(self.strategy, "ring"): self.ranks})
+
+    @property
+    def warmup_steps(self) -> int:
+        """Synchronous steps that a run begins with: all of them, where the sampler knows no others."""
+        displaced = self.strategy in PATCHED or self.grid.pipeline > 1
+        return int(getattr(self.sampler, "warmup_steps", self.steps)) if displaced else self.steps
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of a displaced step: of a pipeline as asked for, else one for each rank."""
+        if self.strategy in PATCHED:
+            return self.ranks
+        return int(getattr(self.sampler, "patches", None) or self.grid.pipeline)
+
+    @property
+    def batch(self) -> int:
+        """Predictions of a step: with the prompt and, where there is guidance, without."""
+        return 2 if self.guidance == "batch" else 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether no pass reads anything of an earlier step."""
+        return self.warmup_steps >= self.steps or self.num_patches == 1
+
+    def patch_rows(self, patch: int) -> slice:
+        """Rows of a patch; the first ones have one more where they cannot be even."""
+        size, more = divmod(ROWS, self.num_patches)
+        start = patch * size + min(patch, more)
+        return slice(start, start + size + (patch < more))

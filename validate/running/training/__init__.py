@@ -1,0 +1,1 @@
+"""Training: plans carried out on a small model with the structure of a model folder, its gradients compared."""

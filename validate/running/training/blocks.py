@@ -1,0 +1,227 @@
+"""Blocks: a small real model with the structure of a model folder, one torch module for each of its layers.
+
+What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each
+layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every
+layer hands on tokens of one width, so that any layer can be a cut. Numbers are float64, to compare gradients, and
+few, unless a shape says otherwise.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from profiles.models import Component, Layer, Model
+
+SIDE: Final = 8
+"""Tokens are an image of so many rows and columns."""
+WIDTH: Final = 32
+"""Numbers per token."""
+TOKENS: Final = SIDE * SIDE
+NUMEL: Final = TOKENS * WIDTH
+"""Numbers of the hidden state of a sample."""
+HIDDEN: Final = 512
+"""Channels inside a layer whose work is the mean of its component."""
+LEARNING_RATE: Final = 1e-3
+CPU: Final = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large the layers are.
+
+    Attributes:
+        side: tokens are an image of so many rows and columns.
+        width: numbers per token.
+        hidden: channels inside a layer whose work is the mean of its component.
+        heads: of attention.
+        multiple: channels inside a layer are a multiple of it.
+        dtype: of weights and activations.
+    """
+
+    side: int = SIDE
+    width: int = WIDTH
+    hidden: int = HIDDEN
+    heads: int = 1
+    multiple: int = 4
+    dtype: torch.dtype = torch.float64
+
+    def hidden_states(self, samples: int) -> tuple[int, int, int]:
+        """Return the shape of the hidden states of some samples: (samples, tokens, width)."""
+        return (samples, self.side**2, self.width)
+
+
+SMALL: Final = Shape()
+
+
+class Convolutions(nn.Module):
+    """Two 3 x 3 convolutions with an activation between them."""
+
+    def __init__(self, channels: int, shape: Shape = SMALL) -> None:
+        super().__init__()
+        self.shape = shape
+        self.first = nn.Conv2d(shape.width, channels // 4, 3, padding=1)
+        self.second = nn.Conv2d(channels // 4, shape.width, 3, padding=1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Take and return tokens, (samples, tokens, width)."""
+        side = self.shape.side
+        image = hidden.transpose(1, 2).reshape(-1, self.shape.width, side, side)
+        result: Tensor = self.second(nn.functional.silu(self.first(image)))
+        return result.flatten(2).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two matrices with an activation between them, after self-attention where there is some."""
+
+    def __init__(self, channels: int, shape: Shape = SMALL, *, attention: bool) -> None:
+        super().__init__()
+        self.heads, width = shape.heads, shape.width
+        self.project = nn.Linear(width, 3 * width) if attention else None
+        self.first = nn.Linear(width, channels)
+        self.second = nn.Linear(channels, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Take and return tokens, (samples, tokens, width)."""
+        if self.project is not None:
+            parts = self.project(hidden).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
+            mixed = nn.functional.scaled_dot_product_attention(*parts.chunk(3, dim=1))
+            hidden = hidden + mixed.transpose(1, 2).flatten(2)
+        result: Tensor = self.second(nn.functional.gelu(self.first(hidden)))
+        return result
+
+
+class ChainLayer(nn.Module):
+    """One layer: what arrives by skips and what is read from frozen components is added, then it does its work."""
+
+    def __init__(self, work: nn.Module, width: int, skips: int, sources: Sequence[int]) -> None:
+        super().__init__()
+        self.sources = tuple(sources)
+        self.fuse = nn.ModuleList(nn.Linear(width, width) for _ in range(skips))
+        self.read = nn.ModuleList(nn.Linear(width, width) for _ in sources)
+        self.norm = nn.LayerNorm(width)
+        self.work = work
+
+    def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
+        """Return the hidden state after the layer.
+
+        Args:
+            hidden: (samples, tokens, width).
+            skips: what the skips that end here carry, in the order of the component.
+            context: the output of each frozen component for these samples.
+        """
+        for fuse, skip in zip(self.fuse, skips, strict=True):
+            hidden = hidden + fuse(skip)
+        for read, source in zip(self.read, self.sources, strict=True):
+            hidden = hidden + read(context[source])
+        result: Tensor = hidden + self.work(self.norm(hidden))
+        return result
+
+
+def build_layer(model: Model, component: int, layer: int, shape: Shape = SMALL) -> ChainLayer:
+    """Return one layer; the same in every process."""
+    of = model.components[component]
+    generator_state = torch.get_rng_state()
+    torch.manual_seed(1 + 1000 * component + layer)
+    sources = [s for s in model.inputs_of(component) if layer in _readers(model, component, s)]
+    skips = sum(skip.target == layer for skip in of.skips)
+    built = ChainLayer(_work(of, layer, shape), shape.width, skips, sources).to(shape.dtype)
+    torch.set_rng_state(generator_state)
+    return built.requires_grad_(of.trainable and of.layers[layer].backward == "full")
+
+
+def _readers(model: Model, component: int, source: int) -> set[int]:
+    """Return the layers of a component that read the output of a frozen one."""
+    if source not in model.frozen:
+        return set()
+    if component in model.frozen:
+        return {0}
+    return {layer for layer, _ in model.reads_of(component, source)}
+
+
+def _work(component: Component, layer: int, shape: Shape) -> nn.Module:
+    of = component.layers[layer]
+    works = [_flop(other) for other in component.layers]
+    mean = sum(works) / len(works)
+    relative = min(3.0, max(0.25, _flop(of) / mean if mean else 1.0))
+    channels = shape.multiple * round(shape.hidden / shape.multiple * relative)
+    if of.conv_flop > 0.5 * _flop(of):
+        return Convolutions(channels, shape)
+    return FeedForward(channels, shape, attention=of.attention_flop > 0)
+
+
+def _flop(layer: Layer) -> float:
+    return layer.conv_flop + layer.matmul_flop + layer.attention_flop
+
+
+def batch_of(
+    iteration: int, component: int, samples: int, device: torch.device = CPU, shape: Shape = SMALL
+) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of one component in one iteration; the same in every process."""
+    generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
+    drawn = torch.randn((2, *shape.hidden_states(samples)), generator=generator, dtype=torch.float64)
+    inputs, targets = drawn.to(device, shape.dtype)
+    return inputs, targets
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers of a model that lie on one rank."""
+
+    model: Model
+    built: dict[tuple[int, int], ChainLayer]
+    device: torch.device = CPU
+    shape: Shape = SMALL
+
+    def get(self, component: int, layer: int) -> ChainLayer:
+        """Return a layer, built when it is first asked for."""
+        key = (component, layer)
+        if key not in self.built:
+            self.built[key] = build_layer(self.model, *key, self.shape).to(self.device)
+        return self.built[key]
+
+    def run(
+        self,
+        component: int,
+        layers: range,
+        hidden: Tensor,
+        skips: dict[tuple[int, int], Tensor],
+        context: Mapping[int, Tensor],
+    ) -> Tensor:
+        """Return the hidden state after some layers; skips that end there are taken, those that start there added."""
+        of = self.model.components[component]
+        for layer in layers:
+            ending = [skips[skip.source, skip.target] for skip in of.skips if skip.target == layer]
+            hidden = self.get(component, layer)(hidden, ending, context)
+            skips.update({(s.source, s.target): hidden for s in of.skips if s.source == layer})
+        return hidden
+
+    def step(self, component: int, layers: range) -> None:
+        """Step the optimizer: plain gradient descent."""
+        with torch.no_grad():
+            for parameter in self.parameters(component, layers):
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
+
+    def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
+        """Return the trained parameters of some layers, in order."""
+        return [
+            parameter
+            for layer in layers
+            for parameter in self.get(component, layer).parameters()
+            if parameter.requires_grad
+        ]
+
+    def gradients(self, ranges: Iterable[tuple[int, range]]) -> dict[tuple[int, int], list[Tensor]]:
+        """Gradients of each (component, layer) of some ranges of layers, as copies on the CPU."""
+        return {
+            (component, layer): [
+                parameter.grad.to("cpu", copy=True)
+                for parameter in self.parameters(component, range(layer, layer + 1))
+                if parameter.grad is not None
+            ]
+            for component, layers in ranges
+            for layer in layers
+        }

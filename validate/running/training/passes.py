@@ -1,0 +1,167 @@
+"""Passes: forwards and backwards of a stage on a real small model, with what each reads and writes by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, StageAction
+from validate.running.training.blocks import Layers
+from validate.running.training.crossing import Crossing, Key
+
+Name = tuple[str, int]
+"""Role and stage of a tensor of the plan."""
+Values = dict[Name, list[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one micro-batch of a backbone is trained on.
+
+    Attributes:
+        inputs: of the first stage, (samples, tokens, width).
+        targets: of the last stage.
+        context: the output of each frozen component.
+        batch_size: samples of all micro-batches and ranks.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    context: Mapping[int, Tensor]
+    batch_size: int
+
+
+@dataclass(slots=True)
+class _Saved:
+    leaves: Values
+    outputs: Values
+    gradients: tuple[list[Tensor], list[Tensor]] = ((), ())  # type: ignore[assignment]
+
+
+class Passes:
+    """The passes of the stages of one device.
+
+    Args:
+        layers: the layers of the rank.
+        crossing: what crosses the cuts.
+        ranges: for each stage its component and layers.
+    """
+
+    def __init__(self, layers: Layers, crossing: Crossing, ranges: Mapping[int, tuple[int, range]]) -> None:
+        self._layers, self._crossing, self._ranges = layers, crossing, ranges
+        self._saved: dict[tuple[int, int], list[_Saved]] = {}
+
+    def run(self, action: StageAction, read: Values, batch: Callable[[], Batch]) -> Values:
+        """Run a stage forwards or backwards; return what it writes.
+
+        Args:
+            action: what is to be done.
+            read: what it reads.
+            batch: makes what the micro-batch is trained on; called by forwards alone.
+        """
+        if action.kind == BACKWARD:
+            return self.backward(action, read)
+        if action.kind == BACKWARD_INPUT:
+            return self.backward_input(action, read)
+        if action.kind == BACKWARD_WEIGHT:
+            self.backward_weight(action)
+            return {}
+        return self.forward(action, read, batch())
+
+    def forward(self, action: StageAction, read: Values, batch: Batch) -> Values:
+        """Run a stage forwards, once more in vain for self-conditioning; return what it writes."""
+        extra = action.kind == EXTRA_FORWARD
+        with torch.set_grad_enabled(not extra):
+            leaves = {name: _leaves(values, extra) for name, values in read.items()}
+            outputs = self._outputs(action.stage, "extra " if extra else "", leaves, batch)
+        if not extra:
+            self._saved.setdefault(action[::2], []).append(_Saved(leaves, outputs))
+        return {name: [value.detach() for value in values] for name, values in outputs.items()}
+
+    def _outputs(self, stage: int, prefix: str, leaves: Values, batch: Batch) -> Values:
+        crossing, (component, layers) = self._crossing, self._ranges[stage]
+        skips: dict[Key, Tensor] = {}
+        if crossing.is_first(stage):
+            fed_back = [values[0] for (role, _), values in leaves.items() if role == "feedback"]
+            hidden = batch.inputs + fed_back[0] if fed_back else batch.inputs
+        else:
+            hidden, *arrived = leaves[prefix + "hidden", stage - 1]
+            skips.update(zip(crossing.relayed(stage - 1), arrived, strict=True))
+        for source in crossing.senders(stage):
+            arrived = leaves[f"{prefix}skip to {stage}", source]
+            skips.update(zip(crossing.direct(source, stage), arrived, strict=True))
+        hidden = self._layers.run(component, layers, hidden, skips, batch.context)
+        outputs = {
+            (f"{prefix}skip to {target}", stage): [skips[key] for key in crossing.direct(stage, target)]
+            for target in crossing.receivers(stage)
+        }
+        if not crossing.is_last(stage):
+            outputs[prefix + "hidden", stage] = [hidden, *(skips[key] for key in crossing.relayed(stage))]
+        elif prefix:
+            outputs["feedback", stage] = [hidden]
+        else:
+            error = (hidden - batch.targets).square().sum()
+            outputs["loss", stage] = [error / (batch.batch_size * hidden[0].numel())]
+        return outputs
+
+    def backward(self, action: StageAction, read: Values) -> Values:
+        """Run a stage backwards; gradients are added to those of the parameters."""
+        saved = self._saved[action[::2]].pop()
+        torch.autograd.backward(*self._given(saved, action.stage, read))
+        return self._written(saved, action.stage, [leaf.grad for leaf in _all(saved.leaves)])
+
+    def backward_input(self, action: StageAction, read: Values) -> Values:
+        """Find the gradients of what a stage took; those of its weights wait."""
+        saved = self._saved[action[::2]][-1]
+        saved.gradients = self._given(saved, action.stage, read)
+        leaves = _all(saved.leaves)
+        found: Sequence[Tensor | None] = ()
+        if leaves:
+            outputs, gradients = saved.gradients
+            found = torch.autograd.grad(outputs, leaves, gradients, retain_graph=True, allow_unused=True)
+        return self._written(saved, action.stage, found)
+
+    def backward_weight(self, action: StageAction) -> None:
+        """Find the gradients of a stage's weights; what lies between is computed once more."""
+        outputs, gradients = self._saved[action[::2]].pop().gradients
+        parameters = self._layers.parameters(*self._ranges[action.stage])
+        if parameters:
+            found = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)
+            for parameter, gradient in zip(parameters, found, strict=True):
+                if gradient is not None and parameter.grad is not None:
+                    parameter.grad += gradient
+
+    def _given(self, saved: _Saved, stage: int, read: Values) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the outputs that gradients are known of, and the gradients."""
+        outputs: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for (role, _), values in saved.outputs.items():
+            outputs += values
+            if role == "loss":
+                gradients.append(torch.ones_like(values[0]))
+            elif role == "hidden":
+                gradients += read["gradient", stage + 1]
+            else:
+                gradients += read[f"skip gradient to {stage}", int(role.rpartition(" ")[2])]
+        pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+        return [output for output, _ in pairs], [gradient for _, gradient in pairs]
+
+    def _written(self, saved: _Saved, stage: int, found: Sequence[Tensor | None]) -> Values:
+        """Return the gradients of what a stage took, under the names by which they are sent."""
+        gradients = iter(found)
+        written = {}
+        for (role, source), leaves in saved.leaves.items():
+            if role != "feedback":
+                name = "gradient" if role == "hidden" else f"skip gradient to {source}"
+                own = [(leaf, next(gradients)) for leaf in leaves]
+                written[name, stage] = [torch.zeros_like(x) if g is None else g for x, g in own]
+        return written
+
+
+def _leaves(values: Sequence[Tensor], extra: bool) -> list[Tensor]:
+    return [value.detach() if extra else value.detach().requires_grad_() for value in values]
+
+
+def _all(leaves: Values) -> list[Tensor]:
+    return [leaf for (role, _), values in leaves.items() if role != "feedback" for leaf in values]

@@ -1,0 +1,220 @@
+"""Scenarios of a run: from a question to a plan for this model, these times and these links, and to a job."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from profiles.clusters import load_cluster
+from profiles.costs import ModelCosts
+from profiles.errors import InputError
+from profiles.models import MeasuredTime, Model
+from sim.runs import jobs, replay
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    EXTRA_FORWARD,
+    FORWARD,
+    StageAction,
+)
+from strategies.plans.plan import Plan
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
+from validate.running.job import Job, Training
+from validate.running.links import DEVICE, emulated_cluster
+from validate.running.training.samples import frozen_samples
+from validate.running.training.timing import measure_layers
+
+ESTIMATED_ON: Final = "p4de"
+"""Where nothing is measured, sleeping kernels take times in proportion to those estimated for its devices."""
+
+SLEEP_S: Final = 0.025
+"""A forward of a kernel that sleeps, in the mean over stages: long beside what a message and Python take (1 ms)."""
+PLANNING_SCALE: Final = 10.0
+"""The small model is planned as if all took so many times as long: bubbles under 10 ms would stay empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be run.
+
+    Attributes:
+        strategy: name of a training strategy.
+        parameters: its parameters; those not given take their defaults.
+        num_gpus: ranks in all.
+        batch_size: samples of all ranks together.
+        link_s: what every message takes.
+        extra_forward: whether the iteration runs the extra forward pass of self-conditioning.
+    """
+
+    strategy: str
+    parameters: Mapping[str, Any]
+    num_gpus: int
+    batch_size: int
+    link_s: float
+    extra_forward: bool = False
+
+    @property
+    def name(self) -> str:
+        """The strategy and what was asked of it."""
+        asked = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.strategy}({asked})" if asked else self.strategy
+
+
+def scenario_of(question: Question, model: Model) -> Scenario:
+    """Return the scenario of a question; the model has times on the ranks.
+
+    Raises:
+        InputError: something does not fit together.
+    """
+    workload = TrainingWorkload(
+        question.num_gpus,
+        question.batch_size,
+        self_conditioning=float(question.extra_forward),
+        extra_forward=question.extra_forward,
+    )
+    return Scenario(model, emulated_cluster(question.link_s), workload)
+
+
+def plan_of(question: Question, scenario: Scenario) -> Plan:
+    """Return the plan that a strategy makes of a scenario, as good as it gets.
+
+    Raises:
+        InfeasibleError: the strategy does not apply.
+        InputError: several jobs run side by side.
+    """
+    strategy = make_strategy(question.strategy, question.parameters)
+    if len(jobs(strategy, scenario)) > 1:
+        raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
+    plan = replay(strategy, scenario).plan
+    check_complete(plan)
+    return plan
+
+
+def check_complete(plan: Plan) -> None:
+    """Refuse a plan that loses or doubles a micro-batch.
+
+    Raises:
+        InputError: a stage does not run each pass of each of its micro-batches once.
+    """
+    counts = Counter(op.action for row in plan.ops for op in row if isinstance(op.action, StageAction))
+    for action, count in counts.items():
+        if count > 1 and action.micro_batch >= 0:
+            raise InputError(f"the plan runs {action} {count} times, must be once")
+    for stage, numbers in _micro_batches(plan, counts).items():
+        for number in sorted(numbers):
+            passes = {kind for kind in "FBIW" if counts[StageAction(stage, kind, number)]}
+            if passes not in ({FORWARD, BACKWARD}, {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT}):
+                found = "".join(sorted(passes)) or "nothing"
+                raise InputError(
+                    f"the plan runs {found} of micro-batch {number} on stage {stage}, must be F and B, or F, I and W"
+                )
+
+
+def _micro_batches(plan: Plan, counts: Counter[StageAction]) -> dict[int, set[int]]:
+    """Return the micro-batches that must pass each stage: those that any stage of its chain sees."""
+    found: dict[int, set[int]] = {}
+    chain: list[int] = []
+    for number, stage in enumerate(plan.stages):
+        if stage.first_layer == 0:
+            chain = []
+        chain.append(number)
+        seen = {a.micro_batch for a in counts if a.stage in chain and a.kind in "FBIW" + EXTRA_FORWARD}
+        found.update(dict.fromkeys(chain, seen))
+    return found
+
+
+def with_times(model: Model, times: Mapping[tuple[int, int], tuple[float, float]], batch: int) -> Model:
+    """Return a model whose layers take these (forward, backward) seconds at a batch, more or less in proportion."""
+    components = [
+        replace(
+            component,
+            times=(
+                (
+                    DEVICE,
+                    tuple(
+                        MeasuredTime(layer, batch, *times[number, layer])
+                        for layer in range(len(component.layers))
+                    ),
+                ),
+            ),
+        )
+        for number, component in enumerate(model.components)
+    ]
+    return replace(model, components=tuple(components))
+
+
+def sleeping_model(model: Model, batch: int, forward_s: float) -> Model:
+    """Return a model whose kernels sleep: each backbone's forward takes so long, all else in proportion.
+
+    Args:
+        model: times on the ranks are taken where it has them, else those estimated for a ``p4de``.
+        batch: samples of a micro-batch.
+        forward_s: seconds of all forwards of one micro-batch through the first backbone.
+    """
+    measured = all(dict(component.times).get(DEVICE) for component in model.components)
+    device = (emulated_cluster(0.0) if measured else load_cluster(ESTIMATED_ON)).device
+    costs = ModelCosts(model, device).components
+    factor = forward_s / float(costs[model.backbones[0]].forward_s(batch).sum())
+    times = {
+        (number, layer): (factor * float(forward), factor * float(backward))
+        for number, of in enumerate(costs)
+        for layer, (forward, backward) in enumerate(
+            zip(of.forward_s(batch), of.backward_s(batch), strict=True)
+        )
+    }
+    return with_times(model, times, batch)
+
+
+def prepare(question: Question, mode: str, model: Model, iterations: int, warm_up: int = 2) -> Job:
+    """Return the job of a question.
+
+    Args:
+        question: strategy, ranks and links.
+        mode: one of ``MODES``.
+        model: what is trained; of a real run the small model of its structure.
+        iterations: how often, without those to warm up.
+        warm_up: how often before.
+
+    Raises:
+        DiffusimError: the strategy does not apply.
+    """
+    model = model.for_task("train")
+    batch = micro_batch_of(question)
+    if mode == "sleep":
+        degree = question.parameters.get("pipeline_degree", 1)
+        scenario = scenario_of(question, sleeping_model(model, batch, SLEEP_S * degree))
+        return Job(question.name, mode, plan_of(question, scenario), question.link_s, iterations, warm_up)
+    plan, training = plan_small(question, model, measure_layers(model, batch))
+    return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
+
+
+def plan_small(
+    question: Question, model: Model, times: Mapping[tuple[int, int], tuple[float, float]]
+) -> tuple[Plan, Training]:
+    """Plan of a small real model, and what is trained.
+
+    Args:
+        question: strategy, ranks and links.
+        model: the structure.
+        times: (forward, backward) seconds of each (component, layer) for a micro-batch.
+
+    Raises:
+        DiffusimError: the strategy does not apply.
+    """
+    batch = micro_batch_of(question)
+    scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
+    planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
+    scenario = scenario_of(planned, with_times(model, scaled, batch))
+    plan = plan_of(planned, scenario)
+    samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
+    plan = replace(plan, placement=replace(plan.placement, cluster=emulated_cluster(question.link_s)))
+    return plan, Training(model, question.batch_size, batch, samples, question.extra_forward)
+
+
+def micro_batch_of(question: Question) -> int:
+    """Return the samples of a micro-batch on one rank; of what does not divide the plan will complain."""
+    strategy = make_strategy(question.strategy, question.parameters)
+    degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
+    return max(1, question.batch_size * degree // (question.num_gpus * count))
