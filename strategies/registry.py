@@ -17,7 +17,7 @@ import strategies.sampling
 import strategies.training
 from profiles.errors import InputError
 from strategies.parameters import check_choice, check_parameters
-from strategies.strategy import Sampler, Strategy
+from strategies.strategy import AnyStrategy, Sampler, Strategy
 
 C = TypeVar("C")
 
@@ -106,6 +106,20 @@ def all_samplers() -> Mapping[str, type[Sampler]]:
     return {name: cls for name, cls in _found().items() if cls.task == "sample"}
 
 
+def strategies_of(task: str) -> Mapping[str, type[AnyStrategy]]:
+    """Every strategy of a task by its name, sorted."""
+    return all_strategies() if task == "train" else all_samplers()
+
+
+def class_of(name: str) -> type[AnyStrategy]:
+    """The strategy of a name, whatever its task.
+
+    Raises:
+        InputError: there is none.
+    """
+    return strategies_of(task_of(name))[name]
+
+
 def task_of(name: str) -> str:
     """The task of a strategy: ``train`` or ``sample``.
 
@@ -145,6 +159,15 @@ def sampler_class(name: str) -> type[Sampler]:
     if task_of(name) != "sample":
         raise InputError(f"{name} trains, it does not draw images; choose from {', '.join(all_samplers())}")
     return all_samplers()[name]
+
+
+def make(name: str, parameters: Mapping[str, Any]) -> AnyStrategy:
+    """A strategy of any task with these parameters; those not given take their defaults.
+
+    Raises:
+        InputError: the strategy or a parameter is unknown, or a value breaks a rule.
+    """
+    return _make(class_of(name), parameters)
 
 
 def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:

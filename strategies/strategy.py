@@ -4,7 +4,7 @@ One that draws images is a sampler.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
@@ -66,7 +66,7 @@ class Job(NamedTuple):
 class Divided(Protocol):
     """A strategy that may divide the GPUs evenly among several jobs, each with a backbone of its own."""
 
-    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+    def jobs(self, scenario: Any) -> tuple[Job, ...]:  # noqa: ANN401  of its own task
         """The jobs in the order of their GPUs, the strategy itself where there is nothing to divide.
 
         What has several jobs is planned and bounded job by job.
@@ -81,7 +81,7 @@ class Divided(Protocol):
 class MemoryBounded(Protocol):
     """A strategy that knows what it cannot do without, so that a sweep need not replay what cannot fit."""
 
-    def least_memory_bytes(self, scenario: Scenario) -> float:
+    def least_memory_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Bytes that the fullest device cannot do without.
 
         Raises:
@@ -94,7 +94,7 @@ class MemoryBounded(Protocol):
 class Holding(Protocol):
     """A strategy whose order, once made, tells what a full device holds; a sweep asks only before it would replay."""
 
-    def held_bytes(self, scenario: Scenario) -> float:
+    def held_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Bytes that the fullest device holds at least, no less than it cannot do without.
 
         Raises:
@@ -195,31 +195,24 @@ class Sampler(Protocol):
         ...
 
 
-@runtime_checkable
-class MemoryBoundedSampler(Protocol):
-    """A sampler that knows a lower bound of the memory of its fullest device."""
-
-    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
-        """Bytes that no run of this point can do without.
-
-        Raises:
-            InfeasibleError: this point does not exist for the scenario.
-        """
-        ...
+AnyScenario = Scenario | SamplingScenario
+AnyStrategy = Strategy | Sampler
 
 
-def is_seamless(strategy: type[Strategy] | type[Sampler]) -> bool:
+def is_seamless(strategy: AnyStrategy | type[AnyStrategy]) -> bool:
     """Whether no seams show between the patches of an image; a strategy that trains draws none."""
-    return strategy.task == "train" or cast(type[Sampler], strategy).seamless
+    return strategy.task == "train" or cast(Sampler, strategy).seamless
 
 
-def gpu_counts(sampler: Sampler | type[Sampler], num_gpus: int) -> list[int]:
+def gpu_counts(strategy: AnyStrategy | type[AnyStrategy], num_gpus: int) -> list[int]:
     """The numbers of GPUs to look at, up to as many as there are, the largest first.
 
-    A sampler that names none is looked at on all GPUs and on the powers of two below, except one: a single GPU has
-    nothing to divide.
+    Training uses all. A sampler that names none is looked at on all GPUs and on the powers of two below, except one: a
+    single GPU has nothing to divide.
     """
-    counts: Iterable[int] | None = sampler.gpu_counts
+    if strategy.task == "train":
+        return [num_gpus]
+    counts: Iterable[int] | None = cast(Sampler, strategy).gpu_counts
     if counts is None:
         counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1}
     return sorted((count for count in counts if count <= num_gpus), reverse=True)

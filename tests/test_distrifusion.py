@@ -16,7 +16,7 @@ from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.patching.patch_parallel import Kind, Patches
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
@@ -42,9 +42,7 @@ def gather_s(size_bytes, bandwidth):
 
 
 def ran(make, sampler, cluster, *, model=None, gpus=GPUS, **workload):
-    return run_sampling(
-        sampler, make.sampling(model or blocks(), cluster, gpus, **{"steps": 4, **workload})
-    ).expected
+    return run_point(sampler, make.sampling(model or blocks(), cluster, gpus, **{"steps": 4, **workload}))
 
 
 FAST, SLOW = 4e6, 2e5

@@ -9,7 +9,7 @@ import pytest
 from profiles.errors import InfeasibleError
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.pipefusion import PipeFusion
@@ -54,30 +54,30 @@ def sampling(make, gpus, cluster=free, **workload):
 def test_one_degree_alone_is_the_method_of_its_name(make, degree, sampler):
     for workload in ({"guidance": "none"}, {"guidance": "batch"}):
         scenario = sampling(make, 4, node, **workload)
-        hybrid, alone = (run_sampling(s, scenario).expected for s in (Hybrid(**{degree: 4}), sampler))
+        hybrid, alone = (run_point(s, scenario).expected for s in (Hybrid(**{degree: 4}), sampler))
         assert hybrid == alone
 
 
 def test_ulysses_and_ring_together_are_usp(make):
     scenario = sampling(make, 8, node)
     usp = make_sampler("usp", {"ulysses_degree": 2, "ring_degree": 4, "keys_values": "freed"})
-    assert run_sampling(Hybrid(ulysses_degree=2, ring_degree=4), scenario).expected == (
-        run_sampling(usp, scenario).expected
+    assert run_point(Hybrid(ulysses_degree=2, ring_degree=4), scenario).expected == (
+        run_point(usp, scenario).expected
     )
 
 
 def test_guidance_is_divided_by_the_degree_or_by_the_flag(make):
-    by_degree = run_sampling(
+    by_degree = run_point(
         Hybrid(guidance_degree=2, ulysses_degree=4), sampling(make, 8, node, guidance="batch")
     )
-    by_flag = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 8, node, guidance="parallel"))
+    by_flag = run_point(Hybrid(ulysses_degree=4), sampling(make, 8, node, guidance="parallel"))
     assert by_degree.expected == by_flag.expected
 
 
 def test_gpus_left_over_draw_the_other_images_at_the_same_time(make):
-    several = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 8, node, batch_size=2)).expected
-    one = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 4, node)).expected
-    assert several.latency_s == pytest.approx(one.latency_s)
+    several = run_point(Hybrid(ulysses_degree=4), sampling(make, 8, node, batch_size=2)).expected
+    one = run_point(Hybrid(ulysses_degree=4), sampling(make, 4, node)).expected
+    assert several.duration_s == pytest.approx(one.duration_s)
     assert several.collective_bytes == pytest.approx(2 * one.collective_bytes)
     assert several.peak_memory_bytes == one.peak_memory_bytes
 
@@ -87,7 +87,7 @@ def test_in_a_pipeline_each_stage_is_as_fast_as_its_team(make, inner):
     """On free links: M patches a step, each on L / N layers, divided by the team."""
     stages, team, patches, steps, warmup = 2, 4, 4, 4, 1
     hybrid = Hybrid(pipeline_degree=stages, patches=patches, warmup_steps=warmup, **{inner: team})
-    latency_s = run_sampling(hybrid, sampling(make, stages * team)).expected.latency_s
+    latency_s = run_point(hybrid, sampling(make, stages * team)).latency_s
     image_s = LAYERS * (LINEAR_S + ATTENTION_S) / team
     displaced = patches * (steps - warmup) + stages - 1
     assert latency_s == pytest.approx(warmup * image_s + displaced * image_s / stages / patches)
@@ -190,8 +190,8 @@ def test_a_sweep_may_divide_guidance_or_whole_images_alone(make):
     assert Hybrid(2, patches=1, layers=None) in set(Hybrid.candidates(two))
     images = sampling(make, 4, guidance="none", batch_size=4)
     assert Hybrid(1, patches=1) in set(Hybrid.candidates(images))
-    assert run_sampling(Hybrid(1, patches=1), images).expected.latency_s == pytest.approx(
-        run_sampling(make_sampler("single", {}), sampling(make, 1, guidance="none")).expected.latency_s
+    assert run_point(Hybrid(1, patches=1), images).latency_s == pytest.approx(
+        run_point(make_sampler("single", {}), sampling(make, 1, guidance="none")).latency_s
     )
 
 

@@ -10,7 +10,7 @@ from profiles.models import load_model
 from sim.explore.points import find_points
 from sim.explore.space import best_of_each, grid, pareto_front, samples_per_s, scaled_cluster, sweep_front
 from sim.explore.sweep import Sweep, run_sweep
-from sim.runs import run_training
+from sim.runs import run_point
 
 NAMES = ["1f1b", "ddp", "diffusionpipe", "gpipe", "spp"]
 
@@ -36,7 +36,7 @@ def everything(scenarios):
     rows = []
     for point in find_points(scenarios[1], NAMES):
         try:
-            rows.append(run_training(point.strategy, scenarios[1]).to_json())
+            rows.append(run_point(point.strategy, scenarios[1]).to_json())
         except InfeasibleError as error:
             rows.append({"strategy": point.name, "reason": str(error)})
     return rows

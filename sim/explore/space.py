@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from profiles.clusters import Cluster
 from profiles.models import Model
-from sim.explore.frames import row
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
+from sim.explore.workers import script_aside
 from strategies.scenario import Scenario, TrainingWorkload
 
 R = TypeVar("R", bound=Mapping[str, Any])
@@ -74,7 +74,7 @@ def best_of_each(
         found = list(map(_best_rows, scenarios, repeat(names)))
         return [item for items in found for item in items]
     largest_first = sorted(range(len(scenarios)), key=lambda i: -scenarios[i].workload.num_gpus)
-    with ProcessPoolExecutor(workers) as executor:
+    with ProcessPoolExecutor(workers) as executor, script_aside():
         futures = {i: executor.submit(_best_rows, scenarios[i], names) for i in largest_first}
         return [item for i in range(len(scenarios)) for item in futures[i].result()]
 
@@ -82,10 +82,8 @@ def best_of_each(
 def _best_rows(scenario: Scenario, names: Sequence[str] | None) -> list[dict[str, Any]]:
     sweep = Sweep(scenario, "throughput", find_points(scenario, names), top=1)
     run_sweep(sweep, workers=1)
-    best = {point.name: point for point in reversed(sweep.ranked())}
     per_gpu = scenario.workload.batch_size / scenario.workload.num_gpus
-    ordered = (point for point in sweep.ranked() if best[point.name] is point)
-    return [row(sweep, point) | {"samples_per_gpu": per_gpu} for point in ordered]
+    return [row | {"samples_per_gpu": per_gpu} for row in sweep.rows(best_of_each=True)]
 
 
 def sweep_front(
@@ -100,7 +98,7 @@ def sweep_front(
     """
     sweep = Sweep(scenario, "pareto", find_points(scenario, names))
     run_sweep(sweep, workers=workers)
-    return [row(sweep, point) for point in sweep.ranked()]
+    return sweep.rows()
 
 
 def pareto_front(rows: Iterable[R]) -> list[R]:

@@ -125,3 +125,8 @@ def clock_of(device: str, clock: str = WALL) -> Clock:
             f"--clock thread counts one thread, and torch runs on {torch.get_num_threads()}: give --threads 1"
         )
     return Clock(thread_time if clock == THREAD else perf_counter)
+
+
+def on_one_thread() -> None:
+    """Let torch compute on the calling thread alone, whose CPU time the clock ``thread`` counts."""
+    torch.set_num_threads(1)
