@@ -94,7 +94,7 @@ def run(
     parts = replay_parts(point, scenario)
     traces = named_traces(parts)
     remarks: tuple[str, ...] = ()
-    if isinstance(point, Remarking) and isinstance(scenario, Scenario):
+    if isinstance(point, Remarking):
         remarks = tuple(point.remarks(scenario))
     return weigh(point, scenario, parts, Source(scenario, lambda: traces, remarks))
 

@@ -83,7 +83,7 @@ def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[tuple[AnyStra
     Raises:
         InfeasibleError: the GPUs cannot be divided so.
     """
-    if isinstance(strategy, Divided) and isinstance(scenario, Scenario):
+    if isinstance(strategy, Divided):
         return strategy.jobs(scenario)
     return ((strategy, scenario),)
 
@@ -200,7 +200,7 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     """
     there = scenario.cluster.device.memory_bytes
     for own, asked in jobs(strategy, scenario):
-        if there is not None and isinstance(own, Holding) and isinstance(asked, Scenario):
+        if there is not None and isinstance(own, Holding):
             held = own.held_bytes(asked)
             if held > there:
                 raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)

@@ -66,7 +66,7 @@ class Job(NamedTuple):
 class Divided(Protocol):
     """A strategy that may divide the GPUs evenly among several jobs, each with a backbone of its own."""
 
-    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+    def jobs(self, scenario: Any) -> tuple[Job, ...]:  # noqa: ANN401  of its own task
         """The jobs in the order of their GPUs, the strategy itself where there is nothing to divide.
 
         What has several jobs is planned and bounded job by job.
@@ -94,7 +94,7 @@ class MemoryBounded(Protocol):
 class Holding(Protocol):
     """A strategy whose order, once made, tells what a full device holds; a sweep asks only before it would replay."""
 
-    def held_bytes(self, scenario: Scenario) -> float:
+    def held_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Bytes that the fullest device holds at least, no less than it cannot do without.
 
         Raises:
@@ -116,7 +116,7 @@ class Scheduled(Protocol):
 class Remarking(Protocol):
     """A strategy that has something to say about a point that works, but not quite as its name promises."""
 
-    def remarks(self, scenario: Scenario) -> list[str]:
+    def remarks(self, scenario: Any) -> list[str]:  # noqa: ANN401  of its own task
         """Remarks for the user, one line each."""
         ...
 
