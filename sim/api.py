@@ -93,7 +93,7 @@ def run(
     parts = replay_parts(point, scenario)
     traces = named_traces(parts)
     remarks: tuple[str, ...] = ()
-    if isinstance(point, Remarking) and isinstance(scenario, Scenario):
+    if isinstance(point, Remarking):
         remarks = tuple(point.remarks(scenario))
     return weigh(point, scenario, parts, Source(scenario, lambda: traces, remarks))
 

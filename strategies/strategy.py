@@ -116,7 +116,7 @@ class Scheduled(Protocol):
 class Remarking(Protocol):
     """A strategy that has something to say about a point that works, but not quite as its name promises."""
 
-    def remarks(self, scenario: Scenario) -> list[str]:
+    def remarks(self, scenario: Any) -> list[str]:  # noqa: ANN401  of its own task
         """Remarks for the user, one line each."""
         ...
 

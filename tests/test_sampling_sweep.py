@@ -11,9 +11,10 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
+from sim.api import sweep as sweep_of
 from sim.explore.frames import rows, write_rows
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.space import best_of_each, pareto_front
+from sim.explore.space import pareto_front
 from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Sweep, objectives, run_sweep
 from sim.report.rankings import front, print_rows_json, print_sweep
 from sim.runs import run_point, run_within
@@ -384,7 +385,9 @@ def test_all_rows_are_one_json_list(sweep, capsys):
 
 def test_the_best_of_each_strategy_on_several_scenarios():
     scenarios = [pixart(4), pixart(4, resolution=1024)]
-    found = best_of_each(scenarios, ["ulysses", "pipefusion", "single"], workers=1)
+    names = ["ulysses", "pipefusion", "single"]
+    sweeps = [sweep_of(scenario, strategy=names, top=1, workers=1) for scenario in scenarios]
+    found = [item for one in sweeps for item in one.rows(best_of_each=True)]
     assert [item["resolution"] for item in found] == ["512"] * 3 + ["1024"] * 3
     for scenario, items in zip(scenarios, (found[:3], found[3:]), strict=True):
         for item in items:

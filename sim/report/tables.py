@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -111,36 +111,43 @@ def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> 
     console().print(table)
 
 
+class Words(NamedTuple):
+    """A result in words: what was asked, the quantities that came out, and per what its stages take their time."""
+
+    asked: str
+    quantities: list[tuple[str, str]]
+    per: str
+    passes: tuple[str, ...]
+
+
 def print_result(result: Result) -> None:
     """Print one result; means over its GPUs where each has its own."""
+    words = _run_words(result) if result.task == "sample" else _iteration_words(result)
     screen = console()
     screen.print(_title(result.strategy, result.parameters))
-    for line in (_asked(result), _quantities(result), _stage_table(result)):
-        screen.print(line)
-
-
-def _asked(result: Result) -> str:
-    """What was asked of a strategy, in words."""
-    where = f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}"
-    if result.task == "train":
-        return f"{where}, batch {result.batch_size}"
-    asked = result.asked
-    guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
-    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
-    return f"{where}, {images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
-
-
-def _quantities(result: Result) -> Table:
-    """What came out, a line for each quantity."""
+    screen.print(f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, {words.asked}")
     table = Table(show_header=False, box=None, pad_edge=False)
-    own = _drawing if result.task == "sample" else _iteration
-    for name, value in (
-        *own(result),
+    for line in (
+        *words.quantities,
         ("peak memory", _memory(result)),
         ("layer times", _provenance(result)),
     ):
-        table.add_row(name, value)
-    return table
+        table.add_row(*line)
+    screen.print(table)
+    screen.print(_stage_table(result, words))
+
+
+def _iteration_words(result: Result) -> Words:
+    asked = f"batch {result.batch_size}"
+    return Words(asked, _iteration(result), "per micro-batch", ("forward", "backward"))
+
+
+def _run_words(result: Result) -> Words:
+    asked = result.asked
+    guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
+    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
+    drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
+    return Words(drawn, _drawing(result), "per step", ("forward",))
 
 
 def _iteration(result: Result) -> list[tuple[str, str]]:
@@ -220,19 +227,15 @@ def _per_backbone(result: Result) -> str:
     )
 
 
-def _stage_table(result: Result) -> Table:
-    trained = result.task == "train"
-    backward = ["backward"] if trained else []
-    title = "per micro-batch" if trained else "per step"
-    table = Table("stage", "devices", "layers", "forward", *backward, "parameters", title=title)
+def _stage_table(result: Result, words: Words) -> Table:
+    table = Table("stage", "devices", "layers", *words.passes, "parameters", title=words.per)
     for number, stage in enumerate(result.stages):
         first, last = stage["first_layer"], stage["last_layer"]
         table.add_row(
             str(number),
             _span(stage["devices"]),
             f"{first}-{last}" if first <= last else "none",
-            milliseconds(stage["forward_s"]),
-            *(milliseconds(stage[f"{name}_s"]) for name in backward),
+            *(milliseconds(stage[f"{name}_s"]) for name in words.passes),
             f"{stage['parameters'] / 1e6:,.1f} M",
         )
     return table
