@@ -396,7 +396,7 @@ REFUSED = [
     ),
     (
         "run --model sd21 --strategy 1f1b --pipeline-degree 60000 --micro-batches 60000",
-        "gpus(8) is no multiple of group_size(60000)",
+        "pipeline_degree(60000) exceeds the 25 blocks of the backbone",
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
