@@ -33,7 +33,6 @@ from strategies.strategy import (
     Remarking,
     Sampler,
     Scheduled,
-    guidance_groups,
     is_seamless,
 )
 
@@ -289,7 +288,7 @@ def _format_patches(sampler: AnyStrategy, scenario: AnyScenario) -> str:
     assert isinstance(sampler, Sampler) and isinstance(scenario, SamplingScenario)
     sampler.bound(scenario)  # refuses what cannot exist before its order is written out
     run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
-    phases = with_frozen(scenario, (run,), guidance_groups(sampler, scenario))
+    phases = with_frozen(scenario, (run,), sampler.guidance_groups(scenario))
     starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
     parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
     return format_order(chain.from_iterable(row) for row in zip(*parts, strict=True))

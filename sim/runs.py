@@ -24,7 +24,6 @@ from strategies.strategy import (
     Refining,
     Sampler,
     Strategy,
-    guidance_groups,
     is_seamless,
 )
 
@@ -117,7 +116,7 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
         return
     assert isinstance(strategy, Sampler)
     networks: dict[int, Network] = {}
-    for phase in with_frozen(scenario, strategy.phases(scenario), guidance_groups(strategy, scenario)):
+    for phase in with_frozen(scenario, strategy.phases(scenario), strategy.guidance_groups(scenario)):
         placement = phase.plan.placement
         network = networks.setdefault(placement.num_positions, Network(placement))
         yield Part(variant, phase, simulate(phase.plan, network))

@@ -23,6 +23,8 @@ C = TypeVar("C")
 
 GROUP: Final = "diffusim.strategies"
 TASKS: Final = ("train", "sample")
+SAMPLER_FACTS: Final = ("seamless", "baseline", "gpu_counts", "guidance_groups")
+"""What a sampler must say beside its name, its task and its summary."""
 
 
 @cache
@@ -82,6 +84,9 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
         if not isinstance(getattr(cls, fact, None), str):
             raise InputError(f"strategy {where} must say its {fact}")
     check_choice(f"the task of {where}", cls.task, TASKS)
+    for fact in SAMPLER_FACTS if cls.task == "sample" else ():
+        if not hasattr(cls, fact):
+            raise InputError(f"sampler {where} does not define {fact}; a GridSampler does")
     other = found.setdefault(cls.name, cls)
     if other is not cls:
         raise InputError(

@@ -53,12 +53,12 @@ class Scene(Generic[W]):
 
     @property
     def model_name(self) -> str:
-        """What to ask for to have this model again: its name or its folder."""
+        """The name or folder that asks for this model again."""
         return self.asked_model or self.model.name
 
     @property
     def cluster_name(self) -> str:
-        """What to ask for to have this cluster again: its name or its file."""
+        """The name or file that asks for this cluster again."""
         return self.asked_cluster or self.cluster.name
 
     @cached_property
@@ -81,7 +81,7 @@ class Scene(Generic[W]):
         return {}
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` makes, made once for each key."""
+        """The value that ``make`` makes, made once for each key."""
         if key not in self._memo:
             self._memo[key] = make()
         value: T = self._memo[key]
@@ -117,7 +117,7 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrainingWorkload:
-    """What one training iteration does.
+    """The workload of one training iteration.
 
     Attributes:
         num_gpus: GPUs in all.
@@ -189,7 +189,7 @@ class Scenario(Scene[TrainingWorkload]):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What training alone is asked, under its public keys: nothing."""
+        """The questions of training alone under public keys: none."""
         return {}
 
     @property
@@ -349,9 +349,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What sampling alone is asked, under its public keys."""
-        workload = self.workload
-        return {"resolution": workload.resolution, "steps": workload.steps, "guidance": workload.guidance}
+        """The questions of sampling alone, under public keys."""
+        return {name: getattr(self.workload, name) for name in ("resolution", "steps", "guidance")}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -383,6 +382,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def guidance_groups(self) -> int:
         """Groups of GPUs that each do one of the two noise predictions; 1 where none is divided."""
         return 2 if self.workload.guidance == "parallel" else 1
+
+    @property
+    def gpus_per_prediction(self) -> int:
+        """GPUs that compute one noise prediction together where all other degrees are one of them: at least 1."""
+        return max(1, self.workload.num_gpus // self.guidance_groups)
 
     @property
     def rows(self) -> int:

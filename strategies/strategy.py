@@ -3,8 +3,8 @@
 One that draws images is a sampler.
 """
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
@@ -135,11 +135,23 @@ class Phase(NamedTuple):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """One way of drawing images on several GPUs; its fields are its parameters."""
+    """One way of drawing images on several GPUs; its fields are its parameters.
+
+    Attributes:
+        name: what to ask for.
+        task: ``sample``.
+        summary: what it does, in a line.
+        seamless: whether no seams show between the patches of an image.
+        baseline: whether others are compared with it.
+        gpu_counts: the numbers of GPUs that it can use; None where that is for its degrees to say.
+    """
 
     name: ClassVar[str]
     task: ClassVar[str]
     summary: ClassVar[str]
+    seamless: ClassVar[bool]
+    baseline: ClassVar[bool]
+    gpu_counts: ClassVar[tuple[int, ...] | None]
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Who does what in which order in all steps of a run.
@@ -174,30 +186,33 @@ class Sampler(Protocol):
         """
         ...
 
+    def guidance_groups(self, scenario: SamplingScenario) -> int:
+        """Groups of devices that each compute one of an image's predictions; 1 where none is divided.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
 
 AnyScenario = Scenario | SamplingScenario
 AnyStrategy = Strategy | Sampler
 
 
-def is_seamless(sampler: object) -> bool:
-    """Whether no seams show between the patches of an image; so it is where a sampler's ``seamless`` says nothing."""
-    return bool(getattr(sampler, "seamless", True))
+def is_seamless(strategy: AnyStrategy | type[AnyStrategy]) -> bool:
+    """Whether no seams show between the patches of an image; a strategy that trains draws none."""
+    return strategy.task == "train" or cast(Sampler, strategy).seamless
 
 
 def gpu_counts(strategy: AnyStrategy | type[AnyStrategy], num_gpus: int) -> list[int]:
     """The numbers of GPUs to look at, up to as many as there are, the largest first.
 
-    Training uses all. Of a sampler they are those of its ``gpu_counts``; where it says nothing all GPUs and the powers
-    of two below, except one: a single GPU has nothing to divide.
+    Training uses all. A sampler that names none is looked at on all GPUs and on the powers of two below, except one: a
+    single GPU has nothing to divide.
     """
     if strategy.task == "train":
         return [num_gpus]
-    own: tuple[int, ...] | None = getattr(strategy, "gpu_counts", None)
-    counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1} if own is None else own
+    counts: Iterable[int] | None = cast(Sampler, strategy).gpu_counts
+    if counts is None:
+        counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1}
     return sorted((count for count in counts if count <= num_gpus), reverse=True)
-
-
-def guidance_groups(sampler: Sampler, scenario: SamplingScenario) -> int:
-    """The groups of devices that each do one of an image's predictions; 1 where none is divided."""
-    degree: int | None = getattr(sampler, "guidance_degree", None)
-    return degree or scenario.guidance_groups

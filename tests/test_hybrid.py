@@ -193,3 +193,79 @@ def test_a_sweep_may_divide_guidance_or_whole_images_alone(make):
     assert run_point(Hybrid(1, patches=1), images).latency_s == pytest.approx(
         run_point(make_sampler("single", {}), sampling(make, 1, guidance="none")).latency_s
     )
+
+
+def moved(plan):
+    """For each kind of message and collective its bytes: of a message, or of what one member of a group hands over."""
+    sizes = defaultdict(list)
+    for tensor in plan.tensors:
+        if tensor.role in ("hidden", "skip", "latents"):
+            sizes[tensor.role].append(tensor.size_bytes)
+    for collective in plan.collectives:
+        sizes[collective.operation].append(collective.size_bytes)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("ulysses", "ring", "tensor"), [(2, 2, 2), (4, 1, 2), (1, 3, 2), (1, 1, 4), (2, 2, 1)]
+)
+def test_messages_of_a_product_are_the_shares_that_one_device_holds(make, ulysses, ring, tensor):
+    """Two stages of four layers and two patches; a synchronous step, then a displaced one.
+
+    Hidden states, skips and latents: the device's share of the tokens. Around attention: its share of the tokens,
+    and its share of the heads. A sum: its share of the tokens, all of the hidden state. Each twice as often in the
+    displaced step as in the synchronous one, each time of half the tokens, but for the keys and values in a ring.
+    """
+    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=8, skips=True)
+    team, sequence, per_stage = ulysses * ring * tensor, ulysses * ring, LAYERS // 2
+    hybrid = Hybrid(
+        ulysses_degree=ulysses, ring_degree=ring, tensor_degree=tensor, pipeline_degree=2, patches=2,
+        warmup_steps=1,
+    )  # fmt: skip
+    scenario = make.sampling(model, make.cluster(), 2 * team, guidance="batch", steps=2)
+    sizes = moved(hybrid.plan(scenario))
+    hidden, steps, samples = 2 * HIDDEN_BYTES / sequence, 2, 2
+    assert sum(sizes["hidden"]) == pytest.approx(team * steps * hidden)
+    assert sum(sizes["skip"]) == pytest.approx(team * steps * per_stage * hidden)
+    assert sum(sizes["latents"]) == pytest.approx(team * LATENT_BYTES / sequence)
+    assert len(sizes["hidden"]) == len(sizes["skip"]) == 3 * team
+    heads, stages = samples * HIDDEN_BYTES / team, 2
+    exchanged = stages * (team / ulysses) * steps * 4 * per_stage * heads if ulysses > 1 else 0
+    assert sum(sizes["all_to_all"]) == pytest.approx(exchanged)
+    passed = stages * (team / ring) * 3 * (ring - 1) * 2 * per_stage * heads
+    assert sum(sizes["send_recv"]) == pytest.approx(passed)
+    summed = stages * (team / tensor) * steps * 2 * per_stage * hidden if tensor > 1 else 0
+    assert sum(sizes["all_reduce"]) == pytest.approx(summed)
+
+
+@pytest.mark.parametrize(("ulysses", "ring", "tensor"), [(2, 2, 2), (1, 2, 4), (2, 1, 1)])
+def test_a_device_of_a_product_holds_its_heads_of_its_tokens_of_all_keys_and_values(
+    make, ulysses, ring, tensor
+):
+    degrees = {"ulysses_degree": ulysses, "ring_degree": ring, "tensor_degree": tensor}
+    team = ulysses * ring * tensor
+    plan = Hybrid(pipeline_degree=2, warmup_steps=1, **degrees).plan(sampling(make, 2 * team, steps=2))
+    for buffers in plan.resident:
+        (held,) = [buffer.size_bytes for buffer in buffers if buffer.name == "keys and values"]
+        assert held == pytest.approx(LAYERS / 2 * 2 * HIDDEN_BYTES / team)
+
+
+def test_predictions_are_gathered_inside_each_team_and_then_between_those_of_the_guidance(make):
+    """What a group gathers is whole in the end: one prediction inside a team, both between two."""
+    scenario = sampling(make, 8, guidance="batch", steps=1)
+    plan = Hybrid(guidance_degree=2, ulysses_degree=2, tensor_degree=2).plan(scenario)
+    gathers = [(c.devices, c.size_bytes) for c in plan.collectives if c.operation == "all_gather"]
+    one = scenario.output_bytes
+    assert gathers == [
+        *((group, one) for group in ((0, 2), (1, 3), (4, 6), (5, 7))),
+        *((group, 2 * one) for group in ((0, 4), (1, 5), (2, 6), (3, 7))),
+    ]
+
+
+def test_the_texts_hidden_state_travels_once_a_step_with_the_first_patch(make):
+    text, patches = 64, 4
+    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=8, text_tokens=text)
+    hybrid = Hybrid(pipeline_degree=2, ulysses_degree=2, patches=patches, warmup_steps=0)
+    sizes = moved(hybrid.plan(make.sampling(model, make.cluster(), 4, steps=1)))["hidden"]
+    image, words = 2 * HIDDEN * ROWS**2 / patches / 2, 2 * HIDDEN * text / 2
+    assert sizes == pytest.approx([image + words] * 2 + [image] * 2 * (patches - 1))

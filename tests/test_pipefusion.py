@@ -17,7 +17,7 @@ from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
 from sim.runs import run_point
-from strategies.patching.patch_pipeline import paced_layers, stage_layers
+from strategies.patching.pacing import paced_layers, stage_layers
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.scenario import SamplingScenario, SamplingWorkload
 
