@@ -189,7 +189,7 @@ class Scenario(Scene[TrainingWorkload]):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What training alone is asked, under its public keys: nothing."""
+        """The questions of training alone under public keys: none."""
         return {}
 
     @property
@@ -349,9 +349,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What sampling alone is asked, under its public keys."""
-        workload = self.workload
-        return {"resolution": workload.resolution, "steps": workload.steps, "guidance": workload.guidance}
+        """The questions of sampling alone, under public keys."""
+        return {name: getattr(self.workload, name) for name in ("resolution", "steps", "guidance")}
 
     @property
     def options(self) -> dict[str, Any]:
