@@ -12,10 +12,11 @@ from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.fitting.calibration import calibrate, errors_of
-from validate.fitting.calibration_report import (
+from validate.fitting.calibration import (
+    calibrate,
     calibrated_device,
     device_text,
+    errors_of,
     left_out_lines,
     rates_of,
 )
@@ -157,7 +158,7 @@ def test_work_that_only_one_shape_does_gets_the_stand_in_of_a_device_file(tmp_pa
     backbone = replace(model, components=(replace(model.components[2], inputs=()),))
     found = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
     (fold,) = [f for f in found.shapes if f.left_out["conv"].iloc[0] > 0]
-    assert fold.rates.rates["conv_TFLOP_per_s"] == fold.rates.rates["matmul_TFLOP_per_s"] > 0
+    assert fold.fit.rates["conv_TFLOP_per_s"] == fold.fit.rates["matmul_TFLOP_per_s"] > 0
 
 
 def test_noise_of_single_layers_does_not_move_the_sum(tmp_path):

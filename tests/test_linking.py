@@ -11,12 +11,10 @@ from profiles.collectives import Group, bus_volume
 from profiles.errors import InputError
 from sim.cli.main import main as sim
 from validate.__main__ import main
-from validate.fitting.cluster_files import cluster_text, write_cluster
-from validate.fitting.laws import fit_law
-from validate.fitting.link_report import judged_line, pair_table
-from validate.fitting.link_samples import PING_PONG, Measurement, Sample, sample_text
+from validate.fitting.least_squares import fit_law
+from validate.fitting.link_report import cluster_text, judged_line, pair_table, write_cluster
+from validate.fitting.link_samples import PING_PONG, Measurement, Sample, read_log, read_logs, sample_text
 from validate.fitting.links import errors_of, fit_links, predict
-from validate.fitting.nccl_tests import read_log, read_logs
 from validate.fitting.pairs import Wiring
 from validate.measuring.link_times import doublings, sample_of, sizes_up_to
 from validate.measuring.operations import Members, elements_of

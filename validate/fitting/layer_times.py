@@ -5,9 +5,8 @@ Beside ``times/<device>.csv``, which a model folder is read with, stand a header
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -45,8 +44,7 @@ FirstBackwards = Mapping[tuple[str, int, int], float]
 """Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """A measured step of the optimizer of one component, by the memory recipe that it follows."""
 
     component: str
@@ -55,8 +53,7 @@ class Update:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What a calibration reads of a header: which model was measured, how, a GPU's memory, and the rows written."""
 
     model: str
@@ -108,11 +105,7 @@ def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
 
 
 def read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
-    """Times of a model's layers, as many as a header says.
-
-    Raises:
-        InputError: the file breaks a rule, or is of other layers than the model's.
-    """
+    """Times of a model's layers, as many as a header says; InputError where they are of other layers."""
     layers = {component.name: len(component.layers) for component in model.components}
     rows: dict[tuple[str, int, int], Record] = {}
     for row in load(path, TIME_RULES):
@@ -151,7 +144,7 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
     samples = []
     for row in read_times(path, model, header):
         component, index, batch = row["component"], row["index"], row["batch_size"]
-        work = work_of(component, layers[component][index], size)
+        work = _work_of(component, layers[component][index], size)
         for quantity, amounts in ((FORWARD, work.forward(batch)), (BACKWARD, work.backward_pass(batch))):
             seconds = row[f"{quantity}_ms"] * MILLISECOND
             if seconds > 0 and amounts.any():
@@ -171,10 +164,9 @@ def updates_of(model: Model, header: Header) -> list[Record]:
     return samples
 
 
-def work_of(component: str, layer: Layer, size: float) -> Work:
+def _work_of(component: str, layer: Layer, size: float) -> Work:
     """Work of a layer; its memory traffic times ``size``."""
-    flop = (layer.conv_flop, layer.matmul_flop, layer.attention_flop)
-    amounts = [each / TFLOP for each in flop]
+    amounts = [each / TFLOP for each in (layer.conv_flop, layer.matmul_flop, layer.attention_flop)]
     memory, kernels = size * layer.moved_bytes / GB, layer.kernels / LAUNCHES
     return Work(component, layer.backward, (*amounts, memory, kernels))
 

@@ -5,9 +5,9 @@ Every column of the fit is asked of ``profiles.collectives.collective_time``, so
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from profiles.costs import FloatArray
 from profiles.devices import load_device
 from profiles.errors import InputError
 from validate.fitting.errors import Errors
-from validate.fitting.laws import Law, fit_law, robust_fit
+from validate.fitting.least_squares import Law, fit_law, robust_fit
 from validate.fitting.link_samples import PING_PONG, Curve, Measurement, Sample, by_curve, seconds_of
 from validate.fitting.pairs import (
     PCIE,
@@ -49,25 +49,15 @@ NVLINK: Final = Wiring()
 Laws = dict[Curve, Law]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkFit:
-    """A cluster and what has to be said about it.
-
-    Attributes:
-        cluster: fitted.
-        notes: what was not measured, bounded or broken, one sentence each.
-    """
+class LinkFit(NamedTuple):
+    """A fitted cluster, and what was not measured, bounded or broken, one sentence each."""
 
     cluster: Cluster
     notes: tuple[str, ...]
 
 
 def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring = NVLINK) -> LinkFit:
-    """Cluster under which the measured times come out.
-
-    Raises:
-        InputError: the samples do not determine a link, or switches do not divide a node.
-    """
+    """Cluster under which the measured times come out; InputError where they do not determine a link."""
     wiring.check(measurement.devices_per_node)
     said = disturbance(measurement.other_cores)
     notes = [said] if said else []

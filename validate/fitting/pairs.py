@@ -11,7 +11,7 @@ from profiles.clusters import Cluster, Link
 from profiles.collectives import Group
 from profiles.errors import InputError
 from profiles.units import GB, MICROSECOND
-from validate.fitting.laws import Law, fit_law
+from validate.fitting.least_squares import Law, fit_law
 from validate.fitting.link_samples import PING_PONG, Sample, by_pair, seconds_of
 
 NVSWITCH: Final = "nvswitch"
@@ -24,12 +24,7 @@ Pair = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What joins the devices of a node.
-
-    Attributes:
-        kind: ``nvswitch`` (every two devices alike), or ``pcie``.
-        switch_size: devices under one switch, of ``pcie`` alone.
-    """
+    """What joins the devices of a node: ``nvswitch`` (every two alike), or ``pcie`` with so many under one switch."""
 
     kind: str = NVSWITCH
     switch_size: int = 0
@@ -84,18 +79,12 @@ def across_switches(samples: Sequence[Sample], port: Link, wiring: Wiring, notes
     """A link over PCIe with what its switches and its host carry, as far as measured messages say.
 
     Both are at least what one message across switches reaches, and the host what all of a ring reach at once; where
-    no message crosses, the port's bandwidth stands in.
-
-    Args:
-        samples: idle ones inside nodes, of pairs and of rings.
-        port: of a device.
-        wiring: of a node.
-        notes: what has to be said is added.
+    no message crosses, the port's bandwidth stands in. What has to be said is added to the notes.
     """
     crossing = [sample for sample in messages(samples, 1) if crosses(wiring.switch_size, sample.pair)]
     slope = law_of(crossing).s_per_unit if crossing else 0.0
     one = 1 / slope if slope > 0 else port.bandwidth_bytes_per_s
-    rings = [sample for sample in samples if sample.operation == "send_recv" and sample.group.num_nodes == 1]
+    rings = (sample for sample in samples if sample.operation == "send_recv" and sample.group.num_nodes == 1)
     together = max((_across(sample, wiring.switch_size) for sample in rings), default=0.0)
     notes.append(
         "switches and host: at least as fast as one message across switches, the host as all messages of a ring at once"

@@ -56,7 +56,7 @@ def run_links(options: argparse.Namespace) -> None:
     """Run the command, as a launcher's rank, or as what starts the ranks, or on logs."""
     _check(options)
     if options.nccl_tests:
-        from validate.fitting.nccl_tests import read_logs  # noqa: PLC0415
+        from validate.fitting.link_samples import read_logs  # noqa: PLC0415
 
         _conclude(read_logs(options.nccl_tests), options)
         return
@@ -72,7 +72,7 @@ def run_links(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what would fail after minutes of measuring."""
-    from validate.fitting.cluster_files import check_output  # noqa: PLC0415
+    from validate.fitting.link_report import check_output  # noqa: PLC0415
 
     load_device(options.device)
     if options.max_mib < 1:
@@ -115,8 +115,11 @@ def _measure(backend: str | None, max_mib: int) -> "Measurement | None":
 
 def _conclude(measurement: "Measurement", options: argparse.Namespace) -> None:
     """Fit, write, and print how the file's cluster stands to what was measured."""
-    from validate.fitting.cluster_files import cluster_text, write_cluster  # noqa: PLC0415
-    from validate.fitting.link_report import print_links  # noqa: PLC0415
+    from validate.fitting.link_report import (  # noqa: PLC0415
+        cluster_text,
+        print_links,
+        write_cluster,
+    )
     from validate.fitting.link_samples import sample_text  # noqa: PLC0415
     from validate.fitting.links import fit_links  # noqa: PLC0415  importing scipy takes a while
     from validate.fitting.pairs import Wiring  # noqa: PLC0415

@@ -24,10 +24,9 @@ from profiles.errors import DiffusimError, InputError
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place
 from validate.machine import NOT_KNOWN, OtherPrograms
-from validate.measuring.beside import Compute
 from validate.measuring.clocks import Clock, EventClock
 from validate.measuring.environment import gpu, processor
-from validate.measuring.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
+from validate.measuring.operations import ELEMENT_BYTES, Call, Compute, Members, bind, elements_of
 from validate.measuring.watch import Watch
 
 ROUNDS: Final = 8
@@ -71,10 +70,9 @@ def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
 
 
 def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | None:
-    """Measure the links of all ranks; return what was found on rank 0, nothing on the others.
+    """What was found on the links of all ranks, on rank 0; nothing on the others.
 
     Raises:
-        InputError: there is no GPU for a rank and NCCL was asked for.
         DiffusimError: the connection to another rank broke.
     """
     backend, device = choose_backend(place, backend)

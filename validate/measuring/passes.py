@@ -8,10 +8,10 @@ too, during which the host gets ahead.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,17 @@ from profiles.units import GIB
 from validate.counting.component import ComponentCount
 from validate.counting.specs import LayerSpec
 from validate.fitting.layer_times import QUANTILES, QUANTITIES
-from validate.measuring.boundaries import Boundaries, Limit
-from validate.measuring.building import DTYPES, build, draws, inputs, largest_integer, samples
-from validate.measuring.clocks import WALL, Clock, Mark
-from validate.measuring.optimizers import STATE_BYTES, optimizer_of
+from validate.measuring.building import (
+    DTYPES,
+    STATE_BYTES,
+    build,
+    draws,
+    inputs,
+    largest_integer,
+    optimizer_of,
+    samples,
+)
+from validate.measuring.clocks import WALL, Boundaries, Clock, Limit, Mark
 
 Pass = tuple[FloatArray, FloatArray]
 """Seconds forward and backward, of each layer or of the whole."""
@@ -49,16 +56,9 @@ class OutOfMemoryError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure.
+    """How to measure: so many rounds after some that do not count, in ``limit_s`` for one component at one batch size.
 
-    Attributes:
-        batch_sizes: samples per pass.
-        dtype: of weights and activations.
-        warmup: rounds that do not count.
-        rounds: rounds that count.
-        limit_s: seconds for one component at one batch size.
-        seed: of weights and inputs.
-        clock: of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
+    The clock is of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
     """
 
     batch_sizes: tuple[int, ...]
@@ -80,20 +80,17 @@ class Settings:
             raise InputError(f"--limit-s is {self.limit_s:g}, must be positive")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTimes:
-    """Times of one component at one batch size, in seconds.
+class BatchTimes(NamedTuple):
+    """Times of one component at one batch size, in seconds, by quantity.
 
-    Attributes:
-        layers: by quantity, shape (quantiles, layers); 0 where there is no backward pass.
-        whole: by quantity the median of passes without marks; without ``backward_first``.
-        held: the same behind a hold, which spares a GPU waiting for the host; empty on a CPU.
+    Of the layers, in shape (quantiles, layers), 0 where there is no backward pass; of the whole the median of passes
+    without marks; ``held`` is the same behind a hold, which spares a GPU waiting for the host, empty on a CPU.
     """
 
     batch: int
     layers: dict[str, FloatArray]
     whole: dict[str, float]
-    held: dict[str, float] = field(default_factory=dict)
+    held: dict[str, float]
 
     def median(self, quantity: str) -> list[float]:
         """Median of each layer."""
@@ -113,8 +110,7 @@ class BatchTimes:
         return max(0.0, 1 - self.held[quantity] / self.whole[quantity])
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentTimes:
+class ComponentTimes(NamedTuple):
     """Times of one component, by batch size; ``optimizer_s`` is what one update of its weights takes."""
 
     counted: ComponentCount
@@ -128,15 +124,7 @@ class ComponentTimes:
 
 
 class Subject:
-    """A component on a device, ready to run passes.
-
-    Args:
-        counted: the component as it is counted.
-        size: height and width in pixels.
-        dtype: of weights and activations.
-        clock: of the device.
-        seed: of weights and inputs.
-    """
+    """A component, as it is counted, on a device, ready to run passes of a size, height and width in pixels."""
 
     def __init__(
         self, counted: ComponentCount, size: tuple[int, int], dtype: str, clock: Clock, seed: int = 0
@@ -171,11 +159,7 @@ class Subject:
 def measure(
     counted: ComponentCount, height: int, width: int, settings: Settings, clock: Clock
 ) -> ComponentTimes:
-    """Measure every layer of a component at every batch size.
-
-    Raises:
-        InputError: it does not fit into memory, or takes too long.
-    """
+    """Measure every layer of a component at every batch size; InputError where it does not fit or takes too long."""
     check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
     with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
         subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
@@ -197,11 +181,7 @@ def trained_parameters(counted: ComponentCount) -> int:
 
 
 def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) -> None:
-    """Refuse a component that cannot fit.
-
-    Raises:
-        InputError: weights, gradients, optimizer and activations need more than is free.
-    """
+    """Refuse a component whose weights, gradients, optimizer and activations need more memory than is free."""
     largest = max(work.output_bytes for work in counted.work)
     activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
     size, trained = DTYPES[dtype].itemsize, trained_parameters(counted)

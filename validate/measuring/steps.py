@@ -7,7 +7,7 @@ backward of every micro-batch, the optimizer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -23,11 +23,9 @@ from strategies.training.ddp import DDP
 from validate.counting.component import ModelCount
 from validate.counting.specs import Architecture
 from validate.fitting.layer_times import FirstBackwards
-from validate.measuring.building import draws
+from validate.measuring.building import RECIPES, draws, optimizer_of, profiled_architecture
 from validate.measuring.clocks import Clock
-from validate.measuring.optimizers import RECIPES, optimizer_of
 from validate.measuring.passes import Given, Settings, Subject, check_memory, out_of_memory, timed
-from validate.measuring.tiny import profiled_architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,9 @@ class TrainingStep:
     def predict_s(
         self, model: Model, device: Device, dtype: str, first: FirstBackwards | None = None
     ) -> float:
-        """Seconds of the iteration: from measured layers where the model has times on the device.
+        """Seconds of the iteration: from measured layers where the model has times on the device, else by its rates.
 
-        Args:
-            model: with measured times or without.
-            device: whose rates time the optimizer, and layers that were not measured.
-            dtype: of the weights.
-            first: backward passes of a first micro-batch, where they were measured apart from later ones.
+        Backward passes of a first micro-batch may have been measured apart from later ones.
         """
         if first:
             model = in_turn(model, device.name, first, self.micro_batches)
@@ -118,8 +112,7 @@ class SamplingStep:
         return MeasuredStep(seconds, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
+class MeasuredStep(NamedTuple):
     """Median seconds of a step's parts."""
 
     forward_backward_s: float
