@@ -19,6 +19,7 @@ from validate.fitting.calibration import (
     errors_of,
     left_out_lines,
     rates_of,
+    work_of,
 )
 from validate.fitting.layer_times import CLASSES
 from validate.measuring.steps import TrainingStep, by_rates
@@ -195,7 +196,8 @@ def test_traffic_counts_in_the_precision_that_was_measured(tmp_path):
     lines = lines_of(model)
     half = calibrate("a", [model], [write(tmp_path, "a", lines, HEADER.format("uvit-h", 256, "bfloat16"))])
     full = calibrate("b", [model], [write(tmp_path, "b", lines, HEADER.format("uvit-h", 256, "float32"))])
-    assert half.amounts / full.amounts == pytest.approx([1, 1, 1, 0.5, 1])
+    of_half, of_full = (work_of(found.samples).sum(axis=0) for found in (half, full))
+    assert of_half / of_full == pytest.approx([1, 1, 1, 0.5, 1])
     assert rates_of(half)["memory_GB_per_s"] == pytest.approx(rates_of(full)["memory_GB_per_s"] / 2, rel=1e-4)
 
 

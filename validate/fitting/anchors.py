@@ -120,19 +120,15 @@ def _anchor(row: Cells) -> Found:
         raise Unfit("no latency")
     if row["method"] not in ("original", "baseline") or "compile" in row["method_config"]:
         raise Unfit("not the plain eager pass: compiled, or steps are skipped")
-    steps, remark = STEPS.get(row["steps"]) or (_whole(row["steps"]), "")
+    if row["steps"] not in STEPS and not row["steps"].isdigit():
+        raise Unfit("steps are not said")
+    steps, remark = STEPS.get(row["steps"]) or (int(row["steps"]), "")
     height, width = _size(row["resolution_px"], model)
     tag = re.match(r"\[([^],:]*)", row["note"])
     source = f"{row['source']}, {row['table_or_figure']} [{tag.group(1) if tag else 'text'}]{remark}"
     if row["model"] == DISTILLED:
         source += "; FLUX.1-schnell"
     return model, Anchor(_device(row), height, width, _batch(row), steps, float(row["latency_s"]), source)
-
-
-def _whole(cell: str) -> int:
-    if not cell.isdigit():
-        raise Unfit("steps are not said")
-    return int(cell)
 
 
 def _size(cell: str, model: str) -> tuple[int, int]:

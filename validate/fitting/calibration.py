@@ -12,6 +12,7 @@ weights moves memory and nothing else; it is part of every fit but those without
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,23 +25,16 @@ from profiles.devices import RATE_KEYS, Device, Rates
 from profiles.errors import InputError
 from profiles.models import Model, load_model
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
+from validate.fitting import layer_times
 from validate.fitting.errors import Errors
-from validate.fitting.layer_times import (
-    BACKWARD,
-    CLASSES,
-    FORWARD,
-    UPDATE,
-    Header,
-    read_header,
-    samples_of,
-    updates_of,
-)
+from validate.fitting.layer_times import CLASSES, UPDATE, Header
 from validate.fitting.least_squares import least_squares
 from validate.fitting.loading import Record
 from validate.fitting.rates import DIGITS, FREE, Fit, file_text
 from validate.printing import show, table
 from validate.writing import write_files
 
+KEYS: Final = dict(zip(CLASSES, RATE_KEYS, strict=True))
 STAND_INS: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
 """Whose rate work gets that no measured layer does."""
 LEAST_EXPECTED: Final = 0.1
@@ -79,16 +73,11 @@ class Calibration:
     shapes: tuple[Fold, ...]
     halves: tuple[Fold, ...]
 
-    @property
-    def amounts(self) -> FloatArray:
-        """Work of all samples together, by class."""
-        return np.asarray(work_of(self.samples).sum(axis=0))
-
     def by_class(self) -> Iterator[tuple[str, str, Errors]]:
         """Errors of the samples of each class of work, the one that takes most of their time, and quantity."""
         mostly = np.argmax(work_of(self.samples) * self.fit.seconds, axis=1)
         for number, name in enumerate(CLASSES):
-            for quantity in (FORWARD, BACKWARD, UPDATE):
+            for quantity in (layer_times.FORWARD, layer_times.BACKWARD, UPDATE):
                 found = self.samples[(mostly == number) & (self.samples["quantity"] == quantity)]
                 if len(found):
                     yield name, quantity, errors_of(self.fit, found)
@@ -109,11 +98,11 @@ def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> Ca
     samples: list[Record] = []
     headers = []
     for path in paths:
-        header = read_header(path)
+        header = layer_times.read_header(path)
         model = model_of(path, header, models)
-        samples += samples_of(path, model, header)
+        samples += layer_times.samples_of(path, model, header)
         if header:
-            samples += updates_of(model, header)
+            samples += layer_times.updates_of(model, header)
             headers.append(header)
     return _calibrated(device, samples, headers)
 
@@ -125,10 +114,8 @@ def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header
     samples["half"] = layers.groupby(LAYER, sort=False).ngroup() % 2
     times = samples["half"].value_counts()
     if min(times.get(half, 0) for half in (0, 1)) < len(RATE_KEYS):
-        number = len(layers.drop_duplicates(LAYER))
-        raise InputError(
-            f"{number} layers with {len(layers)} times are too few: each half must have {len(RATE_KEYS)}"
-        )
+        number = f"{len(layers.drop_duplicates(LAYER))} layers with {len(layers)} times"
+        raise InputError(f"{number} are too few: each half must have {len(RATE_KEYS)}")
     return Calibration(
         device,
         tuple(headers),
@@ -175,10 +162,9 @@ def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
 
 def _completed(found: Fit, samples: pd.DataFrame) -> Fit:
     """Rates in which work that no sample does takes what it does in a device file."""
-    done = work_of(samples).sum(axis=0) > 0
     seconds = found.seconds.copy()
     for name, stand_in in STAND_INS.items():
-        if not done[CLASSES.index(name)]:
+        if not samples[name].sum() > 0:
             seconds[CLASSES.index(name)] = seconds[CLASSES.index(stand_in)]
     return found._replace(seconds=seconds)
 
@@ -222,13 +208,12 @@ def class_table(found: Calibration) -> Table:
     """Residuals of the fit to all layers, by the class of work that takes most of a layer's time."""
     rows = (
         [
-            name,
-            quantity,
-            f"{len(errors)}",
-            f"{1e3 * errors.measured.sum():.2f}",
-            f"{100 * errors.together:+.1f} %",
-            f"{100 * errors.median:.1f} %",
-            f"{100 * errors.worst:.0f} %",
+            *(name, quantity, f"{len(errors)}", f"{1e3 * errors.measured.sum():.2f}"),
+            *(
+                f"{100 * errors.together:+.1f} %",
+                f"{100 * errors.median:.1f} %",
+                f"{100 * errors.worst:.0f} %",
+            ),
         ]
         for name, quantity, errors in found.by_class()
     )
@@ -249,8 +234,9 @@ def left_out_lines(found: Calibration) -> Iterator[str]:
     for fold in found.models:
         yield f"left out, all layers of {fold.name}: {_in_words(fold.errors)}"
     if found.shapes:
+        errors = (zip(fold.errors.measured, fold.errors.predicted, strict=True) for fold in found.shapes)
         what = f"left out, each of {len(found.shapes)} shapes of layers"
-        yield f"{what}: {_in_words(Errors.join(fold.errors for fold in found.shapes))}"
+        yield f"{what}: {_in_words(Errors.of(chain.from_iterable(errors)))}"
     share = f"{found.twins:.0%} of these layers have a twin of identical work in the other half"
     for number, half in enumerate(found.halves, start=1):
         yield f"left out, half {number}: {_in_words(half.errors)} ({share})"
@@ -261,7 +247,7 @@ def rates_of(found: Calibration) -> dict[str, float]:
     rates = {key: min(rate, FREE) for key, rate in found.fit.rates.items()}
     for name, stand_in in STAND_INS.items():
         if not _measured(found, name):
-            rates[_key(name)] = rates[_key(stand_in)]
+            rates[KEYS[name]] = rates[KEYS[stand_in]]
     return rates
 
 
@@ -306,24 +292,17 @@ def _source(found: Calibration) -> str:
 
 
 def _in_words(errors: Errors) -> str:
-    return (
-        f"{len(errors)} times, together {100 * errors.together:+.1f} %,"
-        f" median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %"
-    )
+    worth = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %"
+    return f"{len(errors)} times, together {100 * errors.together:+.1f} %, {worth}"
 
 
 def _measured(found: Calibration, name: str) -> bool:
-    return bool(found.amounts[CLASSES.index(name)] > 0)
-
-
-def _key(name: str) -> str:
-    return RATE_KEYS[CLASSES.index(name)]
+    return bool(found.samples[name].sum() > 0)
 
 
 def _memory_gib(found: Calibration) -> float | None:
     sizes = {header.memory_GiB for header in found.headers}
     if len(sizes) > 1:
-        raise InputError(
-            f"the times were measured on devices of {', '.join(map(str, sizes))} GiB, must be one device"
-        )
+        there = ", ".join(map(str, sizes))
+        raise InputError(f"the times were measured on devices of {there} GiB, must be one device")
     return next(iter(sizes), None)

@@ -8,30 +8,10 @@ from rich.table import Table
 
 from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
-from validate.fitting.equations import (
-    LATENCY,
-    OBSERVATIONS,
-    RATIO,
-    Equation,
-    Observation,
-    equations,
-    read_observations,
-    read_work,
-)
+from validate.fitting import equations, rates
+from validate.fitting.equations import LATENCY, OBSERVATIONS, RATIO, Equation, Observation
 from validate.fitting.errors import Errors
-from validate.fitting.rates import (
-    ASSUMED,
-    DIGITS,
-    FREE,
-    TOGETHER,
-    Fit,
-    Target,
-    file_text,
-    fit,
-    fit_without_peaks,
-    leave_one_out,
-    read_target,
-)
+from validate.fitting.rates import ASSUMED, DIGITS, FREE, TOGETHER, Fit, Target
 from validate.printing import show, table
 from validate.writing import write_file
 
@@ -59,11 +39,9 @@ class Report(NamedTuple):
 
     def errors(self, role: str) -> Errors:
         """Errors of the latencies of one role."""
-        return Errors.of(
-            (row.observation.value, row.predict(self.fit.seconds))
-            for row in self.rows
-            if (row.observation.quantity, row.observation.role) == (LATENCY, role)
-        )
+        asked = (LATENCY, role)
+        rows = [row for row in self.rows if (row.observation.quantity, row.observation.role) == asked]
+        return Errors.of((row.observation.value, row.predict(self.fit.seconds)) for row in rows)
 
 
 def fit_device(name: str, folder: Path = OBSERVATIONS) -> Report:
@@ -71,12 +49,14 @@ def fit_device(name: str, folder: Path = OBSERVATIONS) -> Report:
     names = sorted(path.stem for path in folder.glob("*.toml"))
     if name not in names:
         raise InputError(f"no observations of device '{name}'; choose from {', '.join(names)}")
-    target = read_target(folder / f"{name}.toml")
-    rows = equations(read_observations(folder / f"{name}.csv"), read_work(folder / "work.csv"))
+    target = rates.read_target(folder / f"{name}.toml")
+    rows = equations.equations(
+        equations.read_observations(folder / f"{name}.csv"), equations.read_work(folder / "work.csv")
+    )
     rows.sort(key=lambda row: row.observation.role != "fit")
     fitted = [row for row in rows if row.observation.role == "fit"]
-    without, without_peaks = leave_one_out(fitted, target), fit_without_peaks(fitted, target)
-    return Report(target, tuple(rows), fit(fitted, target), tuple(without), without_peaks)
+    without, without_peaks = rates.leave_one_out(fitted, target), rates.fit_without_peaks(fitted, target)
+    return Report(target, tuple(rows), rates.fit(fitted, target), tuple(without), without_peaks)
 
 
 def report_fit(name: str, output: Path | None) -> None:
@@ -98,13 +78,12 @@ def _residual_rows(report: Report) -> Iterator[list[str]]:
         seen, predicted = row.observation, row.predict(report.fit.seconds)
         left_out = [row.predict(other.seconds) for other in report.without[number : number + 1]]
         yield [
-            seen.source,
-            seen.model,
-            f"{seen.height}x{seen.width}",
-            f"{seen.batch}",
-            _value(seen, seen.value),
-            _value(seen, predicted),
-            f"{100 * (predicted / seen.value - 1):+.1f} %",
+            *(seen.source, seen.model, f"{seen.height}x{seen.width}", f"{seen.batch}"),
+            *(
+                _value(seen, seen.value),
+                _value(seen, predicted),
+                f"{100 * (predicted / seen.value - 1):+.1f} %",
+            ),
             *([_value(seen, value) for value in left_out] or [""]),
             seen.role,
         ]
@@ -167,7 +146,7 @@ def _fraction(target: Target, key: str) -> str:
 def device_text(report: Report) -> str:
     """Text of the device file."""
     target, sources = report.target, {key: rate_source(report, key) for key in RATE_KEYS}
-    return file_text(target.name, _source(report), target.memory_GiB, report.fit.rates, sources)
+    return rates.file_text(target.name, _source(report), target.memory_GiB, report.fit.rates, sources)
 
 
 def _source(report: Report) -> str:
@@ -180,10 +159,8 @@ def _source(report: Report) -> str:
     where = "; ".join(dict.fromkeys(row.observation.source for row in report.fitted))
     numbers = f"{len(report.fitted)} published numbers" if len(report.fitted) > 1 else "one published number"
     worst = f"within {100 * errors.median:.1f} % (median) and {100 * errors.worst:.1f} % (worst)"
-    return (
-        f"{command}, non-negative least squares on relative errors"
-        f" of {numbers} ({where}), reproducing the latencies {worst}; {peaks}"
-    )
+    how = f"non-negative least squares on relative errors of {numbers} ({where})"
+    return f"{command}, {how}, reproducing the latencies {worst}; {peaks}"
 
 
 def _value(observation: Observation, value: float) -> str:

@@ -21,12 +21,6 @@ class Errors:
         measured, predicted = np.array(list(pairs), dtype=float).reshape(-1, 2).T
         return cls(measured, predicted)
 
-    @classmethod
-    def join(cls, parts: Iterable["Errors"]) -> "Errors":
-        """All errors of several fits."""
-        parts = list(parts)
-        return cls(*(np.concatenate([getattr(part, key) for part in parts]) for key in cls.__slots__))
-
     def __len__(self) -> int:
         return len(self.measured)
 

@@ -37,6 +37,7 @@ TESTS: Final = {
     "sendrecv": "send_recv",
 }
 """Operations by the name of their test, less ``_perf``."""
+HEADER: Final = {"size", "time", "algbw", "busbw"}
 NOISE: Final = re.compile(r"NCCL (INFO|WARN|VERSION|TRACE)|^NCCL version")
 RANK: Final = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s*(.*)")
 CLOSE: Final = 0.03
@@ -163,12 +164,17 @@ def read_logs(paths: Sequence[Path]) -> Measurement:
 def read_log(path: Path) -> Log:
     """One log, likewise."""
     lines = [(f"{path}:{number}", line) for number, line in enumerate(read_text(path).splitlines(), start=1)]
-    header = next((at for at, (_, line) in enumerate(lines) if _is_header(line)), None)
+    headers = (
+        at for at, (_, line) in enumerate(lines) if line.startswith("#") and set(line.split()) >= HEADER
+    )
+    header = next(headers, None)
     if header is None:
         where = lines[0][0] if lines else f"{path}:1"
         raise InputError(f"{where}: no log of nccl-tests: no header '# size count type ... time algbw busbw'")
     columns = lines[header][1].lstrip("# ").split()
-    _check_units(*lines[header + 1] if header + 1 < len(lines) else lines[header])
+    where, units = lines[header + 1] if header + 1 < len(lines) else lines[header]
+    if not units.startswith("#") or "(B)" not in units or "(us)" not in units:
+        raise InputError(f"{where}: expected the units, '# (B) (elements) ... (us) (GB/s) (GB/s)'")
     ranks = [match for _, line in lines[:header] if (match := RANK.match(line))]
     if len(ranks) < 2:
         raise InputError(f"{lines[header][0]}: names {len(ranks)} ranks above its header, needs at least 2")
@@ -179,16 +185,6 @@ def read_log(path: Path) -> Log:
         raise InputError(f"{lines[-1][0]}: ends without a row of times")
     samples = tuple(_sample(where, row, operation, group) for where, row in rows if row["size"] != "0")
     return Log(operation, group, ranks[0][3].strip(), samples)
-
-
-def _is_header(line: str) -> bool:
-    words = line.split()
-    return line.startswith("#") and {"size", "time", "algbw", "busbw"} <= set(words)
-
-
-def _check_units(where: str, line: str) -> None:
-    if not line.startswith("#") or "(B)" not in line or "(us)" not in line:
-        raise InputError(f"{where}: expected the units, '# (B) (elements) ... (us) (GB/s) (GB/s)'")
 
 
 def _group(where: str, hosts: list[str]) -> Group:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from profiles.costs import FloatArray
 from profiles.devices import RATE_KEYS, Rates, device_names, load_device
@@ -77,10 +76,6 @@ class Target:
         least = np.broadcast_to(self.least[:, None], self.basis.shape)
         ratios = np.divide(least, self.basis, out=np.zeros(self.basis.shape), where=self.basis > 0)
         return np.asarray(ratios.max(axis=0))
-
-    def per_class(self, flags: NDArray[np.bool_]) -> tuple[bool, ...]:
-        """For each class of work, whether one of its unknowns is flagged."""
-        return tuple(bool(flag) for flag in (self.basis > 0) @ flags > 0)
 
 
 def read_target(path: Path) -> Target:
@@ -163,7 +158,8 @@ def fit(rows: Sequence[Equation], target: Target) -> Fit:
     work = np.array([row.coefficients for row in rows])
     aim = np.array([row.aim for row in rows]) - work @ target.base
     found = least_squares(work @ target.basis, aim, weigh, lower=target.lower)
-    return Fit(seconds(found.values), target.per_class(found.bound), found.condition)
+    bound = (target.basis > 0) @ found.bound > 0  # of a class of work where one of its unknowns is
+    return Fit(seconds(found.values), tuple(bound.tolist()), found.condition)
 
 
 def fit_without_peaks(rows: Sequence[Equation], target: Target) -> Fit:

@@ -125,9 +125,8 @@ def clock_of(device: str, clock: str = WALL) -> Clock:
             raise InputError(f"--device cuda: torch {torch.__version__} finds no CUDA GPU here")
         return EventClock()
     if clock == THREAD and torch.get_num_threads() > 1:
-        raise InputError(
-            f"--clock thread counts one thread, and torch runs on {torch.get_num_threads()}: give --threads 1"
-        )
+        runs = f"torch runs on {torch.get_num_threads()}"
+        raise InputError(f"--clock thread counts one thread, and {runs}: give --threads 1")
     return Clock(thread_time if clock == THREAD else perf_counter)
 
 

@@ -85,13 +85,9 @@ def _send_recv(members: Members, elements: int, device: torch.device) -> Call:
     sent, received = torch.ones(elements, device=device), torch.ones(elements, device=device)
 
     def one_round() -> None:
-        requests = dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, sent, following, members.handle),
-                dist.P2POp(dist.irecv, received, before, members.handle),
-            ]
-        )
-        for request in requests:
+        there = dist.P2POp(dist.isend, sent, following, members.handle)
+        here = dist.P2POp(dist.irecv, received, before, members.handle)
+        for request in dist.batch_isend_irecv([there, here]):
             request.wait()
 
     return one_round

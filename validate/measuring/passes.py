@@ -24,16 +24,8 @@ from profiles.units import GIB
 from validate.counting.component import ComponentCount
 from validate.counting.specs import LayerSpec
 from validate.fitting.layer_times import QUANTILES, QUANTITIES
-from validate.measuring.building import (
-    DTYPES,
-    STATE_BYTES,
-    build,
-    draws,
-    inputs,
-    largest_integer,
-    optimizer_of,
-    samples,
-)
+from validate.measuring import building
+from validate.measuring.building import DTYPES, draws
 from validate.measuring.clocks import WALL, Boundaries, Clock, Limit, Mark
 
 Pass = tuple[FloatArray, FloatArray]
@@ -111,7 +103,7 @@ class BatchTimes(NamedTuple):
 
 
 class ComponentTimes(NamedTuple):
-    """Times of one component, by batch size; ``optimizer_s`` is what one update of its weights takes."""
+    """Times of one component, by batch size, and the seconds that one update of its weights takes."""
 
     counted: ComponentCount
     batches: tuple[BatchTimes, ...]
@@ -133,11 +125,11 @@ class Subject:
         self.clock: Final = clock
         self._dtype = DTYPES[dtype]
         self.generator: Final = torch.Generator(clock.device).manual_seed(seed)
-        self.module: Final = build(self.spec, self._dtype, self.generator)
+        self.module: Final = building.build(self.spec, self._dtype, self.generator)
         self.layers: Final[list[LayerSpec]] = self.spec.layers(self.module)
         assert [layer.name for layer in self.layers] == [layer.name for layer in counted.layers]
-        self._samples = samples(self.spec, *size)
-        self._below = largest_integer(self.module)
+        self._samples = building.samples(self.spec, *size)
+        self._below = building.largest_integer(self.module)
 
     @property
     def trained(self) -> list[Tensor]:
@@ -146,7 +138,10 @@ class Subject:
 
     def inputs(self, batch: int) -> Given:
         """Inputs of each pass."""
-        return [inputs(sample, batch, self._dtype, self._below, self.generator) for sample in self._samples]
+        return [
+            building.inputs(sample, batch, self._dtype, self._below, self.generator)
+            for sample in self._samples
+        ]
 
     def forward(self, given: dict[str, Any]) -> Tensor:
         """Output of one pass, of a backbone with its graph."""
@@ -168,11 +163,10 @@ def measure(
         where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
         with out_of_memory(where):
             batches.append(_measure_batch(subject, batch, settings, where))
-    optimizer_s = None
-    if counted.spec.trainable:
-        with out_of_memory(f"the optimizer of {counted.spec.name}"):
-            optimizer_s = _measure_optimizer(subject, settings)
-    return ComponentTimes(counted, tuple(batches), optimizer_s)
+    if not counted.spec.trainable:
+        return ComponentTimes(counted, tuple(batches))
+    with out_of_memory(f"the optimizer of {counted.spec.name}"):
+        return ComponentTimes(counted, tuple(batches), _measure_optimizer(subject, settings))
 
 
 def trained_parameters(counted: ComponentCount) -> int:
@@ -185,14 +179,12 @@ def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) 
     largest = max(work.output_bytes for work in counted.work)
     activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
     size, trained = DTYPES[dtype].itemsize, trained_parameters(counted)
-    weights = counted.parameters * size + trained * (size + STATE_BYTES[dtype])
+    weights = counted.parameters * size + trained * (size + building.STATE_BYTES[dtype])
     needed, free = weights + ROOM * batch * activations, clock.free_bytes()
     if needed > free:
-        raise OutOfMemoryError(
-            f"{counted.spec.name} at batch {batch}: weights and their training {weights / GIB:.1f} GiB + activations"
-            f" {ROOM * batch * activations / GIB:.1f} GiB = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free;"
-            f" {SMALLER}"
-        )
+        parts = f"{weights / GIB:.1f} GiB + activations {ROOM * batch * activations / GIB:.1f} GiB"
+        rule = f"{parts} = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free; {SMALLER}"
+        raise OutOfMemoryError(f"{counted.spec.name} at batch {batch}: weights and their training {rule}")
 
 
 @contextmanager
@@ -236,7 +228,7 @@ def _measure_optimizer(subject: Subject, settings: Settings) -> float:
     """Median seconds of one update, with the gradients of one pass."""
     output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
     torch.autograd.backward([output], [draws(output, subject.generator)])
-    (seconds,) = timed(subject.clock, settings, [optimizer_of(subject.trained).step])
+    (seconds,) = timed(subject.clock, settings, [building.optimizer_of(subject.trained).step])
     return seconds
 
 
@@ -256,12 +248,9 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
 
 def _foresee(settings: Settings, round_s: float, where: str) -> None:
     rounds = settings.warmup + settings.rounds
-    wanted = rounds * round_s
-    if wanted > settings.limit_s:
-        raise InputError(
-            f"{where}: {rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s"
-            f" {settings.limit_s:g}; choose a smaller size, fewer --rounds or other --components"
-        )
+    if (wanted := rounds * round_s) > settings.limit_s:
+        more = f"{rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s {settings.limit_s:g}"
+        raise InputError(f"{where}: {more}; choose a smaller size, fewer --rounds or other --components")
 
 
 def _round(subject: Subject, given: Given, limit: Limit) -> tuple[Pass, Pass, Pass]:

@@ -83,34 +83,23 @@ def profile(
     if isinstance(model, str):
         counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
         return _profiled(model, counted, settings, (clock, name), output)
-    counted = _counted_files(model, settings.dtype, components)
-    title = counted.architecture.title
+    files, asked = model
+    counted = count_configured(files, replace(asked, dtype=_counted_as(settings.dtype)))
+    title, parts = counted.architecture.title, counted.components
+    specs = _chosen([part.spec for part in parts], components, title)
+    kept = tuple(replace(part, spec=specs[part.spec.name]) for part in parts if part.spec.name in specs)
     try:
-        return _profiled(slug(title), counted, settings, (clock, name), output)
+        return _profiled(slug(title), replace(counted, components=kept), settings, (clock, name), output)
     except DiffusimError:
         raise
     except Exception as error:  # whatever the class says to its arguments
-        batches = ",".join(map(str, settings.batch_sizes))
-        raise InputError(
-            f"{title} cannot run at batch sizes {batches} in {settings.dtype}: {first_line(error)}"
-        ) from error
-
-
-def _counted_files(model: Files, dtype: str, names: Sequence[str]) -> ModelCount:
-    """Count of the components of the user's files that are to be measured, in their precision."""
-    files, asked = model
-    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
-    specs = _chosen([component.spec for component in counted.components], names, counted.architecture.title)
-    kept = [
-        replace(part, spec=specs[part.spec.name]) for part in counted.components if part.spec.name in specs
-    ]
-    return replace(counted, components=tuple(kept))
+        where = f"at batch sizes {','.join(map(str, settings.batch_sizes))} in {settings.dtype}"
+        raise InputError(f"{title} cannot run {where}: {first_line(error)}") from error
 
 
 def counted_for(
     model: str,
     dtype: str,
-    *,
     height: int | None = None,
     width: int | None = None,
     components: Sequence[str] = (),
@@ -150,13 +139,35 @@ def _profiled(
 ) -> Profile:
     if output is not None:
         _check_folder(output, model, counted)
-    found = _measure(model, counted, settings, *seat)
+    clock, name = seat
+    before, others = clocks(clock.device), OtherPrograms()
+    times = []
+    for component in counted.components:
+        print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
+        times.append(measure(component, counted.height, counted.width, settings, clock))
+    header: dict[str, Value] = {
+        "source": "python -m validate profile: medians of layers timed in place",
+        "model": model,
+        "height": counted.height,
+        "width": counted.width,
+        "device": clock.device.type,
+        "dtype": settings.dtype,
+        "clock": settings.clock if clock.device.type == "cpu" else "events",
+        **environment(clock.device),
+        "clocks_before": before,
+        "clocks_after": clocks(clock.device),
+        "warmup": settings.warmup,
+        "rounds": settings.rounds,
+        "seed": settings.seed,
+    }
+    cores = others.cores()
+    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
     if output is not None:
-        texts = time_texts(found.device, found.components, found.header)
+        texts = time_texts(name, times, header)
         if path_kind(output / "model.toml") == "nothing":
-            texts |= folder_texts(found.model, found.counted)
+            texts |= folder_texts(model, counted)
         write_files(output, texts)
-    return found
+    return Profile(model, name, counted, tuple(times), header, cores)
 
 
 def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
@@ -172,37 +183,8 @@ def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
         raise InputError(f"--output {folder}: holds {there.name} at {sizes}; name another folder")
     layers = [(component.name, layer.name) for component in there.components for layer in component.layers]
     if layers != [(part.spec.name, layer.name) for part in counted.components for layer in part.layers]:
-        raise InputError(
-            f"--output {folder}: holds other layers than the components of {name} that were asked for; name another"
-            " folder"
-        )
-
-
-def _measure(model: str, counted: ModelCount, settings: Settings, clock: Clock, name: str) -> Profile:
-    device_type = clock.device.type
-    before, others = clocks(clock.device), OtherPrograms()
-    times = []
-    for component in counted.components:
-        print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
-        times.append(measure(component, counted.height, counted.width, settings, clock))
-    header: dict[str, Value] = {
-        "source": "python -m validate profile: medians of layers timed in place",
-        "model": model,
-        "height": counted.height,
-        "width": counted.width,
-        "device": device_type,
-        "dtype": settings.dtype,
-        "clock": settings.clock if device_type == "cpu" else "events",
-        **environment(clock.device),
-        "clocks_before": before,
-        "clocks_after": clocks(clock.device),
-        "warmup": settings.warmup,
-        "rounds": settings.rounds,
-        "seed": settings.seed,
-    }
-    cores = others.cores()
-    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
-    return Profile(model, name, counted, tuple(times), header, cores)
+        asked = f"the components of {name} that were asked for"
+        raise InputError(f"--output {folder}: holds other layers than {asked}; name another folder")
 
 
 def report_profile(found: Profile, output: Path | None) -> None:
@@ -238,20 +220,15 @@ def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
     """One row per component and batch size, in milliseconds."""
-    return table(title, COLUMNS, _times_rows(components), left=("component",))
-
-
-def _times_rows(components: Sequence[ComponentTimes]) -> Iterator[list[str]]:
+    rows = []
     for component, batch in _batches(components):
         first, later = (sum(batch.median(name)) for name in ("backward_first", "backward_later"))
         backward = [f"{1e3 * first:.2f}", f"{1e3 * later:.2f}"]
         backward.append(f"{batch.sum_over_whole('backward_later'):.3f}" if later else "")
-        yield [
-            *(component.name, f"{batch.batch}", f"{len(component.counted.layers)}"),
-            f"{1e3 * sum(batch.median('forward')):.2f}",
-            f"{batch.sum_over_whole('forward'):.3f}",
-            *(backward if component.counted.spec.trainable else [""] * 3),
-        ]
+        forward = f"{1e3 * sum(batch.median('forward')):.2f}", f"{batch.sum_over_whole('forward'):.3f}"
+        first_columns = component.name, f"{batch.batch}", f"{len(component.counted.layers)}", *forward
+        rows.append([*first_columns, *(backward if component.counted.spec.trainable else [""] * 3)])
+    return table(title, COLUMNS, rows, left=("component",))
 
 
 def _batches(components: Sequence[ComponentTimes]) -> Iterator[tuple[ComponentTimes, BatchTimes]]:
@@ -264,7 +241,16 @@ def time_texts(
     name: str, components: Sequence[ComponentTimes], header: Mapping[str, Value]
 ) -> dict[Path, str]:
     """Files of a profile on a device of some name, by their path in the model folder."""
-    rows = list(_time_rows(components))
+    rows: list[list[object]] = []
+    quantiles: list[list[object]] = []
+    for component, batch in _batches(components):
+        columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
+        rows += (
+            [component.name, index, batch.batch, *map(_ms, times)] for index, times in enumerate(columns)
+        )
+        for quantity in QUANTITIES:
+            for index, seconds in enumerate(batch.layers[quantity].T):
+                quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
     lines = toml_lines({**header, "backward": BACKWARD, "rows": len(rows)})
     for component, batch in _batches(components):
         lines += ["", "[[whole]]", *toml_lines(_whole(component, batch))]
@@ -280,7 +266,7 @@ def time_texts(
     return {
         Path("times") / f"{name}.csv": csv_text(TIME_RULES, rows),
         Path("times") / f"{name}.toml": "\n".join(lines) + "\n",
-        Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_RULES, _quantile_rows(components)),
+        Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_RULES, quantiles),
     }
 
 
@@ -294,20 +280,6 @@ def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
         found["backward_first_ms"] = _ms(sum(batch.median("backward_first")))
     shares = {f"{name}_waiting_for_host": batch.waiting(quantity) for name, quantity in parts}
     return found | {key: round(share, 4) for key, share in shares.items() if share is not None}
-
-
-def _time_rows(components: Sequence[ComponentTimes]) -> Iterator[list[object]]:
-    for component, batch in _batches(components):
-        columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
-        for index, times in enumerate(columns):
-            yield [component.name, index, batch.batch, *map(_ms, times)]
-
-
-def _quantile_rows(components: Sequence[ComponentTimes]) -> Iterator[list[object]]:
-    for component, batch in _batches(components):
-        for quantity in QUANTITIES:
-            for index, seconds in enumerate(batch.layers[quantity].T):
-                yield [component.name, index, batch.batch, quantity, *map(_ms, seconds)]
 
 
 def _ms(seconds: float) -> float:

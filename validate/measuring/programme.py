@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rich.table import Table
-
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.files import Row, path_kind
@@ -135,7 +133,7 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     clock = clock_of(programme.device, programme.clock)
     run = _Run(folder, programme, clock, name or device_name(clock.device))
     rows = run.carry_out()
-    show(150, steps_table(run.name, rows))
+    show(150, table(f"{run.name}: steps on one device", SHOWN, map(_shown, rows), left=("step", "note")))
     for line in steps_summary(rows):
         print(line)
     return rows
@@ -171,25 +169,19 @@ class _Run(NamedTuple):
         rows = {row.step: row for row in read_steps(path)}  # refused before minutes of measuring
         for model, batch_sizes in self.programme.profiles:
             if path_kind(self.times(model)) == "nothing":
-                self._profile(model, batch_sizes)
+                settings, target = self.programme.settings(*batch_sizes), self.folder / model
+                found = profile(model, self.programme.device, settings, name=self.name, output=target)
+                report_profile(found, target)
         models = {model: read_model(self.folder / model) for model in timed}
-        device = self._calibrate(list(models.values()))
+        calibration = calibrate(self.name, list(models.values()), list(map(self.times, models)))
+        show_calibration(calibration)
+        write_files(self.folder, {Path(f"{self.name}.toml"): device_text(calibration)})
+        device = calibrated_device(calibration)
         for step in self.programme.steps:
             known = rows.get(str(step))
             rows[str(step)] = self._row(step, known.measured if known else None, models[step.model], device)
             write_steps(path, list(rows.values()), header)
         return [rows[str(step)] for step in self.programme.steps]
-
-    def _profile(self, model: str, batch_sizes: tuple[int, ...]) -> None:
-        settings, target = self.programme.settings(*batch_sizes), self.folder / model
-        found = profile(model, self.programme.device, settings, name=self.name, output=target)
-        report_profile(found, target)
-
-    def _calibrate(self, models: Sequence[Model]) -> Device:
-        found = calibrate(self.name, models, [self.times(model.name) for model in models])
-        show_calibration(found)
-        write_files(self.folder, {Path(f"{self.name}.toml"): device_text(found)})
-        return calibrated_device(found)
 
     def _row(self, step: Step, measured: MeasuredStep | None, model: Model, device: Device) -> StepRow:
         """Predict a step from the layers as measured and from the device's rates; measure it unless it was."""
@@ -206,11 +198,6 @@ class _Run(NamedTuple):
         from_rates = step.predict_s(by_rates(model), device, dtype)
         group = self.programme.group(step)
         return StepRow(str(step), group, measured, from_layers, from_rates, note, no_memory)
-
-
-def steps_table(name: str, rows: Sequence[StepRow]) -> Table:
-    """Steps, measured and predicted, in milliseconds."""
-    return table(f"{name}: steps on one device", SHOWN, map(_shown, rows), left=("step", "note"))
 
 
 def _shown(row: StepRow) -> list[str]:
