@@ -7,7 +7,17 @@ plan can never be carried out.
 
 
 class DiffusimError(Exception):
-    """Anything the user can mend; its text is one line."""
+    """Anything the user can mend; its text is one line.
+
+    Attributes:
+        flags: the text with flags of the command line, where it speaks of parameters.
+    """
+
+    flags: str | None = None
+
+
+class DiffusimWarning(UserWarning):
+    """Something that works, but perhaps not as the user thinks."""
 
 
 class InputError(DiffusimError, ValueError):

@@ -1,1 +1,81 @@
-"""When it all happens, and which choice is best: engine, memory, metrics, sweep, command line."""
+"""When it all happens, and which choice is best: simulate and explore parallel diffusion models.
+
+>>> import sim
+>>> result = sim.run("sd21", "gpipe", gpus=8, pipeline_degree=4, micro_batches=8, batch_size=256)
+>>> result.iteration_s, result.bubble_ratio
+>>> sim.sweep("sd21", gpus=64).frame()
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profiles.clusters import load_cluster as load_cluster
+    from profiles.errors import DeadlockError as DeadlockError
+    from profiles.errors import InfeasibleError as InfeasibleError
+    from profiles.errors import InputError as InputError
+    from profiles.models import load_model as load_model
+    from profiles.synthetic import equal_layers_model as equal_layers_model
+    from sim.api import clusters as clusters
+    from sim.api import models as models
+    from sim.api import run as run
+    from sim.api import schedule as schedule
+    from sim.api import strategies as strategies
+    from sim.api import sweep as sweep
+    from sim.explore.sweep import Sweep as Sweep
+    from sim.report import plots as plots
+    from sim.results import Result as Result
+    from strategies.scenario import Scenario as Scenario
+
+_HOMES = {
+    "DeadlockError": "profiles.errors",
+    "InfeasibleError": "profiles.errors",
+    "InputError": "profiles.errors",
+    "Result": "sim.results",
+    "Scenario": "strategies.scenario",
+    "Sweep": "sim.explore.sweep",
+    "clusters": "sim.api",
+    "equal_layers_model": "profiles.synthetic",
+    "load_cluster": "profiles.clusters",
+    "load_model": "profiles.models",
+    "models": "sim.api",
+    "plots": "sim.report",
+    "run": "sim.api",
+    "schedule": "sim.api",
+    "strategies": "sim.api",
+    "sweep": "sim.api",
+}
+"""Where each name is from; it is imported when it is first asked for, so that the command line starts fast."""
+
+__all__ = [
+    "DeadlockError",
+    "InfeasibleError",
+    "InputError",
+    "Result",
+    "Scenario",
+    "Sweep",
+    "clusters",
+    "equal_layers_model",
+    "load_cluster",
+    "load_model",
+    "models",
+    "plots",
+    "run",
+    "schedule",
+    "strategies",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name == "plots":
+        return import_module("sim.report.plots")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,76 +1,70 @@
 """Results: what was simulated, and what came out of it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
-from sim.replay.memory import peak_memory_bytes
-from sim.replay.metrics import collective_s, exposed_communication_s, idle_s
-from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Stage
+from sim.measures import Measures
 from strategies.plans.traces import Trace
-from strategies.scenario import Scenario
-from strategies.strategy import Phase
+from strategies.strategy import AnyScenario
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 OUT_OF_MEMORY: Final = "out of memory"
 """The reason of points that do not fit, without its numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Iteration:
-    """What one replayed iteration took; means over devices where a quantity has one value per device.
+class NamedTrace(NamedTuple):
+    """A trace of a result.
 
-    Attributes:
-        iteration_s: the period: makespan with the frozen work of one iteration.
-        first_iteration_s: the first one, which also runs its own frozen work.
-        idle_s: seconds without compute.
-        exposed_communication_s: idle seconds while something awaited is on the wire.
-        collective_s: seconds in which a collective runs.
-        p2p_bytes: what all GPUs together send in messages.
-        collective_bytes: what all GPUs together send in collectives.
-        peak_memory_bytes: the largest over devices.
+    ``name`` tells it from the others of the result; it is empty for an iteration, or the steady steps of a run, that
+    needs none. ``main`` marks the one that speaks for the result.
     """
 
-    iteration_s: float
-    first_iteration_s: float
-    idle_s: float
-    exposed_communication_s: float
-    collective_s: float
-    p2p_bytes: float
-    collective_bytes: float
-    peak_memory_bytes: float
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds in which compute runs."""
-        return self.iteration_s - self.idle_s
-
-    @classmethod
-    def of(cls, trace: Trace) -> "Iteration":
-        """The measures of a trace."""
-        return cls(
-            iteration_s=trace.end_s,
-            first_iteration_s=trace.end_s + trace.plan.prologue_s,
-            idle_s=idle_s(trace),
-            exposed_communication_s=exposed_communication_s(trace),
-            collective_s=collective_s(trace),
-            p2p_bytes=trace.p2p_bytes,
-            collective_bytes=trace.collective_bytes,
-            peak_memory_bytes=float(peak_memory_bytes(trace).max()),
-        )
+    name: str
+    trace: Trace
+    main: bool
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingResult:
-    """A result: what was simulated, and what came out of it.
+class Source:
+    """What a result was made of.
+
+    Attributes:
+        scenario: what was asked.
+        replay: gives the traces.
+        remarks: what the strategy has to say about the point.
+    """
+
+    scenario: AnyScenario
+    replay: Callable[[], Sequence[NamedTrace]]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """What was simulated, and what came out of it; of training one iteration, of sampling one run.
 
     With self-conditioning all quantities are expectations over iterations with and without the extra forward
     pass, and ratios are ratios of expectations; the peak memory is the larger of the two. Of jobs side by side,
     an iteration is the time in which they together train each backbone on one batch.
+
+    Attributes:
+        task: ``train`` or ``sample``.
+        asked: what only this task is asked: of sampling the resolution, steps and guidance.
+        times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
+            ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
+        source: where its traces come from; None where it came from another process.
     """
 
+    task: str
     model: str
     cluster: str
     num_gpus: int
@@ -78,21 +72,101 @@ class TrainingResult:
     parameters: Mapping[str, Any]
     batch_size: int
     num_backbones: int
+    asked: Mapping[str, Any]
     options: Mapping[str, Any]
-    expected: Iteration
-    fits_memory: bool
+    times: Mapping[str, float]
+    expected: Measures
     memory_bytes: float | None
     provenance: str
     stages: tuple[Mapping[str, Any], ...]
+    seamless: bool = True
+    source: Source | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", FrozenMapping(self.parameters))
-        object.__setattr__(self, "options", FrozenMapping(self.options))
+        for name in ("parameters", "asked", "options", "times"):
+            object.__setattr__(self, name, FrozenMapping(getattr(self, name)))
         object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without the traces: what a worker process hands back stays small."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return _made, (values | {"source": None},)
+
     def __repr__(self) -> str:
-        what = f"{self.model} by {self.strategy} on {self.num_gpus} GPUs of {self.cluster}"
-        return f"<TrainingResult {what}: {self.expected.iteration_s:.4g} s>"
+        short = f"; does not fit: {self.missing_memory}" if self.missing_memory else ""
+        return f"<Result {self.title}: {self.expected.duration_s:.4g} s{short}>"
+
+    def _repr_html_(self) -> str:
+        """The result as a table, in a notebook."""
+        from sim.report.pages import table_of
+
+        given = {**self.parameters, "batch size": self.batch_size, **self.asked, **self.times}
+        return table_of(
+            self.title,
+            given
+            | {
+                "samples_per_s": self.samples_per_s,
+                "bubble_ratio": self.bubble_ratio,
+                "peak memory in GiB": self.peak_memory_bytes / GIB,
+                "fits the device": self.missing_memory or "yes",
+            },
+        )
+
+    @property
+    def title(self) -> str:
+        """What was simulated, in words."""
+        gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
+        return f"{self.model} by {self.strategy} on {gpus} of {self.cluster}"
+
+    def _time(self, key: str) -> float:
+        if key not in self.times:
+            raise AttributeError(f"a result of {self.strategy} has {' and '.join(self.times)}, but no {key}")
+        return self.times[key]
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of one training iteration."""
+        return self._time("iteration_s")
+
+    @property
+    def first_iteration_s(self) -> float:
+        """Seconds of the first training iteration, which also runs its own frozen work."""
+        return self._time("first_iteration_s")
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of one run of the sampler."""
+        return self._time("latency_s")
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one steady denoising step."""
+        return self._time("step_s")
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
+        return self.num_backbones * self.batch_size / self.expected.duration_s
+
+    @property
+    def gpu_s_per_sample(self) -> float:
+        """GPU-seconds per sample: what it costs."""
+        return self.num_gpus / self.samples_per_s
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Share of the devices' time in which they are idle."""
+        return self.expected.idle_s / self.expected.duration_s
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Bytes of the fullest device at its fullest."""
+        return self.expected.peak_memory_bytes
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether the devices have the memory."""
+        return self.memory_bytes is None or self.expected.peak_memory_bytes <= self.memory_bytes
 
     @property
     def missing_memory(self) -> str | None:
@@ -102,40 +176,100 @@ class TrainingResult:
         return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
 
     @property
-    def samples_per_s(self) -> float:
-        """Throughput; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
-        return self.num_backbones * self.batch_size / self.expected.iteration_s
+    def traces(self) -> dict[str, Trace]:
+        """The traces by name: of iterations that differ, of jobs side by side, or of the phases of a run.
+
+        Raises:
+            InputError: it came from another process, which kept them.
+        """
+        return {item.name: item.trace for item in self._replayed()}
 
     @property
-    def bubble_ratio(self) -> float:
-        """Share of the devices' time in which they are idle."""
-        return self.expected.idle_s / self.expected.iteration_s
+    def trace(self) -> Trace:
+        """The trace of the iteration without an extra forward pass, or of the steady steps of a run.
+
+        Raises:
+            InputError: it came from another process, which kept it.
+        """
+        return next(item.trace for item in self._replayed() if item.main)
+
+    def _replayed(self) -> Sequence[NamedTrace]:
+        if self.source is None:
+            raise InputError(f"the result of {self.title} came without its traces; run it again")
+        return self.source.replay()
+
+    def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw the trace as a Gantt chart, on axes of one's own or on a new figure."""
+        from sim.report.plots import plot_timeline
+
+        return plot_timeline(self.trace, self.title, ax=ax)
+
+    def plot_memory(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw the memory of every device over the trace, on axes of one's own or on a new figure."""
+        from sim.report.plots import plot_memory
+
+        return plot_memory(self.trace, self.title, ax=ax)
+
+    def write_trace(self, path: str | Path) -> None:
+        """Write the trace for Perfetto, https://ui.perfetto.dev.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        from sim.replay.chrome_trace import write_chrome_trace
+
+        write_chrome_trace(self.trace, Path(path))
+
+    def ops(self) -> "DataFrame":
+        """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
+        from sim.explore.frames import ops_frame
+
+        return ops_frame(self.trace)
+
+    def bubbles(self) -> "DataFrame":
+        """The bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
+        from sim.explore.frames import bubbles_frame
+
+        return bubbles_frame(self.trace)
+
+    def frame(self) -> "DataFrame":
+        """The result as a frame of one row, with the columns of a sweep's."""
+        from sim.explore.frames import frame_of
+
+        return frame_of([self.to_json()])
 
     def to_json(self) -> dict[str, Any]:
-        """The result under its public keys; bytes and seconds, floats as they are."""
-        expected = self.expected
+        """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""
+        expected, sampled = self.expected, self.task == "sample"
+        samples = self.batch_size if sampled else 1
         return {
-            "task": "train",
+            "task": self.task,
             "model": self.model,
             "cluster": self.cluster,
             "num_gpus": self.num_gpus,
             "strategy": self.strategy,
             "parameters": dict(self.parameters),
             "batch_size": self.batch_size,
+            **self.asked,
             "options": dict(self.options),
-            "iteration_s": expected.iteration_s,
-            "first_iteration_s": expected.first_iteration_s,
+            **self.times,
             "samples_per_s": self.samples_per_s,
+            **({"gpu_s_per_sample": self.gpu_s_per_sample} if sampled else {}),
             "bubble_ratio": self.bubble_ratio,
             "exposed_communication_s": expected.exposed_communication_s,
             "collective_s": expected.collective_s,
-            "p2p_bytes": expected.p2p_bytes,
-            "collective_bytes": expected.collective_bytes,
+            "p2p_bytes": expected.p2p_bytes / samples,
+            "collective_bytes": expected.collective_bytes / samples,
             "peak_memory_bytes": expected.peak_memory_bytes,
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
+            **({"seamless": self.seamless} if sampled else {}),
         }
+
+
+def _made(values: dict[str, Any]) -> Result:
+    return Result(**values)
 
 
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
@@ -146,171 +280,3 @@ def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = 
         f"{words} {needed:.{digits}f} GiB, the device has {there:.{digits}f} GiB:"
         f" {needed - there:.{digits}f} GiB too much"
     )
-
-
-def training_options(scenario: Scenario) -> dict[str, Any]:
-    """The options of a training result: flags that reproduce it."""
-    workload = scenario.workload
-    return {
-        "self_conditioning": scenario.self_conditioning,
-        "self_conditioning_draw": workload.self_conditioning_draw,
-        "checkpointing": workload.checkpointing,
-        "memory_recipe": workload.memory_recipe,
-        "placement": workload.placement,
-    }
-
-
-def describe_stage(stage: Stage, trace: Trace, first_gpu: int) -> dict[str, Any]:
-    """The public keys of one stage; its GPUs count from ``first_gpu``."""
-    return {
-        "devices": tuple(first_gpu + gpu for gpu in trace.plan.placement.devices(stage.position)),
-        "first_layer": stage.first_layer,
-        "last_layer": stage.last_layer,
-        "forward_s": stage.forward_s,
-        "backward_s": stage.backward_s,
-        "parameters": stage.parameters,
-    }
-
-
-ReplayedPhases = list[tuple[Phase, Trace]]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """What one run took; means over devices where a quantity has one value per device.
-
-    Attributes:
-        latency_s: from the first denoising step, or the text encoders where they are included, to the last.
-        step_s: one steady denoising step.
-        idle_s: seconds without compute.
-        exposed_communication_s: idle seconds while something awaited is on the wire.
-        collective_s: seconds in which a collective runs.
-        p2p_bytes: what all GPUs together send in messages.
-        collective_bytes: what all GPUs together send in collectives.
-        peak_memory_bytes: the largest over devices.
-    """
-
-    latency_s: float
-    step_s: float
-    idle_s: float
-    exposed_communication_s: float
-    collective_s: float
-    p2p_bytes: float
-    collective_bytes: float
-    peak_memory_bytes: float
-
-    @classmethod
-    def of(cls, replayed: ReplayedPhases) -> "Drawing":
-        """The measures of the traces of all phases."""
-
-        def total(measure: Any) -> float:  # noqa: ANN401
-            return float(sum(phase.times * measure(trace) for phase, trace in replayed))
-
-        return cls(
-            latency_s=total(lambda trace: trace.end_s),
-            step_s=step_s(replayed),
-            idle_s=total(idle_s),
-            exposed_communication_s=total(exposed_communication_s),
-            collective_s=total(collective_s),
-            p2p_bytes=total(lambda trace: trace.p2p_bytes),
-            collective_bytes=total(lambda trace: trace.collective_bytes),
-            peak_memory_bytes=max(float(peak_memory_bytes(trace).max()) for _, trace in replayed),
-        )
-
-
-def step_s(replayed: ReplayedPhases) -> float:
-    """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
-    phase, trace = [(phase, trace) for phase, trace in replayed if phase.steps][-1]
-    if phase.steps == 1:
-        return trace.end_s
-    ends: dict[int, float] = {}
-    for ops, times in zip(trace.plan.ops, trace.ends, strict=True):
-        for op, end in zip(ops, times, strict=True):
-            if isinstance(op.action, PatchAction):
-                ends[op.action.step] = max(ends.get(op.action.step, 0.0), end)
-    last, before = (ends[step] for step in sorted(ends)[-1:-3:-1])
-    return last - before
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingResult:
-    """A result: what was drawn, and what came out of it."""
-
-    model: str
-    cluster: str
-    num_gpus: int
-    strategy: str
-    parameters: Mapping[str, Any]
-    batch_size: int
-    resolution: str
-    steps: int
-    guidance: str
-    options: Mapping[str, Any]
-    expected: Drawing
-    fits_memory: bool
-    memory_bytes: float | None
-    provenance: str
-    stages: tuple[Mapping[str, Any], ...]
-    seamless: bool
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", FrozenMapping(self.parameters))
-        object.__setattr__(self, "options", FrozenMapping(self.options))
-        object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
-
-    def __repr__(self) -> str:
-        what = f"{self.model} by {self.strategy} on {self.num_gpus} GPUs of {self.cluster}"
-        return f"<SamplingResult {what}: {self.expected.latency_s:.4g} s>"
-
-    @property
-    def missing_memory(self) -> str | None:
-        """How much memory the devices lack, in words; None where the point fits."""
-        if self.fits_memory or self.memory_bytes is None:
-            return None
-        return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
-
-    @property
-    def samples_per_s(self) -> float:
-        """Images per second."""
-        return self.batch_size / self.expected.latency_s
-
-    @property
-    def gpu_s_per_sample(self) -> float:
-        """GPU-seconds per image: what it costs."""
-        return self.num_gpus / self.samples_per_s
-
-    @property
-    def bubble_ratio(self) -> float:
-        """Share of the devices' time in which they are idle."""
-        return self.expected.idle_s / self.expected.latency_s
-
-    def to_json(self) -> dict[str, Any]:
-        """The result under its public keys; seconds, bytes per image."""
-        expected = self.expected
-        return {
-            "task": "sample",
-            "model": self.model,
-            "cluster": self.cluster,
-            "num_gpus": self.num_gpus,
-            "strategy": self.strategy,
-            "parameters": dict(self.parameters),
-            "batch_size": self.batch_size,
-            "resolution": self.resolution,
-            "steps": self.steps,
-            "guidance": self.guidance,
-            "options": dict(self.options),
-            "latency_s": expected.latency_s,
-            "step_s": expected.step_s,
-            "samples_per_s": self.samples_per_s,
-            "gpu_s_per_sample": self.gpu_s_per_sample,
-            "bubble_ratio": self.bubble_ratio,
-            "exposed_communication_s": expected.exposed_communication_s,
-            "collective_s": expected.collective_s,
-            "p2p_bytes": expected.p2p_bytes / self.batch_size,
-            "collective_bytes": expected.collective_bytes / self.batch_size,
-            "peak_memory_bytes": expected.peak_memory_bytes,
-            "fits_memory": self.fits_memory,
-            "provenance": self.provenance,
-            "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
-            "seamless": self.seamless,
-        }

@@ -1,38 +1,29 @@
-"""Runs: one strategy on one scenario, replayed and weighed."""
+"""Runs: one strategy on one scenario, replayed part by part and weighed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from profiles.errors import InfeasibleError
+from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.replay.engine import no_collection, simulate
-from sim.results import (
-    OUT_OF_MEMORY,
-    Drawing,
-    Iteration,
-    ReplayedPhases,
-    SamplingResult,
-    TrainingResult,
-    describe_stage,
-    missing_memory,
-    training_options,
-)
+from sim.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network, network_of
-from strategies.plans.plan import Op
+from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
 from strategies.scenario import SamplingScenario, Scenario
 from strategies.strategy import (
+    AnyScenario,
+    AnyStrategy,
     Divided,
     Holding,
-    Job,
     MemoryBounded,
     Phase,
     Refining,
     Sampler,
     Strategy,
-    guidance_groups,
     is_seamless,
 )
 
@@ -60,7 +51,7 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Iterations that run, or do not run, the extra forward pass of self-conditioning.
+    """Iterations that run, or do not run, the extra forward pass of self-conditioning; or a run of the sampler.
 
     Attributes:
         strategy: the strategy of these iterations; a job's own, where several run side by side.
@@ -70,29 +61,41 @@ class Variant:
         job: the number of their job.
     """
 
-    strategy: Strategy
-    scenario: Scenario
+    strategy: AnyStrategy
+    scenario: AnyScenario
     probability: float
     share: float
     job: int = 0
 
 
-def jobs(strategy: Strategy, scenario: Scenario) -> tuple[Job, ...]:
-    """The jobs that run side by side.
+class Part(NamedTuple):
+    """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run."""
+
+    variant: Variant
+    phase: Phase
+    trace: Trace
+
+
+def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[tuple[AnyStrategy, AnyScenario]]:
+    """The jobs that run side by side, each with its scenario.
 
     Raises:
         InfeasibleError: the GPUs cannot be divided so.
     """
-    return strategy.jobs(scenario) if isinstance(strategy, Divided) else (Job(strategy, scenario),)
+    if isinstance(strategy, Divided):
+        return strategy.jobs(scenario)
+    return ((strategy, scenario),)
 
 
-def variants(strategy: Strategy, scenario: Scenario) -> list[Variant]:
+def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
     """The iterations that occur, job by job."""
     numbered = enumerate(jobs(strategy, scenario))
     return [variant for number, job in numbered for variant in _variants(*job, number)]
 
 
-def _variants(strategy: Strategy, scenario: Scenario, job: int) -> list[Variant]:
+def _variants(strategy: AnyStrategy, scenario: AnyScenario, job: int) -> list[Variant]:
+    if isinstance(scenario, SamplingScenario):
+        return [Variant(strategy, scenario, 1.0, 1.0, job)]
     degree: int = getattr(strategy, "pipeline_degree", 1)
     groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
     probability, share = scenario.extra_forward_probability(groups), scenario.self_conditioning
@@ -103,263 +106,225 @@ def _variants(strategy: Strategy, scenario: Scenario, job: int) -> list[Variant]
     return [variant for variant in both if variant.share > 0]
 
 
-Replayed = list[tuple[Variant, Trace]]
+def _replay_parts(variant: Variant) -> Iterator[Part]:
+    """The parts of a variant, each as soon as it is replayed."""
+    strategy, scenario = variant.strategy, variant.scenario
+    if isinstance(scenario, Scenario):
+        assert isinstance(strategy, Strategy)
+        trace = replay(strategy, scenario)
+        yield Part(variant, Phase("iteration", trace.plan, 1), trace)
+        return
+    assert isinstance(strategy, Sampler)
+    networks: dict[int, Network] = {}
+    for phase in with_frozen(scenario, strategy.phases(scenario), strategy.guidance_groups(scenario)):
+        placement = phase.plan.placement
+        network = networks.setdefault(placement.num_positions, Network(placement))
+        yield Part(variant, phase, simulate(phase.plan, network))
 
 
-def replay_variants(strategy: Strategy, scenario: Scenario) -> Replayed:
-    """The iterations that occur and their traces.
+@no_collection()
+def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
+    """All parts of a point, replayed.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return [(variant, replay(variant.strategy, variant.scenario)) for variant in variants(strategy, scenario)]
+    return [part for variant in variants(strategy, scenario) for part in _replay_parts(variant)]
 
 
-@no_collection()
-def run_training(strategy: Strategy, scenario: Scenario) -> TrainingResult:
+def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     """The result of one strategy on one scenario.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return summarize(strategy, scenario, replay_variants(strategy, scenario))
+    return weigh(strategy, scenario, replay_parts(strategy, scenario))
 
 
 @no_collection()
-def run_training_within(strategy: Strategy, scenario: Scenario, limit_s: float) -> TrainingResult | float:
+def run_within(strategy: AnyStrategy, scenario: AnyScenario, limit_s: float) -> Result | float:
     """The result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
     occurring = variants(strategy, scenario)
-    expected_s = [variant.probability * variant.strategy.bound(variant.scenario) for variant in occurring]
-    replayed: Replayed = []
-    while (known_s := _iteration_s(occurring, expected_s)) < limit_s:
-        if len(replayed) == len(occurring):
-            return summarize(strategy, scenario, replayed)
-        variant = occurring[len(replayed)]
-        trace = replay(variant.strategy, variant.scenario)
-        expected_s[len(replayed)] = variant.probability * trace.end_s
-        replayed.append((variant, trace))
-    return known_s
+    least_s = [_bound_s(variant) for variant in occurring]
+    if (known_s := _together_s(occurring, least_s)) >= limit_s:
+        return known_s
+    parts: list[Part] = []
+    for number, variant in enumerate(occurring):
+        least_s[number] = 0.0
+        for part in _replay_parts(variant):
+            parts.append(part)
+            least_s[number] += part.phase.times * part.trace.end_s
+            if (known_s := _together_s(occurring, least_s)) >= limit_s:
+                return known_s
+    return weigh(strategy, scenario, parts)
 
 
-def summarize(strategy: Strategy, scenario: Scenario, replayed: Replayed) -> TrainingResult:
-    """The result that the iterations that occur amount to."""
-    by_job: dict[int, list[tuple[Variant, Iteration]]] = {}
-    for variant, trace in replayed:
-        by_job.setdefault(variant.job, []).append((variant, Iteration.of(trace)))
-    expected = _side_by_side([_expectation(measured) for measured in by_job.values()])
-    memory_bytes = scenario.cluster.device.memory_bytes
-    return TrainingResult(
-        model=scenario.model_name,
-        cluster=scenario.cluster_name,
-        num_gpus=scenario.workload.num_gpus,
-        strategy=strategy.name,
-        parameters=asdict(strategy),  # type: ignore[call-overload]
-        batch_size=scenario.workload.batch_size,
-        num_backbones=len(scenario.model.backbones),
-        options=training_options(scenario),
-        expected=expected,
-        fits_memory=memory_bytes is None or expected.peak_memory_bytes <= memory_bytes,
-        memory_bytes=memory_bytes,
-        provenance=scenario.costs.provenance,
-        stages=tuple(_stages(replayed)),
-    )
-
-
-def bound(strategy: Strategy, scenario: Scenario) -> float:
-    """Seconds below which the expected iteration of a point cannot take."""
+def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """Seconds below which the expected iteration, or run, of a point cannot take."""
     occurring = variants(strategy, scenario)
-    return _iteration_s(occurring, [v.probability * v.strategy.bound(v.scenario) for v in occurring])
+    return _together_s(occurring, [_bound_s(variant) for variant in occurring])
 
 
-def least_memory_bytes(strategy: Strategy, scenario: Scenario) -> float:
+def _bound_s(variant: Variant) -> float:
+    ask: Callable[[AnyScenario], float] = variant.strategy.bound  # type: ignore[assignment]  # each its own task
+    return ask(variant.scenario)
+
+
+def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:
+    """The expected seconds of all jobs together, from what an iteration of each variant takes."""
+    by_job: dict[int, float] = {}
+    for variant, each_s in zip(occurring, seconds, strict=True):
+        by_job[variant.job] = by_job.get(variant.job, 0.0) + variant.probability * each_s
+    return together_s(list(by_job.values()))
+
+
+def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
     least = 0.0
-    for job in jobs(strategy, scenario):
-        if isinstance(job.strategy, MemoryBounded):
-            least = max(least, job.strategy.least_memory_bytes(job.scenario))
+    for own, there in jobs(strategy, scenario):
+        if isinstance(own, MemoryBounded):
+            least = max(least, own.least_memory_bytes(there))
     return least
 
 
-def check_held_memory(strategy: Strategy, scenario: Scenario) -> None:
+def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     """Refuse a point whose order alone says that it lacks memory; it need not be replayed.
 
     Raises:
         InfeasibleError: it lacks memory, or does not exist for the scenario.
     """
     there = scenario.cluster.device.memory_bytes
-    for job in jobs(strategy, scenario):
-        if there is not None and isinstance(job.strategy, Holding):
-            held = job.strategy.held_bytes(job.scenario)
+    for own, asked in jobs(strategy, scenario):
+        if there is not None and isinstance(own, Holding):
+            held = own.held_bytes(asked)
             if held > there:
                 raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
 
 
-def _iteration_s(occurring: list[Variant], expected_s: list[float]) -> float:
-    """The seconds of an iteration, from what each variant adds to those of its job."""
-    by_job: dict[int, float] = {}
-    for variant, seconds in zip(occurring, expected_s, strict=True):
-        by_job[variant.job] = by_job.get(variant.job, 0.0) + seconds
-    return _together_s(list(by_job.values()))
-
-
-def _together_s(jobs_s: list[float]) -> float:
-    """The seconds in which jobs side by side train as many samples as each does in one iteration.
-
-    Their throughputs add up, so it is the harmonic mean. Source: DiffusionPipe, section 6, DeepSpeed-P.
-    """
-    if len(jobs_s) == 1:
-        return jobs_s[0]
-    return len(jobs_s) / sum(1 / seconds for seconds in jobs_s)
-
-
-def _side_by_side(jobs: list[Iteration]) -> Iteration:
-    """Measures of jobs on equally many GPUs together, while they train each backbone on one batch.
-
-    Each runs as many of its iterations, or such a part of one, as fit; times are means over all devices.
-    """
-    if len(jobs) == 1:
-        return jobs[0]
-    iteration_s = _together_s([job.iteration_s for job in jobs])
-
-    def total(name: str) -> float:
-        return float(sum(getattr(job, name) * iteration_s / job.iteration_s for job in jobs))
-
-    return Iteration(
-        iteration_s=iteration_s,
-        first_iteration_s=total("first_iteration_s") / len(jobs),
-        idle_s=total("idle_s") / len(jobs),
-        exposed_communication_s=total("exposed_communication_s") / len(jobs),
-        collective_s=total("collective_s") / len(jobs),
-        p2p_bytes=total("p2p_bytes"),
-        collective_bytes=total("collective_bytes"),
-        peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
-    )
-
-
-def _expectation(measured: list[tuple[Variant, Iteration]]) -> Iteration:
-    """Expectations: of times by how often they occur, of what the groups do by how many do it."""
-
-    def mean(weight: str, name: str) -> float:
-        products = (getattr(variant, weight) * getattr(iteration, name) for variant, iteration in measured)
-        return float(sum(products))
-
-    iteration_s = mean("probability", "iteration_s")
-    return Iteration(
-        iteration_s=iteration_s,
-        first_iteration_s=mean("probability", "first_iteration_s"),
-        idle_s=max(0.0, iteration_s - mean("share", "busy_s")),
-        exposed_communication_s=mean("share", "exposed_communication_s"),
-        collective_s=mean("share", "collective_s"),
-        p2p_bytes=mean("share", "p2p_bytes"),
-        collective_bytes=mean("share", "collective_bytes"),
-        peak_memory_bytes=max(iteration.peak_memory_bytes for _, iteration in measured),
-    )
-
-
-def _stages(replayed: Replayed) -> Iterator[dict[str, Any]]:
-    """The stages of each job; its GPUs come after those of the jobs before it."""
-    first = {variant.job: (variant, trace) for variant, trace in reversed(replayed)}
-    for job, (variant, trace) in sorted(first.items()):
-        for stage in trace.plan.stages:
-            yield describe_stage(stage, trace, job * variant.scenario.workload.num_gpus)
-
-
-@no_collection()
-def run_sampling(sampler: Sampler, scenario: SamplingScenario) -> SamplingResult:
-    """The result of one sampler on one scenario.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-    """
-    return summarize_sampling(sampler, scenario, replay_phases(sampler, scenario))
-
-
-@no_collection()
-def run_sampling_within(
-    sampler: Sampler, scenario: SamplingScenario, limit_s: float
-) -> SamplingResult | float:
-    """The result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-    """
-    least_s = sampler.bound(scenario)
-    if least_s >= limit_s:
-        return least_s
-    replayed: ReplayedPhases = []
-    for item in _replay_phases(sampler, scenario):
-        replayed.append(item)
-        least_s = float(sum(phase.times * trace.end_s for phase, trace in replayed))
-        if least_s >= limit_s:
-            return least_s
-    return summarize_sampling(sampler, scenario, replayed)
-
-
-def replay_phases(sampler: Sampler, scenario: SamplingScenario) -> ReplayedPhases:
-    """The phases of a run and their traces.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-    """
-    return list(_replay_phases(sampler, scenario))
-
-
-def _replay_phases(sampler: Sampler, scenario: SamplingScenario) -> Iterator[tuple[Phase, Trace]]:
-    """The phases of a run, each as soon as it is replayed."""
-    networks: dict[int, Network] = {}
-    for phase in with_frozen(scenario, sampler.phases(scenario), guidance_groups(sampler, scenario)):
-        placement = phase.plan.placement
-        network = networks.setdefault(placement.num_positions, Network(placement))
-        yield phase, simulate(phase.plan, network)
-
-
-def summarize_sampling(
-    sampler: Sampler, scenario: SamplingScenario, replayed: ReplayedPhases
-) -> SamplingResult:
-    """The result that the phases amount to."""
-    expected, workload = Drawing.of(replayed), scenario.workload
-    there = scenario.cluster.device.memory_bytes
-    return SamplingResult(
+def weigh(
+    strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
+) -> Result:
+    """The result that the replayed parts of a point amount to."""
+    expected, workload = _expected(parts), scenario.workload
+    return Result(
+        task=scenario.task,
         model=scenario.model_name,
         cluster=scenario.cluster_name,
         num_gpus=workload.num_gpus,
-        strategy=sampler.name,
-        parameters=asdict(sampler),  # type: ignore[call-overload]
+        strategy=strategy.name,
+        parameters=parameters_of(strategy),
         batch_size=workload.batch_size,
-        resolution=workload.resolution,
-        steps=workload.steps,
-        guidance=workload.guidance,
-        options={"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks},
+        num_backbones=len(scenario.model.backbones),
+        asked=scenario.asked,
+        options=scenario.options,
+        times=_times(parts, expected),
         expected=expected,
-        fits_memory=there is None or expected.peak_memory_bytes <= there,
-        memory_bytes=there,
+        memory_bytes=scenario.cluster.device.memory_bytes,
         provenance=scenario.costs.provenance,
-        stages=tuple(_sampling_stages(replayed)),
-        seamless=is_seamless(sampler),
+        stages=tuple(_stages(parts)),
+        seamless=is_seamless(strategy),
+        source=source,
     )
 
 
-def _sampling_stages(replayed: ReplayedPhases) -> list[dict[str, Any]]:
-    """The stages of the backbone, and the devices of each, with seconds for the whole image."""
-    plan = next(phase.plan for phase, _ in replayed if phase.steps)
-    return [
-        {
-            "devices": tuple(d for d, ops in enumerate(plan.ops) if _stage_of(ops[0]) == number),
-            "first_layer": stage.first_layer,
-            "last_layer": stage.last_layer,
-            "forward_s": stage.forward_s,
-            "backward_s": stage.backward_s,
-            "parameters": stage.parameters,
-        }
-        for number, stage in enumerate(plan.stages)
+def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
+    """The parameters of a strategy by name."""
+    return asdict(strategy)  # type: ignore[call-overload,no-any-return]
+
+
+def _by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:
+    """The parts that have something in common, in the order in which they come."""
+    groups: dict[Any, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(key(part.variant), []).append(part)
+    return list(groups.values())
+
+
+def _expected(parts: Sequence[Part]) -> Measures:
+    """Expectations: phases in turn, iterations as often as they occur, jobs side by side."""
+    return side_by_side([_of_job(own) for own in _by(parts, lambda variant: variant.job)])
+
+
+def _of_job(parts: Sequence[Part]) -> Measures:
+    by_variant = _by(parts, id)
+    measured = [
+        in_turn([Measures.of(part.trace) for part in own], [part.phase.times for part in own])
+        for own in by_variant
     ]
+    occurring = [own[0].variant for own in by_variant]
+    return expectation(measured, [v.probability for v in occurring], [v.share for v in occurring])
 
 
-def _stage_of(op: Op) -> int:
-    """The stage of an op of a denoising step; each device has one."""
-    assert isinstance(op.action, PatchAction)
-    return op.action.stage
+def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
+    """The durations of a result under their public keys."""
+    if parts[0].variant.scenario.task == "sample":
+        return {"latency_s": expected.duration_s, "step_s": step_s(parts)}
+    return {"iteration_s": expected.duration_s, "first_iteration_s": expected.first_s}
+
+
+def step_s(parts: Sequence[Part]) -> float:
+    """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
+    _, phase, trace = main_part(parts)
+    if phase.steps == 1:
+        return trace.end_s
+    ends: dict[int, float] = {}
+    for ops, times in zip(trace.plan.ops, trace.ends, strict=True):
+        for op, end in zip(ops, times, strict=True):
+            if isinstance(op.action, PatchAction):
+                ends[op.action.step] = max(ends.get(op.action.step, 0.0), end)
+    last, before = (ends[step] for step in sorted(ends)[-1:-3:-1])
+    return last - before
+
+
+def main_part(parts: Sequence[Part]) -> Part:
+    """The part that speaks for its variant: the iteration, or the last phase with denoising steps."""
+    return next(part for part in reversed(parts) if part.phase.steps)
+
+
+def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    """The stages of each job with their devices; its GPUs come after those of the jobs before it."""
+    for own in _by(parts, lambda variant: variant.job):
+        variant, phase, _ = next(part for part in own if part.phase.steps)
+        first_gpu = variant.job * variant.scenario.workload.num_gpus
+        for number, stage in enumerate(phase.plan.stages):
+            yield {
+                "devices": tuple(first_gpu + gpu for gpu in _devices(phase.plan, number)),
+                "first_layer": stage.first_layer,
+                "last_layer": stage.last_layer,
+                "forward_s": stage.forward_s,
+                "backward_s": stage.backward_s,
+                "parameters": stage.parameters,
+            }
+
+
+def _devices(plan: Plan, stage: int) -> Iterable[int]:
+    """The GPUs that hold a stage; where patches pass, those whose ops are of it."""
+    actions = [ops[0].action if ops else None for ops in plan.ops]
+    if not isinstance(actions[0], PatchAction):
+        return plan.placement.devices(plan.stages[stage].position)
+    return [device for device, of in enumerate(actions) if isinstance(of, PatchAction) and of.stage == stage]
+
+
+def named_traces(parts: Sequence[Part]) -> list[NamedTrace]:
+    """The traces of a point by names that tell them apart: a job's backbone, the extra forward, the phase."""
+    groups = _by(parts, id)
+    several_jobs = len({own[0].variant.job for own in groups}) > 1
+    jobs_seen: set[int] = set()
+    found = []
+    for own in groups:
+        variant, main = own[0].variant, main_part(own)
+        words = [_backbone(variant)] if several_jobs else []
+        words += ["extra-forward"] if variant.job in jobs_seen else []
+        jobs_seen.add(variant.job)
+        for part in own:
+            name = "-".join(words if part is main else [*words, part.phase.name])
+            found.append(NamedTrace(name, part.trace, part is main and own is groups[0]))
+    return found
+
+
+def _backbone(variant: Variant) -> str:
+    return variant.scenario.model.components[variant.scenario.backbone_index].name

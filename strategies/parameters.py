@@ -12,6 +12,8 @@ S = TypeVar("S")
 PARTITIONS: Final = ("blocks", "optimal")
 MESSAGES: Final = ("overlapped", "blocking")
 SKIP_ROUTES: Final = ("relay", "local")
+RECEIVES: Final = ("before", "after")
+"""When a device posts the receive of its next patch: before it computes the one it has, or after."""
 
 KINDS: Final = {
     int: "an integer",
@@ -99,6 +101,18 @@ def warmup_steps() -> Any:
 def patches() -> Any:
     """The field for the patches of a pipeline of patches."""
     return parameter(None, "patches that the image is cut into (default: the pipeline degree)")
+
+
+def receive() -> Any:
+    """The field for when a device of a pipeline of patches asks for its next patch."""
+    return parameter(
+        "before", "when the next patch is asked for: before or after computing", choices=RECEIVES
+    )
+
+
+def layers() -> Any:
+    """The field for the layers of each stage of a pipeline of patches."""
+    return integers("layers of each stage, with commas (default: even)")
 
 
 def keys_values(default: str = "kept") -> Any:

@@ -17,12 +17,14 @@ import strategies.sampling
 import strategies.training
 from profiles.errors import InputError
 from strategies.parameters import check_choice, check_parameters
-from strategies.strategy import Sampler, Strategy
+from strategies.strategy import AnyStrategy, Sampler, Strategy
 
 C = TypeVar("C")
 
 GROUP: Final = "diffusim.strategies"
 TASKS: Final = ("train", "sample")
+SAMPLER_FACTS: Final = ("seamless", "baseline", "gpu_counts", "guidance_groups")
+"""What a sampler must say beside its name, its task and its summary."""
 
 
 @cache
@@ -82,6 +84,9 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
         if not isinstance(getattr(cls, fact, None), str):
             raise InputError(f"strategy {where} must say its {fact}")
     check_choice(f"the task of {where}", cls.task, TASKS)
+    for fact in SAMPLER_FACTS if cls.task == "sample" else ():
+        if not hasattr(cls, fact):
+            raise InputError(f"sampler {where} does not define {fact}; a GridSampler does")
     other = found.setdefault(cls.name, cls)
     if other is not cls:
         raise InputError(
@@ -99,6 +104,20 @@ def all_strategies() -> Mapping[str, type[Strategy]]:
 def all_samplers() -> Mapping[str, type[Sampler]]:
     """Every sampler by its name, sorted."""
     return {name: cls for name, cls in _found().items() if cls.task == "sample"}
+
+
+def strategies_of(task: str) -> Mapping[str, type[AnyStrategy]]:
+    """Every strategy of a task by its name, sorted."""
+    return all_strategies() if task == "train" else all_samplers()
+
+
+def class_of(name: str) -> type[AnyStrategy]:
+    """The strategy of a name, whatever its task.
+
+    Raises:
+        InputError: there is none.
+    """
+    return strategies_of(task_of(name))[name]
 
 
 def task_of(name: str) -> str:
@@ -140,6 +159,15 @@ def sampler_class(name: str) -> type[Sampler]:
     if task_of(name) != "sample":
         raise InputError(f"{name} trains, it does not draw images; choose from {', '.join(all_samplers())}")
     return all_samplers()[name]
+
+
+def make(name: str, parameters: Mapping[str, Any]) -> AnyStrategy:
+    """A strategy of any task with these parameters; those not given take their defaults.
+
+    Raises:
+        InputError: the strategy or a parameter is unknown, or a value breaks a rule.
+    """
+    return _make(class_of(name), parameters)
 
 
 def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.clusters import Cluster
 from profiles.components import Component
@@ -17,10 +17,16 @@ from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
 from profiles.sampling_costs import Extent, SamplingCosts
 
-W = TypeVar("W")
-
-
+W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
+
+DRAWS: Final = ("iteration", "rank")
+CHECKPOINTINGS: Final = ("none", "full")
+PLACEMENTS: Final = ("pipeline-inner", "data-inner")
+DEFAULT_BATCH_PER_GPU: Final = 32
+GUIDANCES: Final = ("none", "batch", "parallel")
+MAX_SIDE: Final = 65536
+MAX_STEPS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Scene(Generic[W]):
     it along. What strategies would derive again for every point is kept with ``remember``.
     """
 
+    task: ClassVar[str]
     model: Model
     cluster: Cluster
     workload: W
@@ -46,12 +53,12 @@ class Scene(Generic[W]):
 
     @property
     def model_name(self) -> str:
-        """What to ask for to have this model again: its name or its folder."""
+        """The name or folder that asks for this model again."""
         return self.asked_model or self.model.name
 
     @property
     def cluster_name(self) -> str:
-        """What to ask for to have this cluster again: its name or its file."""
+        """The name or file that asks for this cluster again."""
         return self.asked_cluster or self.cluster.name
 
     @cached_property
@@ -74,11 +81,18 @@ class Scene(Generic[W]):
         return {}
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` makes, made once for each key."""
+        """The value that ``make`` makes, made once for each key."""
         if key not in self._memo:
             self._memo[key] = make()
         value: T = self._memo[key]
         return value
+
+    def on(self, num_gpus: int) -> Self:
+        """The scene on another number of GPUs, where each layer takes as long."""
+        if num_gpus == self.workload.num_gpus:
+            return self
+        workload = replace(self.workload, num_gpus=num_gpus)
+        return self.remember(("on", num_gpus), lambda: self._under(workload, "costs"))
 
     def _under(self, workload: W, *alike: str) -> Self:
         """The scene under another workload, with those derived quantities that are alike under both."""
@@ -101,21 +115,9 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
         )
 
 
-DRAWS: Final = ("iteration", "rank")
-
-
-CHECKPOINTINGS: Final = ("none", "full")
-
-
-PLACEMENTS: Final = ("pipeline-inner", "data-inner")
-
-
-DEFAULT_BATCH_PER_GPU: Final = 32
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingWorkload:
-    """What one training iteration does.
+    """The workload of one training iteration.
 
     Attributes:
         num_gpus: GPUs in all.
@@ -171,6 +173,8 @@ class Scenario(Scene[TrainingWorkload]):
             self-conditioning.
     """
 
+    task: ClassVar[str] = "train"
+
     def __post_init__(self) -> None:
         check_gpus(self.cluster, self.workload.num_gpus)
         object.__setattr__(self, "model", self.model.for_task("train"))
@@ -182,6 +186,18 @@ class Scenario(Scene[TrainingWorkload]):
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
         return ModelCosts(self.model, self.cluster.device)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The questions of training alone under public keys: none."""
+        return {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that, given back, ask for this again."""
+        names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement")
+        given = {name: getattr(self.workload, name) for name in names}
+        return {"self_conditioning": self.self_conditioning, **given}
 
     @property
     def backbone(self) -> int:
@@ -252,15 +268,6 @@ def _check_self_conditioning(model: Model) -> None:
         )
 
 
-GUIDANCES: Final = ("none", "batch", "parallel")
-
-
-MAX_SIDE: Final = 65536
-
-
-MAX_STEPS: Final = 10_000
-
-
 @dataclass(frozen=True, slots=True)
 class SamplingWorkload:
     """What one run of the sampler draws.
@@ -321,6 +328,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
     """
 
+    task: ClassVar[str] = "sample"
+
     def __post_init__(self) -> None:
         check_gpus(self.cluster, self.workload.num_gpus)
         object.__setattr__(self, "model", self.model.for_task("sample"))
@@ -337,6 +346,16 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         return SamplingCosts(self.model, self.cluster.device, self.workload.height, self.workload.width)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The questions of sampling alone, under public keys."""
+        return {name: getattr(self.workload, name) for name in ("resolution", "steps", "guidance")}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that, given back, ask for this again."""
+        return {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
 
     @property
     def backbone(self) -> Component:
@@ -365,6 +384,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
         return 2 if self.workload.guidance == "parallel" else 1
 
     @property
+    def gpus_per_prediction(self) -> int:
+        """GPUs that compute one noise prediction together where all other degrees are one of them: at least 1."""
+        return max(1, self.workload.num_gpus // self.guidance_groups)
+
+    @property
     def rows(self) -> int:
         """Rows of the backbone's image tokens; of a video, those of one frame."""
         workload, backbone = self.workload, self.backbone
@@ -374,10 +398,3 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def hidden_bytes(self, layer: int) -> float:
         """The bytes of the hidden state after a layer, of one sample: image and text."""
         return self.backbone.layers[layer].output_bytes * self.extent.tokens * self.extent.bytes
-
-    def on(self, num_gpus: int) -> "SamplingScenario":
-        """The scenario on fewer GPUs, where each layer takes as long."""
-        if num_gpus == self.workload.num_gpus:
-            return self
-        workload = replace(self.workload, num_gpus=num_gpus)
-        return self.remember(("on", num_gpus), lambda: self._under(workload, "costs"))

@@ -3,8 +3,8 @@
 One that draws images is a sampler.
 """
 
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
@@ -66,7 +66,7 @@ class Job(NamedTuple):
 class Divided(Protocol):
     """A strategy that may divide the GPUs evenly among several jobs, each with a backbone of its own."""
 
-    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+    def jobs(self, scenario: Any) -> tuple[Job, ...]:  # noqa: ANN401  of its own task
         """The jobs in the order of their GPUs, the strategy itself where there is nothing to divide.
 
         What has several jobs is planned and bounded job by job.
@@ -81,7 +81,7 @@ class Divided(Protocol):
 class MemoryBounded(Protocol):
     """A strategy that knows what it cannot do without, so that a sweep need not replay what cannot fit."""
 
-    def least_memory_bytes(self, scenario: Scenario) -> float:
+    def least_memory_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Bytes that the fullest device cannot do without.
 
         Raises:
@@ -94,7 +94,7 @@ class MemoryBounded(Protocol):
 class Holding(Protocol):
     """A strategy whose order, once made, tells what a full device holds; a sweep asks only before it would replay."""
 
-    def held_bytes(self, scenario: Scenario) -> float:
+    def held_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Bytes that the fullest device holds at least, no less than it cannot do without.
 
         Raises:
@@ -116,7 +116,7 @@ class Scheduled(Protocol):
 class Remarking(Protocol):
     """A strategy that has something to say about a point that works, but not quite as its name promises."""
 
-    def remarks(self, scenario: Scenario) -> list[str]:
+    def remarks(self, scenario: Any) -> list[str]:  # noqa: ANN401  of its own task
         """Remarks for the user, one line each."""
         ...
 
@@ -135,11 +135,23 @@ class Phase(NamedTuple):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """One way of drawing images on several GPUs; its fields are its parameters."""
+    """One way of drawing images on several GPUs; its fields are its parameters.
+
+    Attributes:
+        name: what to ask for.
+        task: ``sample``.
+        summary: what it does, in a line.
+        seamless: whether no seams show between the patches of an image.
+        baseline: whether others are compared with it.
+        gpu_counts: the numbers of GPUs that it can use; None where that is for its degrees to say.
+    """
 
     name: ClassVar[str]
     task: ClassVar[str]
     summary: ClassVar[str]
+    seamless: ClassVar[bool]
+    baseline: ClassVar[bool]
+    gpu_counts: ClassVar[tuple[int, ...] | None]
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """Who does what in which order in all steps of a run.
@@ -174,13 +186,8 @@ class Sampler(Protocol):
         """
         ...
 
-
-@runtime_checkable
-class MemoryBoundedSampler(Protocol):
-    """A sampler that knows a lower bound of the memory of its fullest device."""
-
-    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
-        """Bytes that no run of this point can do without.
+    def guidance_groups(self, scenario: SamplingScenario) -> int:
+        """Groups of devices that each compute one of an image's predictions; 1 where none is divided.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -188,23 +195,24 @@ class MemoryBoundedSampler(Protocol):
         ...
 
 
-def is_seamless(sampler: object) -> bool:
-    """Whether no seams show between the patches of an image; so it is where a sampler's ``seamless`` says nothing."""
-    return bool(getattr(sampler, "seamless", True))
+AnyScenario = Scenario | SamplingScenario
+AnyStrategy = Strategy | Sampler
 
 
-def gpu_counts(sampler: Sampler | type[Sampler], num_gpus: int) -> list[int]:
+def is_seamless(strategy: AnyStrategy | type[AnyStrategy]) -> bool:
+    """Whether no seams show between the patches of an image; a strategy that trains draws none."""
+    return strategy.task == "train" or cast(Sampler, strategy).seamless
+
+
+def gpu_counts(strategy: AnyStrategy | type[AnyStrategy], num_gpus: int) -> list[int]:
     """The numbers of GPUs to look at, up to as many as there are, the largest first.
 
-    They are those of a sampler's ``gpu_counts``; where it says nothing all GPUs and the powers of two below, except
-    one: a single GPU has nothing to divide.
+    Training uses all. A sampler that names none is looked at on all GPUs and on the powers of two below, except one: a
+    single GPU has nothing to divide.
     """
-    own: tuple[int, ...] | None = getattr(sampler, "gpu_counts", None)
-    counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1} if own is None else own
+    if strategy.task == "train":
+        return [num_gpus]
+    counts: Iterable[int] | None = cast(Sampler, strategy).gpu_counts
+    if counts is None:
+        counts = {num_gpus, *(2**k for k in range(1, num_gpus.bit_length()))} - {1}
     return sorted((count for count in counts if count <= num_gpus), reverse=True)
-
-
-def guidance_groups(sampler: Sampler, scenario: SamplingScenario) -> int:
-    """The groups of devices that each do one of an image's predictions; 1 where none is divided."""
-    degree: int | None = getattr(sampler, "guidance_degree", None)
-    return degree or scenario.guidance_groups

@@ -20,8 +20,8 @@ from strategies.orders.named import one_forward_one_backward_order
 from strategies.orders.problem import Chain, Problem
 from strategies.partitions.chain import partition_front
 from strategies.partitions.pair import pair_partition
-from strategies.pipelining.layout import chain_costs, problem_of, shape_of
-from strategies.pipelining.two_way import SPARE, two_way_layout, two_way_rows, ways_of
+from strategies.pipelining.cutting import chain_costs
+from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction, format_order
 from strategies.registry import all_strategies, make_strategy
 
@@ -243,7 +243,7 @@ def test_two_equal_backbones_take_no_longer_than_one_in_two_directions(several, 
     scenario = several([1.0] * degree, [1.0] * degree, num_gpus=degree, batch_size=micro_batches)
     end_s = simulate(both_ways(degree, micro_batches).plan(scenario)).end_s
     chimera_s = evaluate(
-        problem_of(scenario, two_way_layout(both_ways(degree, micro_batches), scenario)),
+        both_ways(degree, micro_batches).layout(scenario).problem(),
         [
             [StageAction(a.stage, a.kind, a.micro_batch % micro_batches) for a in row]
             for row in chimera_order(degree, 2 * micro_batches)
@@ -256,14 +256,14 @@ def test_two_equal_backbones_take_no_longer_than_one_in_two_directions(several, 
 def test_the_order_of_two_backbones_is_the_shorter_of_two(several, micro_batches, named):
     scenario = several([1.0] * 4, [1.25] * 4, batch_size=micro_batches)
     strategy = both_ways(4, micro_batches)
-    layout = two_way_layout(strategy, scenario)
-    rows = two_way_rows(scenario, layout)
+    layout = strategy.layout(scenario)
+    rows = two_way_rows(layout)
     chimera = tuple(
         tuple(StageAction(a.stage, a.kind, a.micro_batch % micro_batches) for a in row)
         for row in chimera_order(4, 2 * micro_batches)
     )
     assert (rows == chimera) == named
-    problem = problem_of(scenario, layout)
+    problem = layout.problem()
     limits = tuple(range(4 + SPARE, SPARE, -1)) * 2
     found = list_schedule(replace(problem, in_flight=limits), "longest-tail")
     spans_s = [evaluate(problem, chimera).makespan_s, found.makespan_s]
@@ -295,11 +295,11 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
     p2p = "blocking" if blocking else "overlapped"
     strategy = both_ways(degree, micro_batches, p2p=p2p, partition=partition)
     trace = simulate(strategy.plan(scenario))
-    layout = two_way_layout(strategy, scenario)
-    problem = problem_of(scenario, layout)
-    bounds = (strategy.bound(scenario), staged_bound(scenario, layout), lower_bound_s(problem))
+    layout = strategy.layout(scenario)
+    problem = layout.problem()
+    bounds = (strategy.bound(scenario), staged_bound(layout), lower_bound_s(problem))
     assert max(bounds) <= trace.end_s * (1 + 1e-12)
-    held = peak_held_bytes(problem, two_way_rows(scenario, layout))
+    held = peak_held_bytes(problem, two_way_rows(layout))
     assert max(held) <= degree + 1 + 2 * SPARE
     assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
 
@@ -307,7 +307,9 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
 def test_frozen_work_that_fills_bubbles_delays_no_bound(several):
     scenario = several([0.2] * 8, [0.1] * 5, encoder=True)
     strategy = both_ways(4, 4)
-    first_s, anywhere_s = (two_way_bound(strategy, scenario, frozen_first=first) for first in (True, False))
+    first_s, anywhere_s = (
+        two_way_bound(strategy.layout(scenario), frozen_first=first) for first in (True, False)
+    )
     assert first_s - anywhere_s == pytest.approx(0.5 * 4)  # 4 samples of each device
 
 
@@ -330,7 +332,7 @@ def test_two_backbones_are_cut_as_the_best_pair_with_messages_twice_as_long(
     cluster = make.cluster(make.link("nvswitch", bandwidth, 0.01))
     scenario = make.scenario(make.model(down, up), cluster, 8, 8 * micro_batches)
     strategy = both_ways(4, micro_batches, partition="optimal")
-    costs = [chain_costs(scenario, shape_of(strategy), i) for i in (0, 1)]
+    costs = [chain_costs(strategy.layout(scenario), i) for i in (0, 1)]
     fronts = [
         partition_front(
             replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s), 4
@@ -338,7 +340,7 @@ def test_two_backbones_are_cut_as_the_best_pair_with_messages_twice_as_long(
         for of in costs
     ]
     pair = pair_partition(*fronts, 2 * micro_batches + 2 * 4 - 2)
-    cuts = two_way_layout(strategy, scenario).cuts
+    cuts = strategy.layout(scenario).cuts
     assert [cut.boundaries for cut in cuts] == [partition.boundaries for partition in pair]
 
 
@@ -353,7 +355,7 @@ def test_more_stages_than_layers_are_refused_by_name(several):
 def test_of_three_backbones_those_that_balance_go_the_same_way(several):
     scenario = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
     strategy = both_ways(4, 4)
-    assert ways_of(scenario, shape_of(strategy)) == ((0,), (1, 2))
+    assert ways_of(strategy.layout(scenario)) == ((0,), (1, 2))
     plan = strategy.plan(scenario)
     assert [(stage.component, stage.position) for stage in plan.stages[4:]] == [
         *((1, p) for p in (3, 2, 1, 0)), *((2, p) for p in (3, 2, 1, 0)),
@@ -362,7 +364,7 @@ def test_of_three_backbones_those_that_balance_go_the_same_way(several):
 
 def test_stages_of_the_same_way_run_one_after_the_other_as_one_larger_stage(several):
     scenario = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
-    rows = two_way_rows(scenario, two_way_layout(both_ways(4, 4), scenario))
+    rows = two_way_rows(both_ways(4, 4).layout(scenario))
     for row in rows:
         for before, after in pairwise([action for action in row if action.stage >= 4]):
             if before.kind == FORWARD and before.stage < 8:

@@ -15,7 +15,7 @@ import pytest
 from profiles.clusters import cluster_names, load_cluster
 from profiles.models import load_model, model_names
 from sim.cli.main import main
-from sim.runs import run_training
+from sim.runs import run_point
 from strategies.registry import all_samplers, all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -172,7 +172,7 @@ def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
     strategy = make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 8})
     result = ask(*RUN, "--strategy", "diffusionpipe", "--pipeline-degree", 4, "--micro-batches", 8)
-    assert result == json.loads(json.dumps(run_training(strategy, scenario).to_json()))
+    assert result == json.loads(json.dumps(run_point(strategy, scenario).to_json()))
 
 
 def test_the_defaults_are_a_node_of_p4de_and_32_samples_per_gpu(ask):
@@ -396,7 +396,7 @@ REFUSED = [
     ),
     (
         "run --model sd21 --strategy 1f1b --pipeline-degree 60000 --micro-batches 60000",
-        "gpus(8) is no multiple of group_size(60000)",
+        "pipeline_degree(60000) exceeds the 25 blocks of the backbone",
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
@@ -497,8 +497,8 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     for line in (finished[0], finished[-1]):
         cells = {name: line[name] for name in asdict(make_strategy(line["strategy"], {}))}
         parameters = {name: int(cell) if cell.isdigit() else cell for name, cell in cells.items()}
-        result = run_training(make_strategy(line["strategy"], parameters), scenario)
-        assert float(line["iteration_s"]) == result.expected.iteration_s
+        result = run_point(make_strategy(line["strategy"], parameters), scenario)
+        assert float(line["iteration_s"]) == result.iteration_s
         assert float(line["peak_memory_bytes"]) == result.expected.peak_memory_bytes
 
 

@@ -10,8 +10,9 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.cli.main import _parser, main
-from sim.cli.requests import task
-from sim.runs import run_sampling
+from sim.cli.requests import given
+from sim.runs import run_point
+from sim.scenarios import Request, find_task
 from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,
@@ -127,7 +128,7 @@ def test_every_option_and_every_parameter_is_given_back(ask):
 def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
     sampler = make_sampler("pipefusion", {"patches": 8, "warmup_steps": 1})
     result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8, "--warmup-steps", 1)
-    assert result == json.loads(json.dumps(run_sampling(sampler, scenario()).to_json()))
+    assert result == json.loads(json.dumps(run_point(sampler, scenario()).to_json()))
 
 
 def test_one_number_is_both_sides_and_the_first_of_two_is_the_width(ask):
@@ -136,7 +137,7 @@ def test_one_number_is_both_sides_and_the_first_of_two_is_the_width(ask):
         return result["resolution"], result["latency_s"]
 
     def simulated(width, height):
-        return run_sampling(make_sampler("ring", {}), scenario(width=width, height=height)).expected.latency_s
+        return run_point(make_sampler("ring", {}), scenario(width=width, height=height)).latency_s
 
     assert size("2048") == size("2048x2048") == ("2048", simulated(2048, 2048))
     assert size("1280x1920") == ("1280x1920", simulated(1280, 1920))
@@ -284,7 +285,9 @@ def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
 
 def test_without_anything_of_sampling_a_sweep_trains():
     arguments = ["sweep", "--model", "pixart", "--pipeline-degree", "2"]
-    assert task(_parser(arguments).parse_args(arguments)) == "train"
+    options = _parser(arguments).parse_args(arguments)
+    asked = Request("", "", None, None, given(options), options.task)
+    assert find_task(asked) == "train"
 
 
 @pytest.mark.parametrize(

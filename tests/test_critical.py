@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
-from strategies.bounds.critical_path import MAX_PASSES, most_in_flight, ordered_bound
+from strategies.bounds.critical_path import MAX_PASSES, ordered_bound
 from strategies.bounds.pipelines import staged_bound
+from strategies.orders.capacity import most_in_flight
+from strategies.orders.named import interleaved_order, zero_bubble_order
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import parse_order
 from strategies.registry import make_strategy
-from strategies.training.interleaved import interleaved_order
-from strategies.training.zero_bubble import zero_bubble_order
 
 POINTS = [
     ("interleaved", {"chunks": 2}),
@@ -86,11 +86,11 @@ def test_the_devices_of_a_node_share_its_port(make, name, parameters):
 def test_long_orders_are_bounded_for_any_order(make):
     scenario = make.scenario(make.model(unet(make, [1.0, 2.0] * 4)), make.cluster(), 2, 512)
     strategy = make_strategy("interleaved", {"micro_batches": 512})
-    layout = strategy._layout(scenario)
+    layout = strategy.layout(scenario)
     assert MAX_PASSES < 512 * 4 * 2
-    assert strategy.bound(scenario) == staged_bound(scenario, layout)
-    followed_s = ordered_bound(scenario, layout, strategy.order, "interleaved")
-    assert staged_bound(scenario, layout) <= followed_s == simulate(strategy.plan(scenario)).end_s
+    assert strategy.bound(scenario) == staged_bound(layout)
+    followed_s = ordered_bound(layout, strategy.order, "interleaved")
+    assert staged_bound(layout) <= followed_s == simulate(strategy.plan(scenario)).end_s
 
 
 def test_group_sizes_on_links_alike_differ_in_their_reductions_alone(make):
@@ -108,10 +108,10 @@ def test_stages_of_equal_layers_wait_for_the_last_of_them(make):
     chain = make.model(unet(make, [1.0] * 2, parameters=10**6))
     cluster = make.cluster(make.link(bandwidth=1e6), memory_bytes_per_s=1e9)
     scenario = make.scenario(chain, cluster, 2, 2)
-    cuts = [Cut(0, (0, 1, 2), (0, 1), (0, 1)), Cut(0, (0, 1, 2), (1, 0), (1, 2))]
-    layout = Layout.of(scenario, Shape(2, 2, 2), cuts, "relay")
+    cuts = (Cut(0, (0, 1, 2), (0, 1), (0, 1)), Cut(0, (0, 1, 2), (1, 0), (1, 2)))
+    layout = Layout(scenario, Shape(2, 2, 2), cuts)
     rows = parse_order("0F0 3F1 3B1 0B0\n2F1 1F0 1B0 2B1\n")
-    bound_s = ordered_bound(scenario, layout, lambda: rows, "both ways")
+    bound_s = ordered_bound(layout, lambda: rows, "both ways")
     # both hold layer 1 complete after 4 s; then come two sums of 4 MB over two members, and a step
     assert bound_s == pytest.approx(4.0 + 2 * 4.0 + 30e-3)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import InfeasibleError, InputError
-from sim.runs import bound, jobs, least_memory_bytes, replay, run_training, run_training_within
+from sim.runs import bound, jobs, least_memory_bytes, replay, run_point, run_within
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 
@@ -118,10 +118,10 @@ def test_extra_forwards_come_before_the_passes_of_their_own_backbone(pair):
 
 
 def test_a_sample_counts_once_for_each_backbone(pair):
-    result = run_training(ddp(), pair())
-    both_s = sum(run_training(ddp(), one).expected.iteration_s for one in alone(pair()))
+    result = run_point(ddp(), pair())
+    both_s = sum(run_point(ddp(), one).iteration_s for one in alone(pair()))
     assert result.samples_per_s == pytest.approx(2 * 8 / both_s)
-    assert result.samples_per_s == 2 * 8 / result.expected.iteration_s
+    assert result.samples_per_s == 2 * 8 / result.iteration_s
     assert [(s["devices"], s["first_layer"], s["last_layer"]) for s in result.stages] == [
         ((0,), 0, 2), ((0,), 0, 1),
     ]  # fmt: skip
@@ -133,7 +133,7 @@ def test_frozen_work_that_both_backbones_need_runs_once(pair):
 
 
 def test_one_after_the_other_both_states_stay_but_one_keeps_activations(pair):
-    trace_bytes = run_training(ddp(), pair()).expected.peak_memory_bytes
+    trace_bytes = run_point(ddp(), pair()).expected.peak_memory_bytes
     assert trace_bytes == 18 * (2 * 10**7 + 3 * 2 * 10**7) + 2 * 3 * 1e6
     assert least_memory_bytes(ddp(), pair()) == trace_bytes
 
@@ -145,29 +145,29 @@ def test_one_after_the_other_both_states_stay_but_one_keeps_activations(pair):
 @pytest.mark.parametrize("probability", [0.0, 0.25])
 def test_throughputs_of_backbones_side_by_side_add_up(pair, overlap, probability):
     scenario = pair(self_conditioning=probability)
-    result = run_training(ddp(overlap=overlap, backbones="parallel"), scenario)
-    apart = [run_training(ddp(overlap=overlap), one) for one in alone(scenario, 2)]
+    result = run_point(ddp(overlap=overlap, backbones="parallel"), scenario)
+    apart = [run_point(ddp(overlap=overlap), one) for one in alone(scenario, 2)]
     assert [one.num_gpus for one in apart] == [2, 2]
-    assert result.samples_per_s == pytest.approx(sum(8 / one.expected.iteration_s for one in apart))
+    assert result.samples_per_s == pytest.approx(sum(8 / one.iteration_s for one in apart))
     assert result.bubble_ratio == pytest.approx(sum(one.bubble_ratio for one in apart) / 2)
-    rate = sum(one.expected.collective_bytes / one.expected.iteration_s for one in apart)
-    assert result.expected.collective_bytes / result.expected.iteration_s == pytest.approx(rate)
-    for quantity in ("first_iteration_s", "collective_s", "exposed_communication_s"):
-        shares = [getattr(one.expected, quantity) / one.expected.iteration_s for one in apart]
-        found = getattr(result.expected, quantity) / result.expected.iteration_s
+    rate = sum(one.expected.collective_bytes / one.iteration_s for one in apart)
+    assert result.expected.collective_bytes / result.iteration_s == pytest.approx(rate)
+    for quantity in ("first_s", "collective_s", "exposed_communication_s"):
+        shares = [getattr(one.expected, quantity) / one.iteration_s for one in apart]
+        found = getattr(result.expected, quantity) / result.iteration_s
         assert found == pytest.approx(sum(shares) / 2), quantity
 
 
 def test_side_by_side_takes_the_closed_form(make):
     """Compute alone: four samples on each of two GPUs, and 1 and 3 s forward of each."""
     model = make.model(make.component("small", FIRST_S), make.component("large", SECOND_S))
-    result = run_training(ddp(backbones="parallel"), make.scenario(model, make.cluster(), 4, 8))
+    result = run_point(ddp(backbones="parallel"), make.scenario(model, make.cluster(), 4, 8))
     assert result.samples_per_s == pytest.approx(8 / (4 * 3.0) + 8 / (4 * 9.0))
-    assert result.expected.iteration_s == pytest.approx(2 / (1 / 12.0 + 1 / 36.0))
+    assert result.iteration_s == pytest.approx(2 / (1 / 12.0 + 1 / 36.0))
 
 
 def test_side_by_side_each_gpu_holds_one_backbone(pair):
-    result = run_training(ddp(backbones="parallel"), pair(encoder_s=0.1))
+    result = run_point(ddp(backbones="parallel"), pair(encoder_s=0.1))
     assert result.expected.peak_memory_bytes == 18 * 3 * 2 * 10**7 + 2 * 10**6 + 4 * 3 * 1e6
     assert least_memory_bytes(ddp(backbones="parallel"), pair(encoder_s=0.1)) == (
         result.expected.peak_memory_bytes
@@ -196,16 +196,16 @@ def test_the_bound_of_jobs_is_that_of_their_throughputs(pair, probability):
     scenario, point = pair(self_conditioning=probability), ddp(backbones="parallel")
     bounds = [bound(ddp(), one) for one in alone(scenario, 2)]
     assert bound(point, scenario) == pytest.approx(2 / sum(1 / seconds for seconds in bounds))
-    result = run_training(point, scenario)
-    assert bound(point, scenario) <= result.expected.iteration_s
-    assert run_training_within(point, scenario, 0.0) == pytest.approx(bound(point, scenario))
-    assert run_training_within(point, scenario, result.expected.iteration_s * 1.001) == result
+    result = run_point(point, scenario)
+    assert bound(point, scenario) <= result.iteration_s
+    assert run_within(point, scenario, 0.0) == pytest.approx(bound(point, scenario))
+    assert run_within(point, scenario, result.iteration_s * 1.001) == result
 
 
 def test_parameters_and_options_given_back_reproduce_jobs(pair):
     point = ddp(backbones="parallel")
-    first = run_training(point, pair(conditioned=(0.5, 0.5))).to_json()
-    again = run_training(
+    first = run_point(point, pair(conditioned=(0.5, 0.5))).to_json()
+    again = run_point(
         make_strategy(first["strategy"], first["parameters"]), pair(**first["options"])
     ).to_json()
     assert first["options"]["self_conditioning"] == 0.5
@@ -213,14 +213,14 @@ def test_parameters_and_options_given_back_reproduce_jobs(pair):
 
 
 def test_gpus_that_the_backbones_do_not_divide_are_refused(pair):
-    for ask in (bound, run_training, jobs):
+    for ask in (bound, run_point, jobs):
         with pytest.raises(InfeasibleError, match=r"gpus\(3\) is no multiple of the 2 backbones"):
             ask(ddp(backbones="parallel"), pair(num_gpus=3, batch_size=6))
 
 
 def test_one_backbone_has_nothing_beside_it(make):
     scenario = make.scenario(make.model(make.component("unet", [1.0])), make.cluster(), 2, 2)
-    for ask in (bound, run_training):
+    for ask in (bound, run_point):
         with pytest.raises(InfeasibleError, match="backbones is parallel, but the model has only one"):
             ask(ddp(backbones="parallel"), scenario)
 

@@ -16,8 +16,8 @@ from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import run_sampling
-from strategies.patching.patch_parallel import DISPLACED, SYNCHRONOUS, Patches
+from sim.runs import run_point
+from strategies.patching.patch_parallel import Kind, Patches
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.scenario import SamplingScenario, SamplingWorkload
@@ -42,9 +42,7 @@ def gather_s(size_bytes, bandwidth):
 
 
 def ran(make, sampler, cluster, *, model=None, gpus=GPUS, **workload):
-    return run_sampling(
-        sampler, make.sampling(model or blocks(), cluster, gpus, **{"steps": 4, **workload})
-    ).expected
+    return run_point(sampler, make.sampling(model or blocks(), cluster, gpus, **{"steps": 4, **workload}))
 
 
 FAST, SLOW = 4e6, 2e5
@@ -143,7 +141,7 @@ def test_sdxl_launches_60_and_60_and_35(make):
     patches = Patches.of(scenario)
     sizes = [size for _, size in patches._between_exchanges() if size]
     assert len(sizes) == 155
-    launched = [size for _, size in patches._pieces(DISPLACED)]
+    launched = [size for _, size in patches._pieces(Kind.DISPLACED)]
     assert launched == pytest.approx([sum(sizes[:60]), sum(sizes[60:120]), sum(sizes[120:])])
     kinds = Counter(e.kind for e in scenario.backbone.exchanges)
     assert (kinds["halo"], kinds["key_value"], kinds["statistics"]) == (39, 70, 46)
@@ -151,7 +149,9 @@ def test_sdxl_launches_60_and_60_and_35(make):
 
 def test_compute_is_the_same_in_steps_of_either_kind(make):
     patches = Patches.of(make.sampling(blocks(text_tokens=64), make.cluster(), GPUS))
-    seconds = [sum(seconds for seconds, _ in patches._pieces(kind)) for kind in (SYNCHRONOUS, DISPLACED)]
+    seconds = [
+        sum(seconds for seconds, _ in patches._pieces(kind)) for kind in (Kind.SYNCHRONOUS, Kind.DISPLACED)
+    ]
     text = 64 / (ROWS**2 + 64)
     assert seconds == pytest.approx([LAYERS * LAYER_S * ((1 - text) / GPUS + text)] * 2)
 

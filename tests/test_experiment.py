@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.runs import bound, replay, run_training, run_training_within, variants
+from sim.runs import bound, replay, run_point, run_within, variants
 from strategies.registry import make_strategy
 
 
@@ -70,24 +70,24 @@ def test_a_group_size_left_out_is_the_pipeline_degree(scenario, pipeline):
 def test_a_result_is_the_expectation_over_both_iterations(scenario, strategy):
     parameters = {"micro_batches": 4} if strategy == "ddp" else {"pipeline_degree": 2, "micro_batches": 4}
     point = make_strategy(strategy, parameters)
-    mixed = run_training(point, scenario(self_conditioning=0.25))
-    never, always = (run_training(point, scenario(self_conditioning=p)) for p in (0.0, 1.0))
+    mixed = run_point(point, scenario(self_conditioning=0.25))
+    never, always = (run_point(point, scenario(self_conditioning=p)) for p in (0.0, 1.0))
 
     def mean(quantity):
         return pytest.approx(0.75 * quantity(never.expected) + 0.25 * quantity(always.expected))
 
-    assert mixed.expected.iteration_s == mean(lambda iteration: iteration.iteration_s)
+    assert mixed.iteration_s == mean(lambda iteration: iteration.duration_s)
     assert mixed.expected.p2p_bytes == mean(lambda iteration: iteration.p2p_bytes)
     assert mixed.expected.collective_bytes == mean(lambda iteration: iteration.collective_bytes)
     assert mixed.expected.collective_s == mean(lambda iteration: iteration.collective_s)
     assert mixed.expected.exposed_communication_s == mean(lambda iteration: iteration.exposed_communication_s)
-    assert mixed.expected.first_iteration_s == mean(lambda iteration: iteration.first_iteration_s)
+    assert mixed.first_iteration_s == mean(lambda iteration: iteration.first_s)
     assert mixed.expected.peak_memory_bytes == max(
         never.expected.peak_memory_bytes, always.expected.peak_memory_bytes
     )
-    assert mixed.samples_per_s == pytest.approx(32 / mixed.expected.iteration_s)
+    assert mixed.samples_per_s == pytest.approx(32 / mixed.iteration_s)
     assert mixed.bubble_ratio == pytest.approx(
-        (0.75 * never.expected.idle_s + 0.25 * always.expected.idle_s) / mixed.expected.iteration_s
+        (0.75 * never.expected.idle_s + 0.25 * always.expected.idle_s) / mixed.iteration_s
     )
 
 
@@ -101,9 +101,9 @@ def test_the_extra_forward_costs_the_forwards_of_all_micro_batches(make):
         gpus = parameters.get("pipeline_degree", 1)
         point = make_strategy(strategy, parameters)
         found = tuple(
-            run_training(
+            run_point(
                 point, make.scenario(make.model(unet), make.cluster(), gpus, 4, self_conditioning=p)
-            ).expected.iteration_s
+            ).iteration_s
             for p in (0.0, 1.0)
         )
         assert found == expected_s
@@ -113,7 +113,7 @@ def test_the_bound_is_an_expectation_too(scenario, pipeline):
     whole = scenario(self_conditioning=0.25)
     alone = [pipeline.bound(whole.with_extra_forward(extra)) for extra in (False, True)]
     assert bound(pipeline, whole) == pytest.approx(0.75 * alone[0] + 0.25 * alone[1])
-    assert bound(pipeline, whole) <= run_training(pipeline, whole).expected.iteration_s
+    assert bound(pipeline, whole) <= run_point(pipeline, whole).iteration_s
 
 
 def test_each_kind_of_iteration_is_filled_for_itself(scenario):
@@ -125,36 +125,34 @@ def test_each_kind_of_iteration_is_filled_for_itself(scenario):
 
 
 def test_only_work_across_iterations_makes_the_first_one_longer(scenario, pipeline):
-    result = run_training(pipeline, scenario())
-    assert result.expected.first_iteration_s == result.expected.iteration_s
-    filled = run_training(
-        make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4}), scenario()
-    )
+    result = run_point(pipeline, scenario())
+    assert result.first_iteration_s == result.iteration_s
+    filled = run_point(make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4}), scenario())
     # 0.5 s per sample, 4 samples on each of 8 GPUs.
-    assert filled.expected.first_iteration_s == pytest.approx(filled.expected.iteration_s + 4 * 0.5)
+    assert filled.first_iteration_s == pytest.approx(filled.iteration_s + 4 * 0.5)
 
 
 def test_bytes_are_what_all_gpus_send(scenario):
-    ddp = run_training(make_strategy("ddp", {}), scenario())
+    ddp = run_point(make_strategy("ddp", {}), scenario())
     # Eight ranks, each 2 * 7/8 of 4 layers * 10 M parameters * 4 B.
     assert (ddp.expected.p2p_bytes, ddp.expected.collective_bytes) == (0.0, pytest.approx(8 * 1.75 * 160e6))
     never = scenario(self_conditioning=0.0)
-    pipeline = run_training(make_strategy("gpipe", {"pipeline_degree": 2, "micro_batches": 1}), never)
+    pipeline = run_point(make_strategy("gpipe", {"pipeline_degree": 2, "micro_batches": 1}), never)
     # The hidden state and its gradient of all 32 samples cross one cut; half of all latents cross to position 0.
     assert pipeline.expected.p2p_bytes == pytest.approx(32 * 2 * 10e6 + 16 * 1e6)
     assert pipeline.expected.collective_bytes == pytest.approx(8 * 1.5 * 80e6)
 
 
 def test_memory_that_does_not_suffice_is_said(scenario, pipeline):
-    needed = run_training(pipeline, scenario()).expected.peak_memory_bytes
-    assert run_training(pipeline, scenario(memory_bytes=needed)).fits_memory
-    short = run_training(pipeline, scenario(memory_bytes=needed - 1))
+    needed = run_point(pipeline, scenario()).expected.peak_memory_bytes
+    assert run_point(pipeline, scenario(memory_bytes=needed)).fits_memory
+    short = run_point(pipeline, scenario(memory_bytes=needed - 1))
     assert (short.fits_memory, short.memory_bytes) == (False, needed - 1)
     assert short.missing_memory is not None
 
 
 def test_a_result_names_its_stages(scenario, pipeline):
-    stages = run_training(pipeline, scenario()).stages
+    stages = run_point(pipeline, scenario()).stages
     assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(0, 1), (2, 3)]
     assert [stage["devices"] for stage in stages] == [(0,), (1,)]
     # Local batch 32 * 2 / (8 * 4) = 2.
@@ -164,7 +162,7 @@ def test_a_result_names_its_stages(scenario, pipeline):
 
 
 def test_a_result_has_the_documented_keys(scenario, pipeline):
-    found = run_training(pipeline, scenario()).to_json()
+    found = run_point(pipeline, scenario()).to_json()
     assert list(found) == [
         "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
         "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
@@ -174,11 +172,11 @@ def test_a_result_has_the_documented_keys(scenario, pipeline):
 
 
 def test_parameters_and_options_given_back_reproduce_a_result(scenario):
-    first = run_training(
+    first = run_point(
         make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 4, "group_size": 8}),
         scenario(checkpointing="full", memory_recipe="fp32", self_conditioning_draw="rank"),
     ).to_json()
-    again = run_training(
+    again = run_point(
         make_strategy(first["strategy"], first["parameters"]),
         scenario(first["num_gpus"], first["batch_size"], **first["options"]),
     ).to_json()
@@ -198,22 +196,22 @@ def test_parameters_and_options_given_back_reproduce_a_result(scenario):
 )
 def test_a_point_that_does_not_exist_says_why(scenario, parameters, words):
     with pytest.raises(InfeasibleError, match=words):
-        run_training(make_strategy("1f1b", parameters), scenario())
+        run_point(make_strategy("1f1b", parameters), scenario())
 
 
 def test_where_groups_draw_the_slowest_decides_the_time_but_each_sends_its_own_bytes(scenario, pipeline):
-    alike = run_training(pipeline, scenario(self_conditioning=0.25)).expected
-    drawn = run_training(pipeline, scenario(self_conditioning=0.25, self_conditioning_draw="rank")).expected
-    assert drawn.iteration_s > alike.iteration_s
+    alike = run_point(pipeline, scenario(self_conditioning=0.25)).expected
+    drawn = run_point(pipeline, scenario(self_conditioning=0.25, self_conditioning_draw="rank")).expected
+    assert drawn.duration_s > alike.duration_s
     assert (drawn.p2p_bytes, drawn.collective_bytes) == (alike.p2p_bytes, alike.collective_bytes)
     assert drawn.busy_s == pytest.approx(alike.busy_s)
 
 
 def test_a_point_is_given_up_as_soon_as_it_cannot_win(scenario, pipeline):
     whole = scenario(self_conditioning=0.5)
-    result = run_training(pipeline, whole)
-    assert run_training_within(pipeline, whole, result.expected.iteration_s * 1.001) == result
+    result = run_point(pipeline, whole)
+    assert run_within(pipeline, whole, result.iteration_s * 1.001) == result
     plain, extra = (whole.with_extra_forward(one) for one in (False, True))
     known_s = 0.5 * replay(pipeline, plain).end_s + 0.5 * pipeline.bound(extra)
-    assert run_training_within(pipeline, whole, known_s) == pytest.approx(known_s)
-    assert run_training_within(pipeline, whole, 0.0) == pytest.approx(bound(pipeline, whole))
+    assert run_within(pipeline, whole, known_s) == pytest.approx(known_s)
+    assert run_within(pipeline, whole, 0.0) == pytest.approx(bound(pipeline, whole))

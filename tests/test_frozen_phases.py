@@ -8,7 +8,7 @@ from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
-from sim.runs import replay_phases, run_sampling
+from sim.runs import replay_parts, run_point
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction
 from strategies.registry import make_sampler
@@ -36,7 +36,7 @@ def sampling(make, gpus=4, **workload):
 
 
 def latency_s(make, name="ulysses", parameters=None, **workload):
-    return run_sampling(make_sampler(name, parameters or {}), sampling(make, **workload)).expected.latency_s
+    return run_point(make_sampler(name, parameters or {}), sampling(make, **workload)).latency_s
 
 
 BOTH = ("text", "vae")
@@ -52,11 +52,11 @@ def test_nothing_frozen_runs_unless_it_is_included(make):
 def test_encoders_come_first_and_the_decoder_last(make):
     for name in ("ulysses", "pipefusion", "distrifusion"):
         scenario = sampling(make, include=BOTH)
-        replayed = replay_phases(make_sampler(name, {}), scenario)
-        assert (replayed[0][0].name, replayed[-1][0].name) == ("encode", "decode")
-        assert [phase.steps * phase.times for phase, _ in (replayed[0], replayed[-1])] == [0, 0]
-        assert sum(phase.steps * phase.times for phase, _ in replayed) == 3
-        encode_s, decode_s = replayed[0][1].end_s, replayed[-1][1].end_s
+        replayed = replay_parts(make_sampler(name, {}), scenario)
+        assert (replayed[0].phase.name, replayed[-1].phase.name) == ("encode", "decode")
+        assert [phase.steps * phase.times for _, phase, _ in (replayed[0], replayed[-1])] == [0, 0]
+        assert sum(phase.steps * phase.times for _, phase, _ in replayed) == 3
+        encode_s, decode_s = replayed[0].trace.end_s, replayed[-1].trace.end_s
         assert (encode_s, decode_s) == pytest.approx((sum(TEXT_S), sum(DECODER_S)))
         whole = latency_s(make, name, include=BOTH)
         assert whole == pytest.approx(latency_s(make, name) + encode_s + decode_s)
@@ -68,7 +68,7 @@ def test_encoders_come_first_and_the_decoder_last(make):
 )
 def test_every_device_encodes_the_prompts_of_its_predictions(make, guidance, batch_size, prompts):
     scenario = sampling(make, guidance=guidance, batch_size=batch_size, include=("text",))
-    phase, trace = replay_phases(make_sampler("ulysses", {}), scenario)[0]
+    _, phase, trace = replay_parts(make_sampler("ulysses", {}), scenario)[0]
     assert [[op.action for op in ops] for ops in phase.plan.ops] == [
         [FrozenAction(0, 0, prompts), FrozenAction(0, 1, prompts)]
     ] * 4
@@ -79,7 +79,7 @@ def test_one_device_of_each_group_decodes_its_images(make):
     cases = {"ulysses": ({}, 0, 2), "pipefusion": ({}, 3, 2), "hybrid": ({"pipeline_degree": 2}, 1, 1)}
     for name, (parameters, device, images) in cases.items():
         scenario = sampling(make, include=("vae",), batch_size=2)
-        phase, trace = replay_phases(make_sampler(name, parameters), scenario)[-1]
+        _, phase, trace = replay_parts(make_sampler(name, parameters), scenario)[-1]
         assert [number for number, ops in enumerate(phase.plan.ops) if ops] == [device], name
         assert {op.action.samples for op in phase.plan.ops[device]} == {images}
         assert trace.end_s == pytest.approx(images * sum(DECODER_S)), name
@@ -87,10 +87,10 @@ def test_one_device_of_each_group_decodes_its_images(make):
 
 def test_decoding_in_bands_takes_as_long_and_less_memory(make):
     whole, banded = (
-        run_sampling(make_sampler("ulysses", {}), sampling(make, include=("vae",), decode_chunks=n)).expected
+        run_point(make_sampler("ulysses", {}), sampling(make, include=("vae",), decode_chunks=n)).expected
         for n in (1, 4)
     )
-    assert banded.latency_s == pytest.approx(whole.latency_s)
+    assert banded.duration_s == pytest.approx(whole.duration_s)
     assert banded.peak_memory_bytes <= whole.peak_memory_bytes
 
 
@@ -103,8 +103,8 @@ def test_attention_over_a_band_of_rows_sees_that_band_alone(make):
 
 def test_between_the_phases_weights_stay_and_activations_do_not(make):
     scenario = sampling(make, include=BOTH)
-    replayed = replay_phases(make_sampler("pipefusion", {}), scenario)
-    names = [[buffer.name for buffer in phase.plan.resident[3]] for phase, _ in replayed]
+    replayed = replay_parts(make_sampler("pipefusion", {}), scenario)
+    names = [[buffer.name for buffer in phase.plan.resident[3]] for _, phase, _ in replayed]
     stays = ["weights", "text encoders and VAE", "runtime"]
     assert names[0] == stays
     assert names[1] == [*stays, "activations", "keys and values"]
@@ -124,7 +124,7 @@ def test_pixart_at_8192_decodes_only_in_bands():
     for chunks in (1, 64):
         workload = SamplingWorkload(4, 8192, 8192, 4, include=("vae_decoder",), decode_chunks=chunks)
         scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
-        fits[chunks] = run_sampling(make_sampler("pipefusion", {"warmup_steps": 2}), scenario).fits_memory
+        fits[chunks] = run_point(make_sampler("pipefusion", {"warmup_steps": 2}), scenario).fits_memory
     assert fits == {1: False, 64: True}
 
 
@@ -132,6 +132,6 @@ def test_groups_of_a_hybrid_encode_the_prompts_of_their_own_predictions(make):
     scenario = sampling(make, guidance="batch", include=("text",))
     for degree, prompts in ((1, 2), (2, 1)):
         sampler = make_sampler("hybrid", {"guidance_degree": degree, "ulysses_degree": 4 // degree})
-        (phase, _), *_ = replay_phases(sampler, scenario)
+        (_, phase, _), *_ = replay_parts(sampler, scenario)
         actions = {op.action for ops in phase.plan.ops for op in ops}
         assert {action.samples for action in actions if isinstance(action, FrozenAction)} == {prompts}

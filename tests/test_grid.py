@@ -68,7 +68,11 @@ REFUSED = [
     ),
     ({"guidance": 2, "pipeline": 4}, {}, r"guidance_degree\(2\) is not 1, and --guidance is none"),
     ({"guidance": 4, "pipeline": 2}, {"guidance": "batch"}, r"guidance_degree\(4\) is not 1 or 2"),
-    ({"pipeline": 8}, {"guidance": "parallel"}, r"guidance_degree\(1\) is not 2, and --guidance is parallel"),
+    (
+        {"guidance": 1, "pipeline": 8},
+        {"guidance": "parallel"},
+        r"guidance_degree\(1\) is not 2, and --guidance is parallel",
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from profiles.errors import InfeasibleError
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.pipefusion import PipeFusion
@@ -54,30 +54,30 @@ def sampling(make, gpus, cluster=free, **workload):
 def test_one_degree_alone_is_the_method_of_its_name(make, degree, sampler):
     for workload in ({"guidance": "none"}, {"guidance": "batch"}):
         scenario = sampling(make, 4, node, **workload)
-        hybrid, alone = (run_sampling(s, scenario).expected for s in (Hybrid(**{degree: 4}), sampler))
+        hybrid, alone = (run_point(s, scenario).expected for s in (Hybrid(**{degree: 4}), sampler))
         assert hybrid == alone
 
 
 def test_ulysses_and_ring_together_are_usp(make):
     scenario = sampling(make, 8, node)
     usp = make_sampler("usp", {"ulysses_degree": 2, "ring_degree": 4, "keys_values": "freed"})
-    assert run_sampling(Hybrid(ulysses_degree=2, ring_degree=4), scenario).expected == (
-        run_sampling(usp, scenario).expected
+    assert run_point(Hybrid(ulysses_degree=2, ring_degree=4), scenario).expected == (
+        run_point(usp, scenario).expected
     )
 
 
 def test_guidance_is_divided_by_the_degree_or_by_the_flag(make):
-    by_degree = run_sampling(
+    by_degree = run_point(
         Hybrid(guidance_degree=2, ulysses_degree=4), sampling(make, 8, node, guidance="batch")
     )
-    by_flag = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 8, node, guidance="parallel"))
+    by_flag = run_point(Hybrid(ulysses_degree=4), sampling(make, 8, node, guidance="parallel"))
     assert by_degree.expected == by_flag.expected
 
 
 def test_gpus_left_over_draw_the_other_images_at_the_same_time(make):
-    several = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 8, node, batch_size=2)).expected
-    one = run_sampling(Hybrid(ulysses_degree=4), sampling(make, 4, node)).expected
-    assert several.latency_s == pytest.approx(one.latency_s)
+    several = run_point(Hybrid(ulysses_degree=4), sampling(make, 8, node, batch_size=2)).expected
+    one = run_point(Hybrid(ulysses_degree=4), sampling(make, 4, node)).expected
+    assert several.duration_s == pytest.approx(one.duration_s)
     assert several.collective_bytes == pytest.approx(2 * one.collective_bytes)
     assert several.peak_memory_bytes == one.peak_memory_bytes
 
@@ -87,7 +87,7 @@ def test_in_a_pipeline_each_stage_is_as_fast_as_its_team(make, inner):
     """On free links: M patches a step, each on L / N layers, divided by the team."""
     stages, team, patches, steps, warmup = 2, 4, 4, 4, 1
     hybrid = Hybrid(pipeline_degree=stages, patches=patches, warmup_steps=warmup, **{inner: team})
-    latency_s = run_sampling(hybrid, sampling(make, stages * team)).expected.latency_s
+    latency_s = run_point(hybrid, sampling(make, stages * team)).latency_s
     image_s = LAYERS * (LINEAR_S + ATTENTION_S) / team
     displaced = patches * (steps - warmup) + stages - 1
     assert latency_s == pytest.approx(warmup * image_s + displaced * image_s / stages / patches)
@@ -190,6 +190,82 @@ def test_a_sweep_may_divide_guidance_or_whole_images_alone(make):
     assert Hybrid(2, patches=1, layers=None) in set(Hybrid.candidates(two))
     images = sampling(make, 4, guidance="none", batch_size=4)
     assert Hybrid(1, patches=1) in set(Hybrid.candidates(images))
-    assert run_sampling(Hybrid(1, patches=1), images).expected.latency_s == pytest.approx(
-        run_sampling(make_sampler("single", {}), sampling(make, 1, guidance="none")).expected.latency_s
+    assert run_point(Hybrid(1, patches=1), images).latency_s == pytest.approx(
+        run_point(make_sampler("single", {}), sampling(make, 1, guidance="none")).latency_s
     )
+
+
+def moved(plan):
+    """For each kind of message and collective its bytes: of a message, or of what one member of a group hands over."""
+    sizes = defaultdict(list)
+    for tensor in plan.tensors:
+        if tensor.role in ("hidden", "skip", "latents"):
+            sizes[tensor.role].append(tensor.size_bytes)
+    for collective in plan.collectives:
+        sizes[collective.operation].append(collective.size_bytes)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("ulysses", "ring", "tensor"), [(2, 2, 2), (4, 1, 2), (1, 3, 2), (1, 1, 4), (2, 2, 1)]
+)
+def test_messages_of_a_product_are_the_shares_that_one_device_holds(make, ulysses, ring, tensor):
+    """Two stages of four layers and two patches; a synchronous step, then a displaced one.
+
+    Hidden states, skips and latents: the device's share of the tokens. Around attention: its share of the tokens,
+    and its share of the heads. A sum: its share of the tokens, all of the hidden state. Each twice as often in the
+    displaced step as in the synchronous one, each time of half the tokens, but for the keys and values in a ring.
+    """
+    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=8, skips=True)
+    team, sequence, per_stage = ulysses * ring * tensor, ulysses * ring, LAYERS // 2
+    hybrid = Hybrid(
+        ulysses_degree=ulysses, ring_degree=ring, tensor_degree=tensor, pipeline_degree=2, patches=2,
+        warmup_steps=1,
+    )  # fmt: skip
+    scenario = make.sampling(model, make.cluster(), 2 * team, guidance="batch", steps=2)
+    sizes = moved(hybrid.plan(scenario))
+    hidden, steps, samples = 2 * HIDDEN_BYTES / sequence, 2, 2
+    assert sum(sizes["hidden"]) == pytest.approx(team * steps * hidden)
+    assert sum(sizes["skip"]) == pytest.approx(team * steps * per_stage * hidden)
+    assert sum(sizes["latents"]) == pytest.approx(team * LATENT_BYTES / sequence)
+    assert len(sizes["hidden"]) == len(sizes["skip"]) == 3 * team
+    heads, stages = samples * HIDDEN_BYTES / team, 2
+    exchanged = stages * (team / ulysses) * steps * 4 * per_stage * heads if ulysses > 1 else 0
+    assert sum(sizes["all_to_all"]) == pytest.approx(exchanged)
+    passed = stages * (team / ring) * 3 * (ring - 1) * 2 * per_stage * heads
+    assert sum(sizes["send_recv"]) == pytest.approx(passed)
+    summed = stages * (team / tensor) * steps * 2 * per_stage * hidden if tensor > 1 else 0
+    assert sum(sizes["all_reduce"]) == pytest.approx(summed)
+
+
+@pytest.mark.parametrize(("ulysses", "ring", "tensor"), [(2, 2, 2), (1, 2, 4), (2, 1, 1)])
+def test_a_device_of_a_product_holds_its_heads_of_its_tokens_of_all_keys_and_values(
+    make, ulysses, ring, tensor
+):
+    degrees = {"ulysses_degree": ulysses, "ring_degree": ring, "tensor_degree": tensor}
+    team = ulysses * ring * tensor
+    plan = Hybrid(pipeline_degree=2, warmup_steps=1, **degrees).plan(sampling(make, 2 * team, steps=2))
+    for buffers in plan.resident:
+        (held,) = [buffer.size_bytes for buffer in buffers if buffer.name == "keys and values"]
+        assert held == pytest.approx(LAYERS / 2 * 2 * HIDDEN_BYTES / team)
+
+
+def test_predictions_are_gathered_inside_each_team_and_then_between_those_of_the_guidance(make):
+    """What a group gathers is whole in the end: one prediction inside a team, both between two."""
+    scenario = sampling(make, 8, guidance="batch", steps=1)
+    plan = Hybrid(guidance_degree=2, ulysses_degree=2, tensor_degree=2).plan(scenario)
+    gathers = [(c.devices, c.size_bytes) for c in plan.collectives if c.operation == "all_gather"]
+    one = scenario.output_bytes
+    assert gathers == [
+        *((group, one) for group in ((0, 2), (1, 3), (4, 6), (5, 7))),
+        *((group, 2 * one) for group in ((0, 4), (1, 5), (2, 6), (3, 7))),
+    ]
+
+
+def test_the_texts_hidden_state_travels_once_a_step_with_the_first_patch(make):
+    text, patches = 64, 4
+    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=8, text_tokens=text)
+    hybrid = Hybrid(pipeline_degree=2, ulysses_degree=2, patches=patches, warmup_steps=0)
+    sizes = moved(hybrid.plan(make.sampling(model, make.cluster(), 4, steps=1)))["hidden"]
+    image, words = 2 * HIDDEN * ROWS**2 / patches / 2, 2 * HIDDEN * text / 2
+    assert sizes == pytest.approx([image + words] * 2 + [image] * 2 * (patches - 1))

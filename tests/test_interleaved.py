@@ -10,10 +10,10 @@ from profiles.models import load_model
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
+from strategies.orders.named import interleaved_order
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.training.interleaved import interleaved_order
 
 rounds = st.integers(1, 5)
 degrees = st.integers(1, 6)

@@ -33,5 +33,19 @@ def test_a_notebook_only_calls_what_the_packages_define(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_imports_the_face_and_little_else(path):
+    imports = [
+        node
+        for cell in code_of(path)
+        for node in ast.walk(ast.parse("".join(cell["source"])))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    names = [name.name for node in imports if isinstance(node, ast.Import) for name in node.names]
+    assert len(names) == len(imports) <= 3
+    assert "sim" in names
+    assert set(names) <= {"sim", "pandas", *(["validate"] if path.stem.startswith("04") else [])}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_committed_without_outputs(path):
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_of(path))

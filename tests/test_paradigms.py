@@ -9,7 +9,7 @@ from profiles.synthetic import equal_blocks_transformer
 from sim.cli.main import main
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.patching.footprint import WORKING_SHARE
 from strategies.registry import make_sampler
 from strategies.sampling.paradigms import COUNTS, ParaDiGMS
@@ -61,7 +61,7 @@ def test_on_free_links_an_iteration_takes_the_fullest_devices_share_of_the_windo
     scenario = sampling(make, gpus=gpus, guidance=guidance, batch_size=3)
     samples = ceil(window / gpus) * 3 * (2 if guidance == "batch" else 1)
     sampler = ParaDiGMS(window)
-    drawing = run_sampling(sampler, scenario).expected
+    drawing = run_point(sampler, scenario)
     assert drawing.step_s == pytest.approx(samples * LAYERS * LAYER_S)
     assert drawing.latency_s == pytest.approx(sampler.iterations(scenario) * drawing.step_s)
     assert drawing.latency_s == pytest.approx(sampler.bound(scenario))
@@ -71,14 +71,14 @@ def test_each_iteration_gathers_the_predictions_of_the_window_before_the_next(ma
     bandwidth, call_s = 1e6, 0.5
     scenario = sampling(make, gpus=4, link=make.link("nvswitch", bandwidth), call_s=call_s, guidance="batch")
     sampler = ParaDiGMS(8)
-    drawing = run_sampling(sampler, scenario).expected
+    drawing = run_point(sampler, scenario)
     sent = 3 / 4 * 8 * 2 * scenario.output_bytes
     compute_s = 2 * 2 * LAYERS * LAYER_S
     iterations = sampler.iterations(scenario)
     assert drawing.step_s == pytest.approx(compute_s + sent / bandwidth + call_s)
     assert drawing.latency_s == pytest.approx(iterations * drawing.step_s)
-    assert drawing.collective_bytes == pytest.approx(iterations * 4 * sent)
-    assert drawing.p2p_bytes == 0
+    assert drawing.expected.collective_bytes == pytest.approx(iterations * 4 * sent)
+    assert drawing.expected.p2p_bytes == 0
 
 
 def test_every_device_predicts_its_share_in_every_iteration(make):
@@ -147,6 +147,6 @@ def test_no_run_takes_less_memory_than_it_says_it_cannot_do_without(make, window
     model = equal_blocks_transformer(LAYERS, LAYER_S, parameters=10**6, saved_bytes=1e9)
     scenario = make.sampling(model, make.cluster(), 4, steps=50, guidance="batch")
     sampler = ParaDiGMS(window)
-    peak = run_sampling(sampler, scenario).expected.peak_memory_bytes
+    peak = run_point(sampler, scenario).expected.peak_memory_bytes
     gathered = ceil(window / 4) * 4 * 2 * scenario.output_bytes
     assert peak == pytest.approx(sampler.least_memory_bytes(scenario) + gathered)

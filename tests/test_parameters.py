@@ -8,10 +8,10 @@ import pytest
 from profiles.errors import InputError
 from strategies import parameters
 from strategies.parameters import check_parameters
-from strategies.patching.patch_parallel import Patches
-from strategies.pipelining.builder import Recipe
-from strategies.pipelining.layout import cut_chain
-from strategies.pipelining.stages import Shape, handover_bytes, make_stages
+from strategies.pipelining.cutting import cut_chain
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.pipeline import Pipeline
+from strategies.pipelining.stages import Shape
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
 from strategies.registry import all_samplers, all_strategies
@@ -103,19 +103,16 @@ def test_only_what_takes_its_value_from_another_field_is_filled_in():
     assert check_parameters(gpipe) == CLASSES["gpipe"](4, 8, 4)
 
 
-def test_a_recipe_knows_its_skip_routes():
-    with pytest.raises(InputError, match="--skip-route is 'Local', must be one of relay, local"):
-        Recipe(skip_route="Local")
-
-
 def test_no_stage_is_cut_or_hands_over_in_a_way_that_does_not_exist(make):
     scenario = make.scenario(make.model(make.component("unet", [1.0, 1.0])), make.cluster(), 2, 2)
-    cut = cut_chain(scenario, Shape(2, 1, 2), 0, (0, 1), "blocks")
+    pipeline = Pipeline(scenario, Shape(2, 1, 2))
+    cut = cut_chain(pipeline, 0, (0, 1), "blocks")
     with pytest.raises(InputError, match="partition is 'nonsense', must be one of blocks, optimal"):
-        cut_chain(scenario, Shape(2, 1, 2), 0, (0, 1), "nonsense")
-    stage = make_stages(scenario, cut, 1)[0]
+        cut_chain(pipeline, 0, (0, 1), "nonsense")
     with pytest.raises(InputError, match="skip_route is 'Local', must be one of relay, local"):
-        handover_bytes(scenario, stage, 1, "Local")
+        Layout(scenario, Shape(2, 1, 2), (cut,), "Local")
+    with pytest.raises(InputError, match="skip_route is 'Local', must be one of relay, local"):
+        pipeline.handover_bytes(pipeline.stages_of(cut)[0], "Local")
 
 
 def test_no_collective_is_timed_whose_operation_does_not_exist(make):
@@ -125,11 +122,3 @@ def test_no_collective_is_timed_whose_operation_does_not_exist(make):
         InputError, match="operation of a collective is 'all_scatter', must be one of all_reduce"
     ):
         Network(plan.placement).collective(collective)
-
-
-def test_no_step_is_drawn_whose_kind_does_not_exist(make):
-    scenario = make.sampling(make.model(make.component("unet", [1.0, 1.0])), make.cluster(), 1)
-    with pytest.raises(
-        InputError, match="kind of step is 'stale', must be one of alone, synchronous, displaced"
-    ):
-        Patches.of(scenario).plan(["stale"])

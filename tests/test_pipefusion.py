@@ -16,8 +16,8 @@ from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
-from sim.runs import run_sampling
-from strategies.patching.patch_pipeline import paced_layers, stage_layers
+from sim.runs import run_point
+from strategies.patching.pacing import paced_layers, stage_layers
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.scenario import SamplingScenario, SamplingWorkload
 
@@ -43,7 +43,7 @@ def replayed(make, *args, **rest):
 
 
 def steady_step_s(make, *args, **rest):
-    return run_sampling(*drawn(make, *args, **rest)).expected.step_s
+    return run_point(*drawn(make, *args, **rest)).step_s
 
 
 def sent(trace):

@@ -6,6 +6,7 @@ from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import BUCKET_BYTES
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import format_order
@@ -25,7 +26,7 @@ def build(make):
         cut = Cut(component, tuple(range(0, layers + 1, layers // degree)))
         rows = one_forward_one_backward_order(degree, micro_batches)
         shape = Shape(degree, micro_batches, degree)
-        return PipelineBuilder(scenario, shape, [cut], rows, recipe or Recipe()).build()
+        return PipelineBuilder(Layout(scenario, shape, (cut,)), rows, recipe or Recipe()).build()
 
     return plan
 
@@ -93,10 +94,10 @@ def test_extra_forwards_send_what_forwards_send_and_feed_their_output_back(make,
     assert format_order(plan.order).splitlines()[0] == "0E0 0E1 0F0 0F1 0B0 0B1 0O"
 
 
-def test_a_skip_that_must_stay_local_must_not_cross_a_cut(make):
+def test_a_skip_that_must_stay_local_must_not_leave_its_device(make):
     model = make.model(make.component("unet", [1.0] * 4, skips=[(1, 2)]))
     scenario = make.scenario(model, make.cluster(), 2, 4)
-    with pytest.raises(InfeasibleError, match=r"the skip from layer 1 to 2 crosses the cut before layer 2"):
+    with pytest.raises(InfeasibleError, match=r"the skip from layer 1 to 2 leads from position 0 to 1"):
         make_strategy("1f1b", {"skip_route": "local"}).plan(scenario)
 
 

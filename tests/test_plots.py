@@ -33,7 +33,7 @@ from sim.report.plots import (
 )
 from sim.report.plots.charts import strategy_look
 from sim.report.plots.patches import PatchColours
-from sim.runs import replay, replay_phases
+from sim.runs import replay, replay_parts
 from strategies.plans.actions import parse_action
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
 
@@ -449,7 +449,7 @@ def patched(make):
     """Two stages, one step of the whole image, then two of two patches."""
     model = equal_blocks_transformer(4, 0.1)
     scenario = make.sampling(model, make.cluster(), 2, steps=3)
-    ((_, trace),) = replay_phases(make_sampler("pipefusion", {"patches": 2, "warmup_steps": 1}), scenario)
+    ((_, _, trace),) = replay_parts(make_sampler("pipefusion", {"patches": 2, "warmup_steps": 1}), scenario)
     return trace
 
 

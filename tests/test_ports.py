@@ -4,7 +4,8 @@ import pytest
 
 from sim.replay.engine import simulate
 from strategies.bounds.ports import busiest_port_s, chain_traffic
-from strategies.pipelining.stages import Cut, Shape, make_stages
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 
@@ -24,9 +25,8 @@ def scenario(make):
 
 
 def four_stages(scenario, skip_route):
-    shape = Shape(4, 8, 4)
-    stages = make_stages(scenario, Cut(0, (0, 2, 4, 6, 8)), 2)
-    return shape, list(chain_traffic(scenario, shape, stages, 8, skip_route))
+    layout = Layout(scenario, Shape(4, 8, 4), (Cut(0, (0, 2, 4, 6, 8)),), skip_route)
+    return layout, list(chain_traffic(layout, 0))
 
 
 def test_every_hop_carries_all_micro_batches_there_and_their_gradients_back(scenario):
@@ -49,15 +49,15 @@ def test_extra_forwards_travel_too_and_what_they_feed_back(scenario):
 
 
 def test_the_busiest_port_is_the_one_between_the_nodes(scenario):
-    shape, traffic = four_stages(scenario, "local")
-    assert busiest_port_s(scenario, shape, traffic) == pytest.approx(8 * 2 * 5e6 / (0.1 * GBS))
+    layout, traffic = four_stages(scenario, "local")
+    assert busiest_port_s(layout, traffic) == pytest.approx(8 * 2 * 5e6 / (0.1 * GBS))
 
 
 def test_hops_that_share_a_port_add_up(scenario):
-    shape = Shape(4, 8, 4)
-    assert busiest_port_s(scenario, shape, [(0, 2, 1e8), (1, 3, 2e8), (2, 1, 9e7)]) == pytest.approx(3.0)
-    assert busiest_port_s(scenario, shape, [(0, 0, 1e8)]) == 0.0
-    assert busiest_port_s(scenario, shape, []) == 0.0
+    layout, _ = four_stages(scenario, "relay")
+    assert busiest_port_s(layout, [(0, 2, 1e8), (1, 3, 2e8), (2, 1, 9e7)]) == pytest.approx(3.0)
+    assert busiest_port_s(layout, [(0, 0, 1e8)]) == 0.0
+    assert busiest_port_s(layout, []) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.units import MIB
 from sim.replay.engine import simulate
-from sim.runs import replay, run_training
+from sim.runs import replay, run_point
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from strategies.training.pulse import Pulse
@@ -141,16 +141,16 @@ def test_blocks_with_relayed_skips_are_the_published_baseline(make):
 
 def test_results_give_the_point_again():
     scenario = shipped("uvit-h", "v100-2node", 8, 64, memory_recipe="pulse")
-    result = run_training(Pulse(4, 4, 4), scenario)
+    result = run_point(Pulse(4, 4, 4), scenario)
     again = make_strategy("pulse", result.parameters)
-    assert run_training(again, scenario).expected == result.expected
+    assert run_point(again, scenario).expected == result.expected
 
 
 def test_fewer_micro_batches_in_flight_trade_time_for_memory():
     scenario = shipped("uvit-h", "p4de", 4, 64)
     (fast, full), (slow, lean) = (
-        (result.expected.iteration_s, result.expected.peak_memory_bytes)
-        for result in (run_training(Pulse(4, 16, in_flight=ahead), scenario) for ahead in (2, 1))
+        (result.iteration_s, result.expected.peak_memory_bytes)
+        for result in (run_point(Pulse(4, 16, in_flight=ahead), scenario) for ahead in (2, 1))
     )
     assert fast < slow
     assert lean < full
@@ -160,7 +160,7 @@ def test_a_full_device_holds_what_its_order_says(make):
     unet = dense(make, 8, saved_bytes=1000.0)
     scenario = make.scenario(make.model(unet), make.cluster(memory_bytes=9000.0), 4, 16)
     strategy = Pulse(4, 16)
-    peak = run_training(strategy, scenario).expected.peak_memory_bytes
+    peak = run_point(strategy, scenario).expected.peak_memory_bytes
     assert strategy.least_memory_bytes(scenario) < 0.5 * peak
     assert strategy.held_bytes(scenario) == pytest.approx(peak, abs=10)  # hidden states come on top
     roomy = make.scenario(make.model(unet), make.cluster(), 4, 16)

@@ -12,7 +12,7 @@ from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.report.rankings import BEST, command, print_rows_json, print_sweep
 from sim.report.tables import print_result
-from sim.runs import run_training
+from sim.runs import run_point
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -31,7 +31,7 @@ def sweep(scenario):
 
 @pytest.fixture(scope="module")
 def result(scenario):
-    return run_training(make_strategy("spp", {"pipeline_degree": 4}), scenario)
+    return run_point(make_strategy("spp", {"pipeline_degree": 4}), scenario)
 
 
 def table_rows(text):
@@ -41,7 +41,7 @@ def table_rows(text):
 
 
 def test_names_are_never_taken_for_markup(capsys, result, sweep):
-    print_result(replace(result, model="[/red] :smile:"), sweep.scenario)
+    print_result(replace(result, model="[/red] :smile:"))
     assert "[/red] :smile: on 8 GPUs" in capsys.readouterr().out
     model = replace(sweep.scenario.model, title="[bold] title [/x]")
     print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)))
@@ -60,7 +60,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     assert len(set(names)) == len(names)
     for row in rows:
         expected = simulated[int(row[0]) - 1].result.expected
-        assert row[6] == f"{expected.iteration_s * 1e3:,.1f} ms"
+        assert row[6] == f"{expected.duration_s * 1e3:,.1f} ms"
 
 
 def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):

@@ -120,3 +120,11 @@ def test_a_strategy_that_does_not_say_what_it_is_is_refused(installed, line, cha
     listed = installed("strategies")
     assert listed.returncode == 2
     assert listed.stderr == f"sim: error: {said}\n"
+
+
+def test_a_sampler_that_leaves_a_fact_out_is_refused_by_their_names(installed):
+    text = TOY.replace("NAME", "odd").replace('"train"', '"sample"')
+    installed.install("toys", ["toy = odd"], {"odd.py": text})
+    listed = installed("strategies")
+    assert listed.returncode == 2
+    assert listed.stderr == "sim: error: sampler odd.Toy does not define seamless; a GridSampler does\n"

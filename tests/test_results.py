@@ -9,7 +9,7 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import Point
-from sim.runs import replay, run_sampling, run_training
+from sim.runs import replay, run_point
 from strategies.sampling.ulysses import Ulysses
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 from strategies.training.gpipe import GPipe
@@ -20,9 +20,7 @@ SAMPLING = SamplingScenario(load_model("pixart"), load_cluster("p4de"), Sampling
 
 @pytest.fixture(scope="module", params=["train", "sample"])
 def result(request):
-    return (
-        run_training(GPipe(2, 4), TRAINING) if request.param == "train" else run_sampling(Ulysses(), SAMPLING)
-    )
+    return run_point(GPipe(2, 4), TRAINING) if request.param == "train" else run_point(Ulysses(), SAMPLING)
 
 
 def test_a_result_cannot_be_changed(result):

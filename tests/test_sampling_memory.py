@@ -12,7 +12,7 @@ from profiles.synthetic import equal_blocks_transformer
 from profiles.units import GIB
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.patching.footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_BYTES, WORKING_SHARE
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario, SamplingWorkload
@@ -122,7 +122,7 @@ def test_decoding_in_bands_of_rows_takes_less(make):
         scenario = make.sampling(
             model, make.cluster(), 4, steps=2, include=("vae",), decode_chunks=chunks, batch_size=2
         )
-        peaks.append(run_sampling(make_sampler("ulysses", {}), scenario).expected.peak_memory_bytes)
+        peaks.append(run_point(make_sampler("ulysses", {}), scenario).expected.peak_memory_bytes)
     stays = RUNTIME_BYTES + NCCL_BYTES + 2 * PARAMETERS * LAYERS
     assert peaks == pytest.approx([stays + 2 * 3 * 4e9 / chunks for chunks in (1, 2, 8)])
 
@@ -146,7 +146,7 @@ def pixart(name, side, *, gpus=4, cluster="a100-nvlink-8", parameters=None):
     usual = {"pipefusion": {"patches": 4}, "distrifusion": {"gather_layers": 1}}.get(name, {})
     workload = SamplingWorkload(1 if name == "single" else gpus, side, side, steps=4)
     scenario = SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
-    return run_sampling(make_sampler(name, parameters or usual), scenario)
+    return run_point(make_sampler(name, parameters or usual), scenario)
 
 
 def predicted_gib(name, side, **rest):

@@ -11,12 +11,13 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
+from sim.api import sweep as sweep_of
 from sim.explore.frames import rows, write_rows
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.space import best_of_each, pareto_front
+from sim.explore.space import pareto_front
 from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Sweep, objectives, run_sweep
 from sim.report.rankings import front, print_rows_json, print_sweep
-from sim.runs import run_sampling, run_sampling_within
+from sim.runs import run_point, run_within
 from strategies.registry import all_samplers, make_sampler
 from strategies.scenario import SamplingScenario, SamplingWorkload
 from strategies.strategy import gpu_counts
@@ -46,7 +47,7 @@ def simulate_everything(scenario):
     points = [point for point in find_points(scenario) if point.strategy is not None]
     for point in points:
         try:
-            point.result = run_sampling(point.strategy, scenario.on(point.num_gpus))
+            point.result = run_point(point.strategy, scenario.on(point.num_gpus))
         except InfeasibleError as error:
             point.reason = str(error)
         else:
@@ -110,7 +111,7 @@ def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
     for point in everything:
         if point.result is not None:
             there = scenario.on(point.num_gpus)
-            assert point.strategy.bound(there) <= point.result.expected.latency_s, point
+            assert point.strategy.bound(there) <= point.result.latency_s, point
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_the_bound_of_a_pipeline_of_patches_is_its_time_where_no_port_is_shared(
     scenario = pixart(8, cluster, steps=3)
     for point in simulate_everything(scenario):
         if point.name in PIPELINES:
-            there, taken = scenario.on(point.num_gpus), point.result.expected.latency_s
+            there, taken = scenario.on(point.num_gpus), point.result.latency_s
             assert point.strategy.bound(there) == pytest.approx(taken, rel=1e-6), point
 
 
@@ -149,13 +150,13 @@ def test_a_run_within_a_limit_is_the_run_or_seconds_from_the_limit_on():
     for name in ("single", "distrifusion", "pipefusion"):
         there = scenario.on(1 if name == "single" else 4)
         sampler = make_sampler(name, {})
-        result = run_sampling(sampler, there)
-        taken = result.expected.latency_s
-        assert run_sampling_within(sampler, there, inf) == result
-        assert run_sampling_within(sampler, there, taken * 1.0001) == result
-        least = run_sampling_within(sampler, there, 0.9 * taken)
+        result = run_point(sampler, there)
+        taken = result.latency_s
+        assert run_within(sampler, there, inf) == result
+        assert run_within(sampler, there, taken * 1.0001) == result
+        least = run_within(sampler, there, 0.9 * taken)
         assert 0.9 * taken <= least <= taken
-        assert run_sampling_within(sampler, there, 0.1 * taken) == sampler.bound(there)
+        assert run_within(sampler, there, 0.1 * taken) == sampler.bound(there)
 
 
 # On how many GPUs
@@ -274,7 +275,7 @@ def test_what_leaves_seams_ranks_below_all_that_does_not_and_is_never_the_best(o
     assert ranked[-len(seams) :] == seams
     if objective in ("latency", "throughput"):
         assert seams[0].score(objective) < ranked[0].score(objective), "or the test shows nothing"
-    assert sweep.best() is ranked[0]
+    assert sweep.best_point() is ranked[0]
     items = rows(sweep)
     assert {item["strategy"] for item in items if not item["recommended"]} == {"naive-patch"}
     assert "naive-patch" not in {item["strategy"] for item in pareto_front(items)}
@@ -284,26 +285,26 @@ def test_what_leaves_seams_ranks_below_all_that_does_not_and_is_never_the_best(o
 def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     sweep = swept(pixart(2), names=["naive-patch"])
     assert simulated(sweep)
-    assert sweep.best() is None
+    assert sweep.best_point() is None
     print_sweep(sweep)
     assert (
         "best: none; every point that fits leaves seams, which is not recommended" in capsys.readouterr().out
     )
-    assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best() is None
+    assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None
 
 
 def test_a_sampler_of_any_name_that_says_it_leaves_seams_is_not_recommended(monkeypatch):
-    before = swept(pixart(4)).best().name
+    before = swept(pixart(4)).best_point().name
     assert before != "usp"
     monkeypatch.setattr(all_samplers()[before], "seamless", False, raising=False)
     sweep = swept(pixart(4))
-    assert sweep.best().name not in (before, "naive-patch")
+    assert sweep.best_point().name not in (before, "naive-patch")
     assert {item["seamless"] for item in rows(sweep) if item["strategy"] == before} == {False}
 
 
 def test_the_result_of_a_run_says_whether_it_is_seamless():
     for name, seamless in (("naive-patch", False), ("distrifusion", True)):
-        assert run_sampling(make_sampler(name, {}), pixart(2)).to_json()["seamless"] is seamless
+        assert run_point(make_sampler(name, {}), pixart(2)).to_json()["seamless"] is seamless
 
 
 def test_a_sampler_that_runs_on_some_numbers_of_gpus_alone_says_which():
@@ -352,12 +353,12 @@ def test_a_sweep_prints_the_best_of_each_strategy_then_the_best_twenty(sweep, ca
     (single,) = (row for row in cells[:-TOP] if row[1] == "single")
     assert single[2] == "1"
     assert "1.00" in single
-    assert f"best: {sweep.best().name}" in text
+    assert f"best: {sweep.best_point().name}" in text
     assert "naive-patch: seams show, so not recommended, and ranked last" in text
     assert "of each run the devices compute" in text
     again = next(line for line in text.splitlines() if line.startswith("again: "))
-    assert f"--strategy {sweep.best().name}" in again
-    assert f"--gpus {sweep.best().num_gpus} " in again
+    assert f"--strategy {sweep.best_point().name}" in again
+    assert f"--gpus {sweep.best_point().num_gpus} " in again
 
 
 def test_degrees_are_named_and_those_of_one_are_not(capsys):
@@ -384,12 +385,14 @@ def test_all_rows_are_one_json_list(sweep, capsys):
 
 def test_the_best_of_each_strategy_on_several_scenarios():
     scenarios = [pixart(4), pixart(4, resolution=1024)]
-    found = best_of_each(scenarios, ["ulysses", "pipefusion", "single"], workers=1)
+    names = ["ulysses", "pipefusion", "single"]
+    sweeps = [sweep_of(scenario, strategy=names, top=1, workers=1) for scenario in scenarios]
+    found = [item for one in sweeps for item in one.rows(best_of_each=True)]
     assert [item["resolution"] for item in found] == ["512"] * 3 + ["1024"] * 3
     for scenario, items in zip(scenarios, (found[:3], found[3:]), strict=True):
         for item in items:
             every = [p for p in simulate_everything(scenario) if p.name == item["strategy"]]
-            assert item["latency_s"] == min(p.result.expected.latency_s for p in every)
+            assert item["latency_s"] == min(p.result.latency_s for p in every)
 
 
 def test_what_is_asked_of_a_process_is_a_strategy_and_its_gpus():

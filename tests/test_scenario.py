@@ -11,7 +11,7 @@ from profiles.clusters import Cluster, Link, load_cluster
 from profiles.devices import Device, Rates, load_device
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import Model, load_model
-from sim.runs import bound, run_sampling, run_training
+from sim.runs import bound, run_point
 from strategies.registry import all_strategies
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling.ulysses import Ulysses
@@ -41,7 +41,7 @@ def sampling():
 def train(scenario):
     """What some strategies take, what they cannot undercut, and what each layer takes."""
     strategies = DDP(), DiffusionPipe(2, 2, 4), DiffusionPipe(4, 2)
-    results = [run_training(strategy, scenario) for strategy in strategies]
+    results = [run_point(strategy, scenario) for strategy in strategies]
     bounds = [bound(strategy, scenario) for strategy in strategies]
     layers = [costs.forward_s(4).tolist() for costs in scenario.costs.components]
     return [(result.expected, result.fits_memory) for result in results], bounds, layers
@@ -49,7 +49,7 @@ def train(scenario):
 
 def draw(scenario):
     samplers = Ulysses(), PipeFusion(patches=4)
-    results = [run_sampling(sampler, scenario) for sampler in samplers]
+    results = [run_point(sampler, scenario) for sampler in samplers]
     bounds = [sampler.bound(scenario) for sampler in samplers]
     layers = [scenario.costs.forward_s(i, 2).tolist() for i in range(len(scenario.model.components))]
     return [(result.expected, result.fits_memory) for result in results], bounds, layers

@@ -14,7 +14,7 @@ from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
-from sim.runs import run_sampling
+from sim.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.pipefusion import PipeFusion
@@ -295,9 +295,7 @@ def test_heads_of_a_unet_are_padded_under_tensor_parallelism(make):
 
 def test_one_gpu_is_the_same_whatever_it_is_called(make):
     alone = [
-        run_sampling(
-            make_sampler(name, {}), make.sampling(worked(), rated(make), 1, steps=3)
-        ).expected.latency_s
+        run_point(make_sampler(name, {}), make.sampling(worked(), rated(make), 1, steps=3)).latency_s
         for name in ("single", "ulysses", "ring", "tensor")
     ]
     assert alone == pytest.approx([3 * LAYERS * (LINEAR_S + ATTENTION_S + MEMORY_S)] * 4)

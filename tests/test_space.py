@@ -1,4 +1,4 @@
-"""The space around a sweep: grids, scaled clusters, the best of each strategy, and the Pareto front."""
+"""The space around a sweep: scaled clusters, the best of each strategy, and the Pareto front."""
 
 from dataclasses import replace
 
@@ -7,10 +7,12 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
+from sim.api import sweep
 from sim.explore.points import find_points
-from sim.explore.space import best_of_each, grid, pareto_front, samples_per_s, scaled_cluster, sweep_front
+from sim.explore.space import pareto_front, samples_per_s
 from sim.explore.sweep import Sweep, run_sweep
-from sim.runs import run_training
+from sim.runs import run_point
+from strategies.scenario import Scenario, TrainingWorkload
 
 NAMES = ["1f1b", "ddp", "diffusionpipe", "gpipe", "spp"]
 
@@ -27,7 +29,8 @@ def sd21():
 
 @pytest.fixture(scope="module")
 def scenarios(sd21, p4de):
-    return grid([sd21], [p4de], [4, 8], [4], self_conditioning=0.0)
+    asked = [TrainingWorkload(gpus, 4 * gpus, self_conditioning=0.0) for gpus in (4, 8)]
+    return [Scenario(sd21, p4de, workload) for workload in asked]
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +39,14 @@ def everything(scenarios):
     rows = []
     for point in find_points(scenarios[1], NAMES):
         try:
-            rows.append(run_training(point.strategy, scenarios[1]).to_json())
+            rows.append(run_point(point.strategy, scenarios[1]).to_json())
         except InfeasibleError as error:
             rows.append({"strategy": point.name, "reason": str(error)})
     return rows
+
+
+def best_of_each(model, names, **asked):
+    return sweep(model, strategy=names, top=1, workers=1, **asked).rows(best_of_each=True)
 
 
 def fits(row):
@@ -49,25 +56,8 @@ def fits(row):
 # Scenarios
 
 
-def test_a_grid_holds_every_combination_the_last_varying_fastest(sd21, p4de):
-    faster = scaled_cluster(p4de, inter_node=2.0)
-    found = grid([sd21], [p4de, faster], [8, 16], [2, 4], checkpointing="full")
-    assert [(s.cluster_name, s.workload.num_gpus, s.workload.batch_size) for s in found] == [
-        (name, gpus, gpus * samples)
-        for name in ("p4de", "p4de, inter-node x 2")
-        for gpus in (8, 16)
-        for samples in (2, 4)
-    ]
-    assert {scenario.workload.checkpointing for scenario in found} == {"full"}
-
-
-def test_a_grid_refuses_more_gpus_than_a_cluster_has(sd21, p4de):
-    with pytest.raises(InputError, match=r"^--gpus is 16, but cluster p4de has at most max_nodes\(1\)"):
-        grid([sd21], [replace(p4de, max_nodes=1)], [16], [1])
-
-
 def test_a_scaled_cluster_multiplies_bandwidth_and_says_so(p4de):
-    scaled = scaled_cluster(p4de, intra_node=1.5, inter_node=2.0)
+    scaled = p4de.scaled(intra_node=1.5, inter_node=2.0)
     assert scaled.name == "p4de, intra-node x 1.5, inter-node x 2"
     assert scaled.source.startswith(p4de.source)
     assert scaled.source.endswith("Bandwidth hypothetical: intra-node x 1.5, inter-node x 2.")
@@ -82,14 +72,14 @@ def test_a_scaled_cluster_multiplies_bandwidth_and_says_so(p4de):
 
 
 def test_a_factor_of_one_changes_nothing(p4de):
-    assert scaled_cluster(p4de) == p4de
+    assert p4de.scaled() == p4de
 
 
 def test_what_devices_of_a_pcie_cluster_share_is_scaled_with_their_ports(make):
     link = make.link(
         "pcie", 1e9, switch_size=2, switch_bandwidth_bytes_per_s=2e9, host_bandwidth_bytes_per_s=3e9
     )
-    scaled = scaled_cluster(make.cluster(link), intra_node=2.0).intra_node
+    scaled = make.cluster(link).scaled(intra_node=2.0).intra_node
     assert (scaled.bandwidth_bytes_per_s, scaled.switch_bandwidth_bytes_per_s) == (2e9, 4e9)
     assert scaled.host_bandwidth_bytes_per_s == 6e9
 
@@ -97,17 +87,17 @@ def test_what_devices_of_a_pcie_cluster_share_is_scaled_with_their_ports(make):
 @pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_factor_that_is_not_positive_is_refused(p4de, factor):
     with pytest.raises(InputError, match=r"^the factor of the inter-node bandwidth is .*, must be positive"):
-        scaled_cluster(p4de, inter_node=factor)
+        p4de.scaled(inter_node=factor)
 
 
 def test_a_link_that_is_not_there_cannot_be_scaled(make):
     with pytest.raises(InputError, match=r"^cluster made has no inter-node link to multiply$"):
-        scaled_cluster(make.cluster(), inter_node=2.0)
+        make.cluster().scaled(inter_node=2.0)
 
 
 def test_twice_the_bandwidth_makes_no_point_slower(sd21, p4de):
-    faster = scaled_cluster(p4de, inter_node=2.0)
-    slow, fast = (best_of_each(grid([sd21], [c], [16], [4]), ["ddp"], workers=1) for c in (p4de, faster))
+    faster = p4de.scaled(inter_node=2.0)
+    slow, fast = (best_of_each(sd21, ["ddp"], cluster=c, gpus=16, batch_size=64) for c in (p4de, faster))
     assert samples_per_s(fast[0]) > samples_per_s(slow[0])
     assert fast[0]["cluster"] == "p4de, inter-node x 2"
 
@@ -116,7 +106,7 @@ def test_twice_the_bandwidth_makes_no_point_slower(sd21, p4de):
 
 
 def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(scenarios, everything):
-    rows = best_of_each(scenarios[1:], NAMES, workers=1)
+    rows = best_of_each(scenarios[1], NAMES)
     expected = {
         name: max(samples_per_s(row) for row in everything if row["strategy"] == name and fits(row))
         for name in NAMES
@@ -125,29 +115,23 @@ def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(scenar
     assert [samples_per_s(row) for row in rows] == sorted(expected.values(), reverse=True)
 
 
-def test_a_grid_simulates_no_more_than_the_best_of_each_strategy_takes(scenarios):
+def test_a_sweep_for_the_best_of_each_strategy_simulates_less(scenarios):
     few, many = (Sweep(scenarios[1], points=find_points(scenarios[1], NAMES), top=top) for top in (1, 20))
-    for sweep in (few, many):
-        run_sweep(sweep, workers=1)
-    counts = [sum(point.status == "simulated" for point in sweep.points) for sweep in (few, many)]
+    for each in (few, many):
+        run_sweep(each, workers=1)
+    counts = [sum(point.status == "simulated" for point in each.points) for each in (few, many)]
     assert counts[0] < 0.5 * counts[1]
 
 
-def test_rows_of_a_grid_come_in_its_order_whatever_the_workers(scenarios):
-    alone = best_of_each(scenarios, ["ddp", "spp"], workers=1)
-    assert best_of_each(scenarios, ["ddp", "spp"], workers=2) == alone
-    assert [row["num_gpus"] for row in alone] == [4, 4, 8, 8]
-    assert {row["samples_per_gpu"] for row in alone} == {4.0}
+def test_rows_are_the_same_whatever_the_workers(scenarios):
+    one, two = (sweep(scenarios[1], strategy=NAMES, top=1, workers=count) for count in (1, 2))
+    assert one.rows() == two.rows()
 
 
 def test_a_strategy_without_a_feasible_point_has_one_row_that_says_why(sd21, p4de):
-    rows = best_of_each(grid([sd21], [p4de], [1], [4]), ["ddp", "spp"], workers=1)
+    rows = best_of_each(sd21, ["ddp", "spp"], cluster=p4de, gpus=1, batch_size=4)
     assert [(row["strategy"], row["status"]) for row in rows] == [("ddp", "simulated"), ("spp", "infeasible")]
     assert rows[1]["reason"].startswith("no divisor of gpus(1)")
-
-
-def test_no_scenarios_have_no_rows():
-    assert best_of_each([]) == []
 
 
 # The Pareto front
@@ -177,7 +161,7 @@ def test_the_throughput_of_sampling_is_images_over_latency():
 
 
 def test_the_pareto_front_of_a_sweep_is_that_of_a_simulation_of_every_point(scenarios, everything):
-    found = sweep_front(scenarios[1], NAMES, workers=1)
+    found = sweep(scenarios[1], strategy=NAMES, objective="pareto", workers=1).rows()
     fronts = [
         [(row["peak_memory_bytes"], samples_per_s(row)) for row in pareto_front(rows)]
         for rows in (found, everything)
@@ -187,7 +171,7 @@ def test_the_pareto_front_of_a_sweep_is_that_of_a_simulation_of_every_point(scen
 
 
 def test_a_front_leaves_out_what_cannot_be_on_it_and_keeps_the_best_of_each_strategy(scenarios, everything):
-    found = sweep_front(scenarios[1], NAMES, workers=1)
+    found = sweep(scenarios[1], strategy=NAMES, objective="pareto", workers=1).rows()
     assert sum(row["status"] == "bounded" for row in found) > len(found) / 10
     for name in NAMES:
         best = max(samples_per_s(row) for row in everything if row["strategy"] == name and fits(row))

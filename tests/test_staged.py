@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.bounds.pipelines import staged_bound, steps_s
-from strategies.pipelining.builder import PipelineBuilder, Recipe
-from strategies.pipelining.layout import Layout, problem_of, refuse_distant_skips, staged_plan
+from strategies.pipelining.layout import Layout
 from strategies.pipelining.receives import posted_in_time
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction
@@ -69,7 +68,7 @@ def layout_of(make, kind, degree, micro_batches, route="relay", num_gpus=None, c
         "both ways": both_ways((1, 1), degree, micro_batches, halves[::2]),
         "two backbones": both_ways((1, 2), degree, micro_batches, halves[::2]),
     }[kind]
-    return scenario, Layout.of(scenario, Shape(degree, micro_batches, degree), cuts, route)
+    return Layout(scenario, Shape(degree, micro_batches, degree), tuple(cuts), route)
 
 
 KINDS = ["wave", "chunks", "both ways", "two backbones"]
@@ -81,15 +80,15 @@ def test_skips_between_stages_of_one_device_move_nothing(make, degree, blocks_pe
     blocks = 2 * degree * blocks_per_stage
     scenario = make.scenario(make.model(unet(make, blocks)), make.cluster(), degree, 3)
     boundaries = tuple(range(0, blocks + 1, blocks_per_stage))
-    layout = Layout.of(scenario, Shape(degree, 3, degree), [Cut(0, boundaries, folded(degree))], "local")
-    refuse_distant_skips(scenario, layout)
-    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=False))
+    layout = Layout(scenario, Shape(degree, 3, degree), (Cut(0, boundaries, folded(degree)),), "local")
+    layout.refuse_distant_skips()
+    trace = simulate(layout.plan(fill_and_drain(layout)))
     assert trace.p2p_bytes == 2 * 3 * 2 * (degree - 1)
 
 
 def test_relayed_skips_travel_although_their_ends_share_a_device(make):
-    scenario, layout = layout_of(make, "wave", 2, 1)
-    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=False))
+    layout = layout_of(make, "wave", 2, 1)
+    trace = simulate(layout.plan(fill_and_drain(layout)))
     # cuts after blocks 1 and 5 lie between devices; 2 skips are live over each, beside the hidden state
     assert trace.p2p_bytes == 2 * 2 * 3
 
@@ -97,19 +96,19 @@ def test_relayed_skips_travel_although_their_ends_share_a_device(make):
 def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
     chain = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(0, 2)])
     scenario = make.scenario(make.model(chain), make.cluster(), 4, 1)
-    layout = Layout.of(scenario, Shape(4, 1, 4), [Cut(0, (0, 1, 2, 3, 4))], "local")
-    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    layout = Layout(scenario, Shape(4, 1, 4), (Cut(0, (0, 1, 2, 3, 4)),), "local")
+    plan = layout.plan(fill_and_drain(layout))
     trace = simulate(plan)
     assert trace.p2p_bytes == 2 * (3 + 1)
     sent = {(t.source, t.target) for t in trace.wiring.transfers if t is not None}
     assert {(0, 2), (2, 0)} <= sent
     with pytest.raises(InfeasibleError, match="the skip from layer 0 to 2 leads from position 0 to 2"):
-        refuse_distant_skips(scenario, layout)
+        layout.refuse_distant_skips()
 
 
 def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make):
-    scenario, layout = layout_of(make, "both ways", 4, 4, num_gpus=8)
-    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    layout = layout_of(make, "both ways", 4, 4, num_gpus=8)
+    plan = layout.plan(fill_and_drain(layout))
     assert sorted(c.group for c in plan.collectives) == [(0, 3), (0, 3), (1, 2), (1, 2)]
     assert {c.size_bytes for c in plan.collectives} == {4 * 10 * 4.0}
     assert {len(c.reads) for c in plan.collectives} == {2}
@@ -118,8 +117,8 @@ def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make
 
 
 def test_both_backbones_of_two_read_what_they_need_at_their_own_end(make):
-    scenario, layout = layout_of(make, "two backbones", 2, 2)
-    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    layout = layout_of(make, "two backbones", 2, 2)
+    plan = layout.plan(fill_and_drain(layout))
     readers = {
         (op.action.stage, device)
         for device, ops in enumerate(plan.ops)
@@ -135,7 +134,7 @@ def test_the_two_parts_of_a_backward_share_its_time_and_gradients_wait_for_the_s
     chain = make.component("unet", [1.0] * 4, parameters=10, locked=(3,))
     scenario = make.scenario(make.model(chain), make.cluster(), 2, 2)
     rows = [[StageAction(s, k, 0) for k in "FIW"] for s in range(2)]
-    plan = PipelineBuilder(scenario, Shape(2, 1, 2), [Cut(0, (0, 2, 4))], rows, Recipe()).build()
+    plan = Layout(scenario, Shape(2, 1, 2), (Cut(0, (0, 2, 4)),)).plan(rows)
     durations = {(op.action.stage, op.action.kind): op.duration_s for ops in plan.ops for op in ops}
     # two samples; a locked layer has no weight part
     assert durations[0, "I"] == durations[0, "W"] == 4.0
@@ -146,8 +145,8 @@ def test_the_two_parts_of_a_backward_share_its_time_and_gradients_wait_for_the_s
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_extra_forwards_come_first_and_feed_back_to_the_start_of_their_chain(make, kind):
-    scenario, layout = layout_of(make, kind, 2, 4, extra_forward=True)
-    plan = staged_plan(scenario, layout, fill_and_drain(layout), blocking=False)
+    layout = layout_of(make, kind, 2, 4, extra_forward=True)
+    plan = layout.plan(fill_and_drain(layout))
     for row in plan.order:
         kinds = [action.kind for action in row if isinstance(action, StageAction)]
         extras = kinds.count(EXTRA_FORWARD)
@@ -157,8 +156,8 @@ def test_extra_forwards_come_first_and_feed_back_to_the_start_of_their_chain(mak
 
 
 def test_the_extra_forwards_of_both_directions_begin_at_once(make):
-    scenario, layout = layout_of(make, "both ways", 4, 8, extra_forward=True)
-    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=False))
+    layout = layout_of(make, "both ways", 4, 8, extra_forward=True)
+    trace = simulate(layout.plan(fill_and_drain(layout)))
     begins = {
         op.action.stage: start
         for device, ops in enumerate(trace.plan.ops)
@@ -179,22 +178,20 @@ def test_the_bound_holds_whichever_of_two_backbones_sums_first(make, first):
     ]
     cluster = make.cluster(make.link("nvswitch", 4 / 3), memory_bytes_per_s=30.0)
     scenario = make.scenario(make.model(*backbones), cluster, 2, 2)
-    layout = Layout.of(scenario, Shape(1, 1, 1), [Cut(0, (0, 1)), Cut(1, (0, 1))], "relay")
+    layout = Layout(scenario, Shape(1, 1, 1), (Cut(0, (0, 1)), Cut(1, (0, 1))))
     row = [StageAction(stage, kind, 0) for stage in (first, 1 - first) for kind in (FORWARD, BACKWARD)]
-    truth_s = simulate(staged_plan(scenario, layout, [row], blocking=False)).end_s
+    truth_s = simulate(layout.plan([row])).end_s
     # A sum takes 3 s per parameter, a step 1 s: that of the large backbone comes first, or last.
     assert truth_s == pytest.approx([3.0 + 30.0 + 60.0 + 20.0, 6.0 + 60.0 + 30.0 + 10.0][first])
-    assert staged_bound(scenario, layout) <= truth_s * (1 + 1e-12)
+    assert staged_bound(layout) <= truth_s * (1 + 1e-12)
 
 
 def test_the_bound_counts_the_sum_over_all_that_hold_a_stage(make):
     cluster = make.cluster(make.link("nvswitch", 40.0))
-    (scenario, both), (_, one) = (
-        layout_of(make, kind, 2, 4, cluster=cluster) for kind in ("both ways", "chunks")
-    )
+    both, one = (layout_of(make, kind, 2, 4, cluster=cluster) for kind in ("both ways", "chunks"))
     # 4 blocks of 10 parameters in 4 bytes each, summed over two devices
-    assert steps_s(scenario, both) == [4.0] * 4
-    assert steps_s(scenario, one) == [0.0] * 4
+    assert steps_s(both) == [4.0] * 4
+    assert steps_s(one) == [0.0] * 4
 
 
 def test_a_chain_that_starts_where_less_frozen_work_lies_starts_earlier(make):
@@ -202,9 +199,9 @@ def test_a_chain_that_starts_where_less_frozen_work_lies_starts_earlier(make):
     first = make.component("first", [0.25] * 2, inputs=["encoder"])
     second = make.component("second", [1.0] * 2, inputs=["encoder"])
     scenario = make.scenario(make.model(encoder, first, second), make.cluster(), 2, 1)
-    cuts = [Cut(1, (0, 1, 2), (0, 1)), Cut(2, (0, 1, 2), (1, 0))]
-    layout = Layout.of(scenario, Shape(2, 1, 2), cuts, "relay")
-    assert staged_bound(scenario, layout) == staged_bound(scenario, layout, frozen_first=False)
+    cuts = (Cut(1, (0, 1, 2), (0, 1)), Cut(2, (0, 1, 2), (1, 0)))
+    layout = Layout(scenario, Shape(2, 1, 2), cuts)
+    assert staged_bound(layout) == staged_bound(layout, frozen_first=False)
 
 
 @settings(max_examples=60)
@@ -218,21 +215,17 @@ def test_a_chain_that_starts_where_less_frozen_work_lies_starts_earlier(make):
 )
 def test_no_order_deadlocks_or_undercuts_the_bound(make, kind, degree, micro_batches, route, blocking, extra):
     cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05))
-    scenario, layout = layout_of(
-        make, kind, degree, micro_batches, route, 2 * degree, cluster, extra_forward=extra
-    )
-    trace = simulate(staged_plan(scenario, layout, fill_and_drain(layout), blocking=blocking))
-    bound_s = staged_bound(scenario, layout)
+    layout = layout_of(make, kind, degree, micro_batches, route, 2 * degree, cluster, extra_forward=extra)
+    trace = simulate(layout.plan(fill_and_drain(layout), blocking=blocking))
+    bound_s = staged_bound(layout)
     assert 0 < bound_s <= trace.end_s * (1 + 1e-12)
 
 
 def test_waiting_for_messages_takes_longer_than_overlapping_them(make):
     cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05))
-    scenario, layout = layout_of(make, "wave", 4, 4, cluster=cluster)
+    layout = layout_of(make, "wave", 4, 4, cluster=cluster)
     rows = fill_and_drain(layout)
-    overlapped, waiting = (
-        simulate(staged_plan(scenario, layout, rows, blocking=blocking)).end_s for blocking in (False, True)
-    )
+    overlapped, waiting = (simulate(layout.plan(rows, blocking=blocking)).end_s for blocking in (False, True))
     assert waiting > overlapped
 
 
@@ -248,8 +241,8 @@ def test_a_receive_is_posted_at_the_first_pause_after_the_tensor_is_written(make
 
 def test_the_problem_holds_real_times_and_messages_between_devices_alone(make):
     cluster = make.cluster(make.link("nvswitch", 2.0, 0.1, 0.4))
-    scenario, layout = layout_of(make, "wave", 2, 2, "local", cluster=cluster)
-    problem = problem_of(scenario, layout)
+    layout = layout_of(make, "wave", 2, 2, "local", cluster=cluster)
+    problem = layout.problem()
     assert problem.positions == (0, 1, 1, 0)
     assert problem.forward_s == (2.0,) * 4
     assert problem.backward_s == (4.0,) * 4

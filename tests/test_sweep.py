@@ -11,7 +11,7 @@ from profiles.models import load_model, model_names
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Sweep, run_sweep
 from sim.report.rankings import print_sweep
-from sim.runs import bound, run_training
+from sim.runs import bound, run_point
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -50,7 +50,7 @@ def simulate_everything(scenario):
     points = [point for point in find_points(scenario) if point.strategy is not None]
     for point in points:
         try:
-            point.result = run_training(point.strategy, scenario)
+            point.result = run_point(point.strategy, scenario)
         except InfeasibleError as error:
             point.reason = str(error)
         else:
@@ -112,7 +112,7 @@ def test_points_that_do_not_exist_are_those_that_a_simulation_refuses(sweep, eve
 
 def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
     for point in simulated(everything):
-        assert bound(point.strategy, scenario) <= point.result.expected.iteration_s * (1 + 1e-9)
+        assert bound(point.strategy, scenario) <= point.result.iteration_s * (1 + 1e-9)
 
 
 def test_a_point_is_left_out_only_where_its_bound_says_so():
@@ -132,8 +132,8 @@ def test_with_extra_forwards_for_certain_the_best_are_exact_too():
     always = sd21(4, 16, self_conditioning=1.0)
     found = simulated(swept(always, names=["1f1b", "diffusionpipe"]))
     points = find_points(always, ["1f1b", "diffusionpipe"])
-    times = sorted({run_training(p.strategy, always).expected.iteration_s for p in points})
-    assert found[0].result.expected.iteration_s == times[0]
+    times = sorted({run_point(p.strategy, always).iteration_s for p in points})
+    assert found[0].result.iteration_s == times[0]
     assert found[0].result.options["self_conditioning"] == 1.0
 
 
@@ -144,7 +144,7 @@ def test_simulated_points_come_first_then_bounded_ones_then_infeasible_ones(swee
     ranked = sweep.ranked()
     statuses = [point.status for point in ranked]
     assert statuses == sorted(statuses, key=["simulated", "bounded", "infeasible"].index)
-    times = [point.result.expected.iteration_s for point in ranked if point.status == "simulated"]
+    times = [point.result.iteration_s for point in ranked if point.status == "simulated"]
     assert times == sorted(times)
     bounds = [point.bound_s for point in ranked if point.status == "bounded"]
     assert bounds == sorted(bounds)
@@ -173,9 +173,9 @@ def test_progress_counts_up_to_every_point(scenario):
 
 def test_group_sizes_that_change_nothing_are_listed_once(scenario):
     small, large = (make_strategy("1f1b", {"group_size": size}) for size in (2, 4))
-    result = run_training(small, scenario)
+    result = run_point(small, scenario)
     alike = replace(result, parameters={**result.parameters, "group_size": 4})
-    slower = replace(alike, expected=replace(alike.expected, iteration_s=9.0))
+    slower = replace(alike, expected=replace(alike.expected, duration_s=9.0))
     points = [Point(small, "1f1b", result=result), Point(large, "1f1b", result=alike)]
     assert Sweep(scenario, points=points).ranked() == points[:1]
     points[1].result = slower
@@ -324,9 +324,9 @@ def test_where_each_group_draws_the_sweep_finds_the_larger_groups_that_draw_less
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
     sweep = Sweep(scenario, points=find_points(scenario, ["1f1b"]))
     run_sweep(sweep, workers=1)
-    every = {p.strategy: run_training(p.strategy, scenario).expected.iteration_s for p in sweep.points}
+    every = {p.strategy: run_point(p.strategy, scenario).iteration_s for p in sweep.points}
     best = sweep.ranked()[0]
-    assert best.result.expected.iteration_s == min(every.values())
+    assert best.result.iteration_s == min(every.values())
     assert best.strategy.group_size == 8
 
 

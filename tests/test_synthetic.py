@@ -7,7 +7,7 @@ from profiles.costs import ModelCosts
 from profiles.devices import load_device
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
-from sim.runs import run_training
+from sim.runs import run_point
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 
@@ -94,7 +94,7 @@ def test_bubble_ratios_are_those_of_the_paper(share, stages, micro_batches, perc
     model = equal_layers_model(12, frozen_share=share)
     scenario = Scenario(model, load_cluster("ideal"), TrainingWorkload(stages, 144))
     strategy = make_strategy("1f1b", {"pipeline_degree": stages, "micro_batches": micro_batches})
-    assert 100 * run_training(strategy, scenario).bubble_ratio == pytest.approx(percent, abs=0.051)
+    assert 100 * run_point(strategy, scenario).bubble_ratio == pytest.approx(percent, abs=0.051)
 
 
 def test_equal_blocks_have_the_tokens_exchanges_and_skips_that_were_asked_for():

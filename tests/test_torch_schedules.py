@@ -23,10 +23,9 @@ from torch.distributed.pipelining.schedules import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from strategies.orders.named import interleaved_order, zero_bubble_order
 from strategies.plans.actions import BACKWARD, FORWARD, format_torch
 from strategies.registry import make_strategy
-from strategies.training.interleaved import interleaved_order
-from strategies.training.zero_bubble import zero_bubble_order
 
 WORKER = Path(__file__).parent / "data" / "pipeline_worker.py"
 SCHEDULES = {

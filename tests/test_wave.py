@@ -5,12 +5,12 @@ import pytest
 from profiles.errors import InfeasibleError, InputError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from strategies.bounds.critical_path import most_in_flight
+from strategies.orders.capacity import most_in_flight
 from strategies.orders.list_scheduling import lower_bound_s
 from strategies.orders.problem import wave_problem
+from strategies.orders.wave import wave_in_flight, wave_order
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
-from strategies.training.wave import wave_in_flight, wave_order
 
 
 def symmetric(blocks):

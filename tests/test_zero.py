@@ -6,7 +6,7 @@ import pytest
 
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from sim.runs import jobs, least_memory_bytes, replay, run_training
+from sim.runs import jobs, least_memory_bytes, replay, run_point
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 from strategies.training.zero3 import UNIT_PARAMETERS, cut_units
@@ -65,7 +65,7 @@ def test_bytes_are_gathers_and_scatters_of_all_parameters(
 ):
     point = zero(stage, overlap=overlap, micro_batches=micro_batches)
     weight_bytes, gradient_bytes = RECIPES[recipe]
-    found = run_training(point, scenario(memory_recipe=recipe)).expected.collective_bytes
+    found = run_point(point, scenario(memory_recipe=recipe)).expected.collective_bytes
     after_the_step = 1 if stage == 2 else 0
     each = micro_batches * (gathers * weight_bytes + gradient_bytes) + after_the_step * weight_bytes
     assert found == pytest.approx(GPUS * SHARE * UNITS * UNIT_PARAMETERS * each)
@@ -77,19 +77,17 @@ def test_of_equal_weights_and_gradients_zero2_sends_twice_and_zero3_thrice_the_p
 ):
     """Rajbhandari et al., section 7: as much as an all-reduce, and half as much again."""
     workload = {"memory_recipe": "mixed-fp16-gradient"}
-    found = run_training(zero(stage), scenario(**workload)).expected.collective_bytes
+    found = run_point(zero(stage), scenario(**workload)).expected.collective_bytes
     assert found / GPUS == pytest.approx(times * SHARE * 2 * UNITS * UNIT_PARAMETERS)
-    ddp = run_training(make_strategy("ddp", {}), scenario(**workload)).expected.collective_bytes
+    ddp = run_point(make_strategy("ddp", {}), scenario(**workload)).expected.collective_bytes
     assert found / ddp == pytest.approx(times / 2)
 
 
 def test_an_extra_forward_gathers_once_more(scenario):
-    without, extra = (run_training(zero(3), scenario(self_conditioning=p)).expected for p in (0.0, 1.0))
+    without, extra = (run_point(zero(3), scenario(self_conditioning=p)).expected for p in (0.0, 1.0))
     more = extra.collective_bytes - without.collective_bytes
     assert more == pytest.approx(GPUS * SHARE * 2 * UNITS * UNIT_PARAMETERS)
-    same = [
-        run_training(zero(2), scenario(self_conditioning=p)).expected.collective_bytes for p in (0.0, 1.0)
-    ]
+    same = [run_point(zero(2), scenario(self_conditioning=p)).expected.collective_bytes for p in (0.0, 1.0)]
     assert same[0] == same[1]
 
 
@@ -119,7 +117,7 @@ def test_zero2_hides_all_buckets_but_the_last_and_then_gathers(scenario, micro_b
 
 
 def test_zero2_is_done_when_the_weights_are_gathered(scenario):
-    result = run_training(zero(2), scenario()).expected
+    result = run_point(zero(2), scenario()).expected
     assert result.exposed_communication_s == pytest.approx(SCATTER_S + UNITS * GATHER_S)
     assert result.idle_s == pytest.approx(SCATTER_S + UNITS * GATHER_S)
 
@@ -177,9 +175,9 @@ def test_compute_beside_a_collective_takes_longer(scenario):
 @pytest.mark.parametrize("overlap", ["buckets", "none"])
 def test_on_one_gpu_there_is_nothing_to_share(scenario, stage, overlap):
     point, alone = zero(stage, overlap=overlap, micro_batches=2), scenario(num_gpus=1, frozen_s=0.25)
-    ddp = run_training(make_strategy("ddp", {"micro_batches": 2}), alone).expected
-    found = run_training(point, alone).expected
-    assert found.iteration_s == pytest.approx(ddp.iteration_s)
+    ddp = run_point(make_strategy("ddp", {"micro_batches": 2}), alone).expected
+    found = run_point(point, alone).expected
+    assert found.duration_s == pytest.approx(ddp.duration_s)
     assert (found.collective_bytes, found.peak_memory_bytes) == (0.0, ddp.peak_memory_bytes)
     assert least_memory_bytes(point, alone) == ddp.peak_memory_bytes
 
@@ -348,7 +346,7 @@ def test_backbones_side_by_side_divide_their_states_among_their_own_gpus(pair, s
         parameters * (18 - sharded + sharded / 2) for parameters in (6 * UNIT_PARAMETERS, 2 * UNIT_PARAMETERS)
     ]
     assert [resident_bytes(trace).tolist() for trace in found] == [[state] for state in states]
-    result = run_training(point, pair)
+    result = run_point(point, pair)
     assert result.samples_per_s == pytest.approx(sum(8 / trace.end_s for trace in found))
     assert result.expected.peak_memory_bytes == max(peak_memory_bytes(trace).max() for trace in found)
 

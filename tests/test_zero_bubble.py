@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.bounds.critical_path import MAX_PASSES
+from strategies.orders.named import zero_bubble_order
 from strategies.plans.actions import BACKWARD_WEIGHT, format_order
 from strategies.registry import make_strategy
-from strategies.training.zero_bubble import zero_bubble_order
 
 degrees = st.integers(1, 6)
 counts = st.integers(1, 12)

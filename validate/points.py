@@ -10,8 +10,8 @@ from profiles.models import Model, load_model
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.replay.engine import simulate
-from sim.results import SamplingResult, TrainingResult
-from sim.runs import replay, run_sampling, run_training
+from sim.results import Result
+from sim.runs import replay, run_point
 from strategies.plans.traces import Trace
 from strategies.registry import all_samplers, make_sampler, make_strategy
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
@@ -60,16 +60,11 @@ class Outcome:
         return ", ".join(f"{letter} {getattr(self.strategy, name)}" for letter, name in degrees.items())
 
 
-def _outcome(
-    result: TrainingResult | SamplingResult,
-    strategy: Strategy | Sampler,
-    time_s: float,
-    step_s: float | None = None,
-) -> Outcome:
+def _outcome(result: Result, strategy: Strategy | Sampler) -> Outcome:
     expected = result.expected
     return Outcome(
         strategy=strategy,
-        time_s=time_s,
+        time_s=expected.duration_s,
         samples_per_s=result.samples_per_s,
         bubble_ratio=result.bubble_ratio,
         collective_s=expected.collective_s,
@@ -78,7 +73,7 @@ def _outcome(
         fits=result.fits_memory,
         provenance=result.provenance,
         forwards_s=tuple(float(stage["forward_s"]) for stage in result.stages),
-        step_s=step_s,
+        step_s=result.times.get("step_s"),
     )
 
 
@@ -129,8 +124,7 @@ def trained(name: str, point: Scenario, **asked: Any) -> Outcome:  # noqa: ANN40
         InfeasibleError: the strategy cannot do this.
     """
     strategy = make_strategy(name, asked)
-    result = run_training(strategy, point)
-    return _outcome(result, strategy, result.expected.iteration_s)
+    return _outcome(run_point(strategy, point), strategy)
 
 
 def replayed(name: str, point: Scenario, **asked: Any) -> Trace:  # noqa: ANN401  as above
@@ -149,8 +143,7 @@ def drawn(of: Sampler, point: SamplingScenario) -> Outcome:
     Raises:
         InfeasibleError: the sampler cannot do this.
     """
-    result = run_sampling(of, point)
-    return _outcome(result, of, result.expected.latency_s, result.expected.step_s)
+    return _outcome(run_point(of, point), of)
 
 
 def best(point: Scenario, name: str, **fixed: Any) -> Outcome | None:  # noqa: ANN401  as of find_points
@@ -159,9 +152,9 @@ def best(point: Scenario, name: str, **fixed: Any) -> Outcome | None:  # noqa: A
     run_sweep(sweep, workers=1)
     first = sweep.ranked()[0]
     result, strategy = first.result, first.strategy
-    if strategy is None or not isinstance(result, TrainingResult) or not result.fits_memory:
+    if strategy is None or result is None or not result.fits_memory:
         return None
-    return _outcome(result, strategy, result.expected.iteration_s)
+    return _outcome(result, strategy)
 
 
 def fastest(point: Scenario, name: str, **fixed: Any) -> Outcome:  # noqa: ANN401  as above

@@ -6,8 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from tempfile import mkdtemp
 
 from profiles.errors import InputError
+
+
+def scratch_folder(name: str) -> Path:
+    """A path of a name in a new temporary folder."""
+    return Path(mkdtemp()) / name
 
 
 @contextmanager

@@ -10,17 +10,22 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from profiles.clusters import cluster_names, load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model, model_names
-from sim.cli.flags import class_of, strategy_names
-from sim.cli.requests import KIND, named, parameters, sampling_scenario, task, training_scenario
-from strategies.registry import make_sampler, make_strategy
-from strategies.scenario import SamplingScenario, Scenario
+from sim import api
+from sim.cli.flags import strategy_names
+from sim.cli.requests import arguments, given, named
+from sim.explore.points import Point
+from sim.explore.sweep import Sweep
+from sim.results import Result
+from sim.scenarios import Request, scenario_of
+from strategies.registry import class_of
+from strategies.scenario import Scenario
+from strategies.strategy import AnyScenario
 
 FIGURES: Final = (".png", ".svg", ".pdf")
 
@@ -68,54 +73,22 @@ def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[A
 
 def run_command(options: argparse.Namespace) -> int:
     """Simulate one point and print its result."""
-    return _run_sampler(options) if task(options) == "sample" else _run_strategy(options)
-
-
-def _run_strategy(options: argparse.Namespace) -> int:
-    from sim.runs import bound, replay_variants, summarize
-    from strategies.strategy import Remarking
-
     _check_files(options)
-    scenario = training_scenario(options)
-    strategy = make_strategy(options.strategy, parameters(options))
-    bound(strategy, scenario)  # refuses what cannot exist before its order is written out
-    replayed = replay_variants(strategy, scenario)
-    result = summarize(strategy, scenario, replayed)
+    result = api.run(strategy=options.strategy, **arguments(options))
     _warn_of_memory(result)
-    if isinstance(strategy, Remarking):
-        for remark in strategy.remarks(scenario):
-            print(f"sim: note: {remark}", file=sys.stderr)
-    _write_variants(options, replayed)
+    for remark in result.source.remarks if result.source else ():
+        print(f"sim: note: {remark}", file=sys.stderr)
+    _write_files(options, result)
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
         from sim.report.tables import print_result
 
-        print_result(result, scenario)
+        print_result(result)
     return 0
 
 
-def _run_sampler(options: argparse.Namespace) -> int:
-    from sim.runs import replay_phases, summarize_sampling
-
-    _check_files(options)
-    scenario = sampling_scenario(options)
-    sampler = make_sampler(options.strategy, parameters(options))
-    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
-    replayed = replay_phases(sampler, scenario)
-    result = summarize_sampling(sampler, scenario, replayed)
-    _warn_of_memory(result)
-    _write_phases(options, replayed)
-    if options.json:
-        print(json.dumps(result.to_json(), allow_nan=False))
-    else:
-        from sim.report.tables import print_drawing
-
-        print_drawing(result, scenario)
-    return 0
-
-
-def _warn_of_memory(result: Any) -> None:  # noqa: ANN401
+def _warn_of_memory(result: Result) -> None:
     if result.missing_memory:
         print(f"sim: warning: {result.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
 
@@ -137,38 +110,15 @@ def _check_files(options: argparse.Namespace) -> None:
                 raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
 
 
-def _write_variants(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
-    """Write the trace and the picture of each iteration that occurs; those with extra forwards beside."""
-    occurring = [variant for variant, _ in replayed]
-    _write_files(options, [(_suffix(variant, occurring), trace) for variant, trace in replayed])
-
-
-def _write_phases(options: argparse.Namespace, replayed: list[tuple[Any, Any]]) -> None:
-    """Write the trace and the picture of each phase of a run; those beside its steady steps named after themselves."""
-    steady = [phase for phase, _ in replayed if phase.steps][-1]
-    _write_files(options, [("" if phase is steady else f"-{phase.name}", trace) for phase, trace in replayed])
-
-
-def _write_files(options: argparse.Namespace, traces: list[tuple[str, Any]]) -> None:
-    """Write the trace and the picture of what was replayed, by the suffix of its files."""
-    for suffix, trace in traces:
+def _write_files(options: argparse.Namespace, result: Result) -> None:
+    """Write the traces and the pictures of a result, each by its name beside the main one."""
+    for name, trace in result.traces.items():
+        suffix = f"-{name}" if name else ""
         for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
             if path is not None:
                 target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
                 write(trace, target)
                 print(f"sim: wrote {target}", file=sys.stderr)
-
-
-def _suffix(variant: Any, occurring: list[Any]) -> str:  # noqa: ANN401
-    """The suffix that tells the files of one iteration from another's: its job's backbone, the extra forward."""
-    own = [other for other in occurring if other.job == variant.job]
-    words = []
-    if len(own) < len(occurring):
-        scenario = variant.scenario
-        words.append(scenario.model.components[scenario.backbone].name)
-    if variant is not own[0]:
-        words.append("extra-forward")
-    return "".join(f"-{word}" for word in words)
 
 
 def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401
@@ -183,19 +133,6 @@ def _write_gantt(trace: Any, path: Path) -> None:  # noqa: ANN401
     save_figure(plot_timeline(trace), path)
 
 
-def _write_plot(sweep: Any, path: Path) -> None:  # noqa: ANN401
-    from sim.explore.frames import rows
-    from sim.report.plots import plot_sweep, save_figure
-
-    workload, drawn = sweep.scenario.workload, ""
-    if isinstance(sweep.scenario, SamplingScenario):
-        drawn = f", {workload.resolution} pixels, {workload.steps} steps"
-    title = f"{sweep.scenario.model.title} on {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}"
-    there = sweep.scenario.cluster.device.memory_bytes
-    save_figure(plot_sweep(rows(sweep), f"{title}, batch {workload.batch_size}{drawn}", there), path)
-    print(f"sim: wrote {path}", file=sys.stderr)
-
-
 def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
     from sim.explore.frames import check_out, write_rows
@@ -204,10 +141,11 @@ def sweep_command(options: argparse.Namespace) -> int:
     from sim.report.tables import progress
 
     _check_files(options)
-    scenario = (sampling_scenario if task(options) == "sample" else training_scenario)(options)
-    out = options.out or Path(f"sweep-{_case(scenario)}.csv")
+    sweep = api.start_sweep(
+        strategy=named(options), task=options.task, objective=options.objective, **arguments(options)
+    )
+    out = options.out or Path(f"sweep-{_case(sweep.scenario)}.csv")
     check_out(out)
-    sweep = _start_sweep(options, scenario)
     try:
         with _termination_as_interrupt(), progress() as report:
             run_sweep(sweep, report)
@@ -215,8 +153,8 @@ def sweep_command(options: argparse.Namespace) -> int:
         _write_reached(sweep, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
         raise
     write_rows(sweep, out)
-    print(f"sim: wrote {len(sweep.ranked())} rows to {out}", file=sys.stderr)
-    first = next(iter(sweep.ranked()), None)
+    print(f"sim: wrote {len(sweep)} rows to {out}", file=sys.stderr)
+    first = next(iter(sweep), None)
     if first is None or first.status != "simulated":
         print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
     else:
@@ -228,49 +166,28 @@ def sweep_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _case(scenario: Scenario | SamplingScenario) -> str:
+def _case(scenario: AnyScenario) -> str:
     """The name of a sweep's file, which tells it from those of others."""
     name, gpus = re.sub(r"[^\w.-]+", "-", scenario.model.name), f"{scenario.workload.num_gpus}gpus"
     batch = f"batch{scenario.workload.batch_size}"
-    if not isinstance(scenario, SamplingScenario):
+    if "resolution" not in scenario.asked:
         return f"{name}-{gpus}-{batch}"
-    pixels = f"{scenario.workload.resolution}px"
+    pixels = f"{scenario.asked['resolution']}px"
     return f"{name}-{gpus}-{pixels}" + (f"-{batch}" if scenario.workload.batch_size > 1 else "")
 
 
-def _start_sweep(options: argparse.Namespace, scenario: Any) -> Any:  # noqa: ANN401
-    """A sweep with its points.
-
-    Raises:
-        InputError: the sweep cannot rank by what it is asked to, or no strategy has a parameter that is given.
-    """
-    from sim.explore.points import find_points
-    from sim.explore.sweep import Sweep, objectives
-
-    offered = objectives(scenario)
-    objective = options.objective or offered[0]
-    if objective not in offered:
-        raise InputError(
-            f"--objective is '{objective}', must be one of {', '.join(offered)} in a sweep of {KIND[task(options)]}"
-        )
-    return Sweep(scenario, objective, find_points(scenario, named(options), parameters(options)))
-
-
-def _draw_sweep(options: argparse.Namespace, sweep: Any, first: Any) -> None:  # noqa: ANN401
+def _draw_sweep(options: argparse.Namespace, sweep: Sweep, first: Point) -> None:
     """Write the pictures of a sweep and of its first point that are asked for."""
-    from sim.runs import replay_phases, replay_variants
+    from sim.report.plots import save_figure
 
     if options.plot is not None:
-        _write_plot(sweep, options.plot)
-    if not (options.trace or options.gantt):
-        return
-    if isinstance(sweep.scenario, SamplingScenario):
-        _write_phases(options, replay_phases(first.strategy, sweep.scenario.on(first.num_gpus)))
-    else:
-        _write_variants(options, replay_variants(first.strategy, sweep.scenario))
+        save_figure(sweep.plot(), options.plot)
+        print(f"sim: wrote {options.plot}", file=sys.stderr)
+    if options.trace or options.gantt:
+        _write_files(options, sweep.result_of(first))
 
 
-def _write_reached(sweep: Any, out: Path) -> None:  # noqa: ANN401
+def _write_reached(sweep: Sweep, out: Path) -> None:
     """Write what an interrupted sweep has come to know, beside the file of a complete one."""
     from sim.explore.frames import write_rows
 
@@ -285,70 +202,23 @@ def _write_reached(sweep: Any, out: Path) -> None:  # noqa: ANN401
 
 def tune_command(options: argparse.Namespace) -> int:
     """Tune PULSE's degrees and micro-batch."""
-    from sim.explore.tuning import tune
+    from sim.explore.tuning import TUNED, tune
     from sim.report.tables import print_choices
 
-    if options.strategy not in (None, "pulse"):
-        raise InputError(f"--strategy is '{options.strategy}', but only pulse is tuned")
+    if options.strategy not in (None, TUNED):
+        raise InputError(f"--strategy is '{options.strategy}', but only {TUNED} is tuned")
     if options.batch_size is not None:
         raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
-    return _print(options, tune(training_scenario(options), p2p=options.p2p), print_choices)
+    asked = Request(options.model, options.cluster, options.gpus, (TUNED,), given(options))
+    scenario = scenario_of(asked)
+    assert isinstance(scenario, Scenario)
+    return _print(options, tune(scenario, p2p=options.p2p), print_choices)
 
 
 def schedule_command(options: argparse.Namespace) -> int:
     """Print a strategy's order."""
-    return _print_patches(options) if task(options) == "sample" else _print_passes(options)
-
-
-def _print_patches(options: argparse.Namespace) -> int:
-    """Print a sampler's order: all steps of a run with their exchanges, and the frozen components it includes."""
-    from strategies.patching.frozen import with_frozen
-    from strategies.plans.actions import format_order
-    from strategies.strategy import Phase, guidance_groups
-
-    sampler = make_sampler(options.strategy, parameters(options))
-    if options.format == "torch":
-        raise InputError(
-            f"--format is 'torch', which has no word for patches, and {options.strategy} draws images"
-        )
-    if options.model is None:
-        raise InputError(f"the order of {options.strategy} depends on the model: give --model")
-    scenario = sampling_scenario(options)
-    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
-    run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
-    phases = with_frozen(scenario, (run,), guidance_groups(sampler, scenario))
-    starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
-    parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
-    sys.stdout.write(format_order(chain.from_iterable(row) for row in zip(*parts, strict=True)))
-    return 0
-
-
-def _print_passes(options: argparse.Namespace) -> int:
-    """Print the order of a strategy that trains."""
-    from sim.runs import replay_variants
-    from strategies.plans.actions import StageAction, format_order, format_torch
-    from strategies.strategy import Scheduled
-
-    strategy = make_strategy(options.strategy, parameters(options))
-    if options.model is not None:
-        replayed = replay_variants(strategy, training_scenario(options))
-        if len({variant.job for variant, _ in replayed}) < len(replayed):
-            print(
-                "sim: this is the iteration without the extra forward pass; see --self-conditioning",
-                file=sys.stderr,
-            )
-        first = {variant.job: trace for variant, trace in reversed(replayed)}
-        order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
-    elif isinstance(strategy, Scheduled):
-        order = strategy.order()
-    else:
-        raise InputError(f"the order of {options.strategy} depends on the model: give --model")
-    text = format_torch(order) if options.format == "torch" else format_order(order)
-    if options.format == "torch" and any(
-        not isinstance(a, StageAction) or a.kind == "O" for r in order for a in r
-    ):
-        print(
-            "sim: torch has no word for optimizer steps and frozen layers: they are left out", file=sys.stderr
-        )
-    sys.stdout.write(text)
+    schedule = api.schedule(strategy=options.strategy, format=options.format, **arguments(options))
+    for note in schedule.notes:
+        print(f"sim: {note}", file=sys.stderr)
+    sys.stdout.write(schedule.text)
     return 0

@@ -53,7 +53,7 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
         print(end="", flush=True)
         return code
     except DiffusimError as error:
-        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: error: {' '.join((error.flags or str(error)).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)

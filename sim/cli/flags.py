@@ -11,48 +11,25 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
 from profiles.recipes import RECIPES
-from strategies.registry import all_samplers, all_strategies, sampler_class, strategy_class, task_of
+from sim.scenarios import TASKS, flag_of
+from strategies.registry import class_of, strategies_of
 from strategies.scenario import CHECKPOINTINGS, DRAWS, GUIDANCES, PLACEMENTS
 
 MAX_INTEGER: Final = 10**12
 MAX_PARAMETER: Final = 2**16
 """Orders of more positions or micro-batches than this would take hours."""
-TASKS: Final = ("train", "sample")
-TRAINING: Final = (
-    "self_conditioning",
-    "self_conditioning_draw",
-    "checkpointing",
-    "memory_recipe",
-    "placement",
-)
-SAMPLING: Final = ("resolution", "steps", "guidance", "include", "decode_chunks")
-FLAGS_OF_TASK: Final = {"train": TRAINING, "sample": SAMPLING}
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""
 
 
-def flag_of(name: str) -> str:
-    """The flag of an option or a field."""
-    return f"--{name.replace('_', '-')}"
-
-
 def strategy_names() -> list[str]:
     """The names of all strategies: those that train, then those that sample."""
-    return [*all_strategies(), *all_samplers()]
-
-
-def class_of(name: str) -> type[Any]:
-    """The strategy of a name, whatever its task.
-
-    Raises:
-        InputError: there is none.
-    """
-    return sampler_class(name) if task_of(name) == "sample" else strategy_class(name)
+    return [name for task in TASKS for name in strategies_of(task)]
 
 
 def flags_of(name: str) -> list[str]:
     """The flags of a strategy's fields."""
-    return [flag_of(item.name) for item in fields(class_of(name))]
+    return [flag_of(item.name) for item in fields(class_of(name))]  # type: ignore[arg-type]
 
 
 def add_scenario(
@@ -134,7 +111,7 @@ def add_parameters(parser: argparse.ArgumentParser, names: Sequence[str]) -> Non
     """Offer the fields of strategies as flags; a field of several strategies is one flag."""
     known: dict[str, Field[Any]] = {}
     for name in names:
-        for item in fields(class_of(name)):
+        for item in fields(class_of(name)):  # type: ignore[arg-type]
             known.setdefault(item.name, item)
     if not known:
         return

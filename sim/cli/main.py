@@ -6,17 +6,14 @@ on Ctrl-C; a traceback is a bug.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Final, TextIO
 
-from profiles.errors import InputError
-from sim.cli import commands
+from profiles.errors import DiffusimWarning, InputError
 from sim.cli.console import Parser, guarded
-from sim.cli.flags import TASKS, add_parameters, add_scenario, flags_of, small_integer, strategy_names
-from sim.cli.synthesize import add_flags, run_synthesize
-from strategies.registry import task_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,13 +26,31 @@ def _main(arguments: Sequence[str]) -> int:
     if unknown:
         raise InputError(_describe_unknown(unknown[0].partition("=")[0], options))
     command: Callable[[argparse.Namespace], int] = options.command
-    return command(options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DiffusimWarning)
+        warnings.showwarning = _show_warning
+        return command(options)
+
+
+def _show_warning(  # noqa: PLR0917  as Python calls it
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as the command line words it; those of libraries as they are."""
+    words = warnings.formatwarning(message, category, filename, lineno, line).rstrip()
+    print(f"sim: warning: {message}" if category is DiffusimWarning else words, file=file or sys.stderr)
 
 
 def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
     """The message about an argument that no parser took."""
     if not argument.startswith("-") or argument.lstrip("-")[:1].isdigit():
         return f"unexpected argument '{argument}'"
+    from sim.cli.flags import flags_of, strategy_names
+
     names = (getattr(options, "strategy", None) or "").split(",")
     known = [flags_of(name) for name in names if name]
     if known and any(argument in flags_of(name) for name in strategy_names()):
@@ -45,29 +60,23 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser; the flags of the strategies named in the arguments are among its own."""
+    """The parser; only the command asked for is told its flags, those of the strategies named among them."""
     parser = Parser(prog="sim", description="Explore how to parallelise diffusion models, without a cluster.")
     parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command, summary in (
-        ("models", commands.models_command, "list the models"),
-        ("clusters", commands.clusters_command, "list the clusters"),
-        ("strategies", commands.strategies_command, "list the strategies and their parameters"),
-    ):
-        sub = subparsers.add_parser(name, help=summary, description=summary)
-        sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(command=command, flags=["--json"])
-    named, shown = _named_strategies(arguments)
-    _add_run(subparsers, named, shown)
-    _add_sweep(subparsers, named, shown)
-    _add_tune(subparsers)
-    _add_schedule(subparsers, named, shown)
-    synthesize = subparsers.add_parser(
-        "synthesize", help="find the shortest order", description="Find the shortest order of a pipeline."
-    )
-    add_flags(synthesize, small_integer)
-    _set_command(synthesize, run_synthesize)
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, (summary, description, add) in COMMANDS.items():
+        sub = subparsers.add_parser(name, help=summary, description=description or summary)
+        if name == asked:
+            add(sub, name, arguments)
     return parser
+
+
+def _add_list(parser: argparse.ArgumentParser, name: str, _: Sequence[str]) -> None:
+    from sim.cli import commands
+
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=getattr(commands, f"{name}_command"), flags=["--json"])
 
 
 def _set_command(parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int]) -> None:
@@ -83,6 +92,10 @@ def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     Returns:
         The names that exist, and the tasks whose flags matter.
     """
+    from sim.cli.flags import strategy_names
+    from sim.scenarios import TASKS
+    from strategies.registry import task_of
+
     early = Parser(add_help=False)
     early.add_argument("--strategy", default="")
     early.add_argument("--task", default="")
@@ -93,22 +106,27 @@ def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return named, [task for task in TASKS if task in tasks]
 
 
-def _add_run(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
-    run = subparsers.add_parser("run", help="simulate one strategy", description="Simulate one strategy.")
+def _add_run(run: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from sim.cli.commands import run_command
+    from sim.cli.flags import add_parameters, add_scenario
+
+    named, shown = _named_strategies(arguments)
     add_scenario(run, required_strategy=True, shown=shown)
     run.add_argument("--json", action="store_true", help="print the result as JSON")
     run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
     run.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
     add_parameters(run, named)
-    _set_command(run, commands.run_command)
+    _set_command(run, run_command)
 
 
-def _add_sweep(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
+def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from sim.cli.commands import sweep_command
+    from sim.cli.flags import add_parameters, add_scenario, strategy_names
     from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES
+    from sim.scenarios import TASKS
+    from strategies.registry import task_of
 
-    sweep = subparsers.add_parser(
-        "sweep", help="find the best strategy", description="Find the best strategy."
-    )
+    named, shown = _named_strategies(arguments)
     add_scenario(sweep, required_strategy=False, shown=shown)
     sweep.add_argument(
         "--task",
@@ -129,30 +147,55 @@ def _add_sweep(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> N
     sweep.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
     sweep.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
     add_parameters(sweep, named or [name for name in strategy_names() if task_of(name) in shown])
-    _set_command(sweep, commands.sweep_command)
+    _set_command(sweep, sweep_command)
 
 
-def _add_tune(subparsers: Any) -> None:  # noqa: ANN401
-    tune = subparsers.add_parser(
-        "tune",
-        help="tune PULSE's degrees and micro-batch",
-        description="Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
-    )
+def _add_tune(tune: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.commands import tune_command
+    from sim.cli.flags import add_scenario
+
     add_scenario(tune, required_strategy=False, tasks=("train",))
     tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
     tune.add_argument("--json", action="store_true", help="print JSON")
     tune.set_defaults(memory_recipe="pulse")
-    _set_command(tune, commands.tune_command)
+    _set_command(tune, tune_command)
 
 
-def _add_schedule(subparsers: Any, named: Sequence[str], shown: Sequence[str]) -> None:  # noqa: ANN401
-    schedule = subparsers.add_parser(
-        "schedule", help="print a strategy's order", description="Print a strategy's order."
-    )
+def _add_schedule(schedule: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from sim.cli.commands import schedule_command
+    from sim.cli.flags import add_parameters, add_scenario
+
+    named, shown = _named_strategies(arguments)
     add_scenario(schedule, required_strategy=True, optional_model=True, shown=shown)
     schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
     add_parameters(schedule, named)
-    _set_command(schedule, commands.schedule_command)
+    _set_command(schedule, schedule_command)
+
+
+def _add_synthesize(synthesize: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.flags import small_integer
+    from sim.cli.synthesize import add_flags, run_synthesize
+
+    add_flags(synthesize, small_integer)
+    _set_command(synthesize, run_synthesize)
+
+
+Add = Callable[[argparse.ArgumentParser, str, Sequence[str]], None]
+COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
+    "models": ("list the models", "", _add_list),
+    "clusters": ("list the clusters", "", _add_list),
+    "strategies": ("list the strategies and their parameters", "", _add_list),
+    "run": ("simulate one strategy", "Simulate one strategy.", _add_run),
+    "sweep": ("find the best strategy", "Find the best strategy.", _add_sweep),
+    "tune": (
+        "tune PULSE's degrees and micro-batch",
+        "Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
+        _add_tune,
+    ),
+    "schedule": ("print a strategy's order", "Print a strategy's order.", _add_schedule),
+    "synthesize": ("find the shortest order", "Find the shortest order of a pipeline.", _add_synthesize),
+}
+"""Summary, description and flags of each command; what takes long to import is imported for its own command."""
 
 
 if __name__ == "__main__":

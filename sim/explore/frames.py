@@ -2,15 +2,21 @@
 
 import json
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiles.errors import InputError
 from profiles.files import path_kind
-from sim.explore.points import Point, task
+from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from strategies.scenario import SamplingWorkload
+from sim.replay.metrics import bubbles
+from sim.replay.timelines import compute_bars
+from strategies.plans.traces import Trace
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def row(sweep: Sweep, point: Point) -> dict[str, Any]:
@@ -21,7 +27,7 @@ def row(sweep: Sweep, point: Point) -> dict[str, Any]:
         body["bound_s"] = point.bound_s
     if point.reason is not None:
         body["reason"] = point.reason
-    if task(sweep.scenario) == "sample":
+    if sweep.scenario.task == "sample":
         body |= {"seamless": point.seamless, "recommended": point.recommended}
     return head | body
 
@@ -29,22 +35,16 @@ def row(sweep: Sweep, point: Point) -> dict[str, Any]:
 def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
     """The keys of a point without a result: what it is, and what it is asked."""
     scenario, workload = sweep.scenario, sweep.scenario.workload
-    asked = {
-        "task": task(scenario),
+    return {
+        "task": scenario.task,
         "model": scenario.model_name,
         "cluster": scenario.cluster_name,
         "num_gpus": point.num_gpus or workload.num_gpus,
         "strategy": point.name,
         "parameters": point.parameters,
         "batch_size": workload.batch_size,
+        **scenario.asked,
     }
-    if isinstance(workload, SamplingWorkload):
-        asked |= {
-            "resolution": workload.resolution,
-            "steps": workload.steps,
-            "guidance": workload.guidance,
-        }
-    return asked
 
 
 def rows(sweep: Sweep) -> list[dict[str, Any]]:
@@ -78,20 +78,49 @@ def check_writable(flag: str, path: Path) -> None:
         raise InputError(f"{flag} is '{path}', which cannot be written")
 
 
-def write_rows(sweep: Sweep, path: Path) -> None:
-    """Write all points of a sweep, best first; each parameter and option has its own column."""
+def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
+    """Rows under public keys as a frame; each parameter and option has its own column."""
     import pandas as pd
 
-    items = [_flat(item) for item in rows(sweep)]
-    frame = pd.DataFrame(items)
+    flat = [_flat(item) for item in items]
+    frame = pd.DataFrame(flat)
     for column in map(str, frame.columns):
-        if all(isinstance(item.get(column, 0), int) for item in items):
-            flags = all(isinstance(item.get(column, True), bool) for item in items)
+        if all(isinstance(item.get(column, 0), int) for item in flat):
+            flags = all(isinstance(item.get(column, True), bool) for item in flat)
             frame[column] = frame[column].astype("boolean" if flags else "Int64")
+    return frame
+
+
+def write_rows(sweep: Sweep, path: Path) -> None:
+    """Write all points of a sweep, best first."""
+    frame = frame_of(rows(sweep))
     if path.suffix == ".parquet":
         frame.to_parquet(path, index=False)
     else:
         frame.to_csv(path, index=False)
+
+
+def ops_frame(trace: Trace) -> "DataFrame":
+    """The ops of a trace, device by device, in order of time."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            (bar.device, bar.start_s, bar.duration_s, bar.category, str(bar.action))
+            for bar in compute_bars(trace)
+        ],
+        columns=["device", "start_s", "duration_s", "category", "action"],
+    )
+
+
+def bubbles_frame(trace: Trace) -> "DataFrame":
+    """The bubbles of a trace in order of time; ``device_s`` adds up the idle time of its devices."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [(b.start_s, b.duration_s, b.positions, b.duration_s * len(b.positions)) for b in bubbles(trace)],
+        columns=["start_s", "duration_s", "devices", "device_s"],
+    )
 
 
 def _flat(item: dict[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,16 @@
 """Points: the places of a design space, those of training and those of sampling, and what is known of each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
-from sim.results import SamplingResult, TrainingResult
+from sim.results import Result
+from sim.runs import parameters_of
 from strategies.parameters import check_parameters
-from strategies.registry import all_samplers, all_strategies, sampler_class, strategy_class
-from strategies.scenario import SamplingScenario, Scenario
-from strategies.strategy import Sampler, Strategy, gpu_counts, is_seamless
-
-AnyScenario = Scenario | SamplingScenario
-AnyStrategy = Strategy | Sampler
-Result = TrainingResult | SamplingResult
+from strategies.registry import sampler_class, strategies_of, strategy_class
+from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
 
 REFUSED: Final = "a value that others of the sweep know"
 
@@ -71,7 +67,7 @@ class Point:
     @property
     def parameters(self) -> dict[str, Any]:
         """The strategy's parameters; none where it does not apply at all."""
-        return {} if self.strategy is None else asdict(self.strategy)  # type: ignore[call-overload]
+        return {} if self.strategy is None else parameters_of(self.strategy)
 
     @property
     def status(self) -> str:
@@ -85,7 +81,7 @@ class Point:
         """What two points of equal results share; parameters that change nothing make no other point."""
         if self.status != "simulated" or self.result is None:
             return None
-        return (self.name, self.result.num_gpus, self.result.expected)
+        return (self.name, self.result.num_gpus, self.result.times, self.result.expected)
 
     def price(self, objective: str) -> int:
         """Weight of a second: the GPU count for objective ``cost``, else 1."""
@@ -103,19 +99,7 @@ class Point:
             return inf
         if objective == "memory":
             return self.result.expected.peak_memory_bytes
-        return seconds(self.result) * self.price(objective)
-
-
-def task(scenario: AnyScenario) -> str:
-    """The task of a sweep over a scenario: ``train`` or ``sample``."""
-    return "sample" if isinstance(scenario, SamplingScenario) else "train"
-
-
-def seconds(result: Result) -> float:
-    """Seconds of one iteration, or of one run of the sampler."""
-    if isinstance(result, SamplingResult):
-        return result.expected.latency_s
-    return result.expected.iteration_s
+        return self.result.expected.duration_s * self.price(objective)
 
 
 def find_points(
@@ -154,14 +138,10 @@ def find_points(
     return points
 
 
-def _classes(
-    scenario: AnyScenario, names: Sequence[str] | None
-) -> Sequence[type[Strategy]] | Sequence[type[Sampler]]:
+def _classes(scenario: AnyScenario, names: Sequence[str] | None) -> list[type[AnyStrategy]]:
     """The strategies of a scenario's task, or those of them that are named."""
-    if isinstance(scenario, SamplingScenario):
-        samplers = all_samplers() if names is None else dict.fromkeys(names)
-        return [sampler_class(name) for name in samplers]
-    return [strategy_class(name) for name in dict.fromkeys(all_strategies() if names is None else names)]
+    find = sampler_class if scenario.task == "sample" else strategy_class
+    return [find(name) for name in dict.fromkeys(strategies_of(scenario.task) if names is None else names)]
 
 
 def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
@@ -171,21 +151,16 @@ def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
         InfeasibleError: there is none.
     """
     gpus = scenario.workload.num_gpus
-    if not isinstance(scenario, SamplingScenario):
-        return [Asked(strategy, gpus) for strategy in cls.candidates(scenario)]
     found: list[Asked] = []
     errors: list[InfeasibleError] = []
     for count in gpu_counts(cls, gpus):
         try:
-            found += [Asked(sampler, count) for sampler in cls.candidates(scenario.on(count))]
+            found += [Asked(strategy, count) for strategy in cls.candidates(scenario.on(count))]
         except InfeasibleError as error:
             errors.append(error)
     if not found:
-        raise (
-            errors[0]
-            if errors
-            else InfeasibleError(f"no degrees of parallelism for gpus({gpus})", "no degrees for so few GPUs")
-        )
+        none = InfeasibleError(f"no degrees of parallelism for gpus({gpus})", "no degrees for so few GPUs")
+        raise next(iter(errors), none)
     return found
 
 

@@ -7,29 +7,25 @@ Eq. 15 takes every stage for as long as the longest one: it is an estimate, no b
 from profiles.recipes import RECIPES
 from strategies.pipelining.footprint import saved_bytes
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.stages import handover_bytes
-from strategies.plans.network import network_of
 from strategies.plans.placement import Placement
 from strategies.scenario import Scenario
 
 
 def peak_memory_bytes(scenario: Scenario, layout: Layout) -> float:
     """The peak memory of a device in bytes, one wave, M = P. Source: PULSE, Eq. 14."""
-    degree, batch = layout.shape.degree, layout.shape.local_batch(scenario)
+    degree = layout.shape.degree
     inner = layout.stages[degree - 1 : degree + 1]
     state = RECIPES["pulse"].parameter_bytes * sum(stage.parameters for stage in inner)
-    activations = degree * sum(saved_bytes(scenario, stage, batch) for stage in inner)
-    outer = layout.stages[max(degree - 2, 0)]
-    return state + activations + degree * handover_bytes(scenario, outer, batch, layout.skip_route)
+    activations = degree * sum(saved_bytes(layout, stage) for stage in inner)
+    return state + activations + degree * layout.handovers_bytes[max(degree - 2, 0)]
 
 
 def schedule_s(scenario: Scenario, layout: Layout) -> float:
     """The estimated seconds of an iteration, one wave, M = P. Source: PULSE, Eq. 15."""
-    degree, batch = layout.shape.degree, layout.shape.local_batch(scenario)
+    degree = layout.shape.degree
     forward_s = max(stage.forward_s for stage in layout.stages)
-    size = max(handover_bytes(scenario, stage, batch, layout.skip_route) for stage in layout.stages)
-    network = network_of(scenario, layout.shape.placement(scenario))
-    routes = [network.route(p, p + 1) for p in range(degree - 1)]
+    size = max(layout.handovers_bytes)
+    routes = [layout.network.route(p, p + 1) for p in range(degree - 1)]
     message_s = max((route.delay_s + size * route.wire_s_per_byte for route in routes), default=0.0)
     steps = max(10 * degree - 12, 0)
     return (10 * degree - 4) * forward_s + steps * message_s + all_reduce_s(scenario, layout)
@@ -37,7 +33,7 @@ def schedule_s(scenario: Scenario, layout: Layout) -> float:
 
 def all_reduce_s(scenario: Scenario, layout: Layout) -> float:
     """The estimated seconds of the gradient reduction of the largest stage. Source: PULSE, Eq. 16."""
-    placement = layout.shape.placement(scenario)
+    placement = layout.placement
     copies = placement.copies
     if copies == 1:
         return 0.0

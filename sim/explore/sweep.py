@@ -9,17 +9,25 @@ is known to be as fast as its bound in no more memory than it cannot do without.
 import heapq
 import os
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from html import escape
 from itertools import accumulate
 from math import inf, prod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError
-from sim.explore.points import AnyScenario, Asked, Point, find_points, seconds
+from sim.explore.points import Asked, Point, find_points
 from sim.explore.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
-from sim.results import OUT_OF_MEMORY, missing_memory
-from strategies.scenario import SamplingScenario
+from sim.results import OUT_OF_MEMORY, Result, Source, missing_memory
+from sim.runs import named_traces, replay_parts
+from strategies.strategy import AnyScenario
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 __all__ = [
     "MAX_MICRO_BATCHES",
@@ -49,10 +57,10 @@ Report = Callable[[str, int, int], None]
 
 def objectives(scenario: AnyScenario) -> tuple[str, ...]:
     """Objectives of a sweep over a scenario; the first is the default."""
-    return SAMPLING_OBJECTIVES if isinstance(scenario, SamplingScenario) else OBJECTIVES
+    return SAMPLING_OBJECTIVES if scenario.task == "sample" else OBJECTIVES
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Sweep:
     """A sweep under way; its points can be looked at whenever it is interrupted.
 
@@ -87,9 +95,121 @@ class Sweep:
                 seen.add(key)
         return unique
 
-    def best(self) -> Point | None:
+    def best_point(self) -> Point | None:
         """The best point that was simulated and is recommended; None where there is none."""
         return next((p for p in self.ranked() if p.status == "simulated" and p.recommended), None)
+
+    @property
+    def best(self) -> Result:
+        """The result of the best point.
+
+        Raises:
+            InfeasibleError: no point that is recommended is feasible.
+        """
+        return self._result(self.best_point(), "no point of the sweep is feasible and recommended")
+
+    def best_of(self, strategy: str) -> Result:
+        """The result of the best point of a strategy.
+
+        Raises:
+            InfeasibleError: none of its points is feasible.
+        """
+        own = [point for point in self.ranked() if point.name == strategy]
+        reason = own[0].reason if own else "the sweep did not look at it"
+        first = next((point for point in own if point.status == "simulated"), None)
+        return self._result(first, f"no point of {strategy} is feasible: {reason}")
+
+    def _result(self, point: Point | None, otherwise: str) -> Result:
+        if point is None:
+            raise InfeasibleError(otherwise)
+        return self.result_of(point)
+
+    def result_of(self, point: Point) -> Result:
+        """The result of a simulated point, whose traces are replayed when they are asked for.
+
+        Raises:
+            InfeasibleError: it was not simulated.
+        """
+        strategy, result = point.strategy, point.result
+        if strategy is None or result is None:
+            raise InfeasibleError(f"{point!r} has no result")
+        there = self.scenario.on(result.num_gpus)
+        return replace(
+            result, source=Source(there, cache(lambda: named_traces(replay_parts(strategy, there))))
+        )
+
+    def __iter__(self) -> Iterator[Point]:
+        """The points, best first."""
+        return iter(self.ranked())
+
+    def __len__(self) -> int:
+        """Points with results of their own."""
+        return len(self.ranked())
+
+    @property
+    def title(self) -> str:
+        """What is swept over, in words."""
+        scenario, workload = self.scenario, self.scenario.workload
+        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}"
+        asked = scenario.asked
+        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if asked else ""
+        return f"{title}, batch {workload.batch_size}{drawn}"
+
+    def __repr__(self) -> str:
+        best = self.best_point()
+        words = "nothing simulated" if best is None or best.result is None else f"best {best.result!r}"
+        return f"<Sweep of {self.title}: {len(self)} points, {words}>"
+
+    def _repr_html_(self) -> str:
+        """The best of each strategy as a table, in a notebook."""
+        names = (
+            "status",
+            "strategy",
+            "num_gpus",
+            "samples_per_s",
+            "bubble_ratio",
+            "peak_memory_bytes",
+            "reason",
+        )
+        frame = self.frame(best_of_each=True)
+        return f"<b>{escape(self.title)}</b>" + str(
+            frame[[n for n in names if n in frame]].to_html(index=False)
+        )
+
+    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
+        """All points, or the best of each strategy, under their public keys, best first."""
+        from sim.explore.frames import row
+
+        ranked = self.ranked()
+        best = {point.name: point for point in reversed(ranked)}
+        chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
+        return [row(self, point) for point in chosen]
+
+    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
+        """All points, or the best of each strategy, best first; each parameter and option has its own column."""
+        from sim.explore.frames import frame_of
+
+        return frame_of(self.rows(best_of_each=best_of_each))
+
+    def front(self) -> "DataFrame":
+        """The points that no other beats in both throughput and memory, by memory.
+
+        All of them where the objective is ``pareto``, else of what was simulated.
+        """
+        from sim.explore.frames import frame_of
+        from sim.explore.space import pareto_front
+
+        return frame_of(pareto_front(self.rows()))
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw speed against memory, on axes of one's own or on a new figure.
+
+        Raises:
+            InputError: nothing was simulated.
+        """
+        from sim.report.plots import plot_sweep
+
+        return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
 
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
@@ -217,7 +337,7 @@ class _Known:
             return
         self.scores[point.identity] = score
         self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
-        insort(self.front, (point.result.expected.peak_memory_bytes, seconds(point.result)))
+        insort(self.front, (point.result.expected.peak_memory_bytes, point.result.expected.duration_s))
         fastest = accumulate((front_s for _, front_s in self.front), min, initial=inf)
         self.front = [item for item, before_s in zip(self.front, fastest, strict=False) if item[1] < before_s]
 

@@ -11,12 +11,14 @@ from typing import Any, Final
 
 from profiles.errors import InfeasibleError
 from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
-from sim.results import TrainingResult
-from sim.runs import bound, run_training
+from sim.results import Result
+from sim.runs import bound, run_point
 from strategies.pipelining.candidates import divisors
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 
+TUNED: Final = Pulse.name
+"""The strategy that is tuned."""
 MAX_MICRO_BATCH: Final = 1024
 """Larger micro-batches are not looked at."""
 
@@ -43,7 +45,7 @@ class Choice:
     equation_bytes: float
     estimate_s: float
     bound_s: float
-    result: TrainingResult | None = None
+    result: Result | None = None
 
     @property
     def batch_size(self) -> int:
@@ -81,7 +83,7 @@ def tune(scenario: Scenario, *, p2p: str = "overlapped") -> list[Choice]:
         if choice.degree in seen and choice.batch_size / choice.bound_s <= best:
             continue
         seen.add(choice.degree)
-        choice.result = run_training(choice.strategy, choice.scenario)
+        choice.result = run_point(choice.strategy, choice.scenario)
         best = max(best, choice.samples_per_s)
     return sorted(choices, key=lambda choice: (-choice.samples_per_s, choice.bound_s / choice.batch_size))
 

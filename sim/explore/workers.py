@@ -1,18 +1,20 @@
 """Workers: the processes that bound and simulate the points of a sweep; none where there is little to do."""
 
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import active_children
+from multiprocessing import active_children, get_start_method
+from types import ModuleType
 from typing import Final
 
 from profiles.errors import InfeasibleError
-from sim.explore.points import AnyScenario, Asked, Result
-from sim.runs import bound, check_held_memory, least_memory_bytes, run_sampling_within, run_training_within
-from strategies.scenario import SamplingScenario
-from strategies.strategy import MemoryBoundedSampler, Sampler, Strategy
+from sim.explore.points import Asked
+from sim.results import Result
+from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
+from strategies.strategy import AnyScenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +31,19 @@ Outcome = Result | InfeasibleError | float
 
 def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
     """Bounds of a point, or the reason why it does not exist."""
+    there = scenario.on(asked.num_gpus)
     try:
-        if isinstance(scenario, SamplingScenario):
-            return _sampling_bounds(asked, scenario)
-        assert isinstance(asked.strategy, Strategy)
-        return Bounds(bound(asked.strategy, scenario), least_memory_bytes(asked.strategy, scenario))
+        return Bounds(bound(asked.strategy, there), least_memory_bytes(asked.strategy, there))
     except InfeasibleError as error:
         return error
 
 
-def _sampling_bounds(asked: Asked, scenario: SamplingScenario) -> Bounds:
-    sampler, there = asked.strategy, scenario.on(asked.num_gpus)
-    assert isinstance(sampler, Sampler)
-    least = sampler.least_memory_bytes(there) if isinstance(sampler, MemoryBoundedSampler) else 0.0
-    return Bounds(sampler.bound(there), least)
-
-
 def outcome_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Outcome:
     """The outcome of a point: its result, or only seconds where these are at least the limit."""
+    there = scenario.on(asked.num_gpus)
     try:
-        if isinstance(scenario, SamplingScenario):
-            assert isinstance(asked.strategy, Sampler)
-            return run_sampling_within(asked.strategy, scenario.on(asked.num_gpus), limit_s)
-        assert isinstance(asked.strategy, Strategy)
-        check_held_memory(asked.strategy, scenario)
-        return run_training_within(asked.strategy, scenario, limit_s)
+        check_held_memory(asked.strategy, there)
+        return run_within(asked.strategy, there, limit_s)
     except InfeasibleError as error:
         return error
 
@@ -77,15 +67,35 @@ class Workers:
     def bounds(self, groups: Iterable[Sequence[Asked]]) -> Iterator[list[Bounds | InfeasibleError]]:
         """The bounds of groups of points that have much in common, in their order."""
         if self.executor is not None:
-            return self.executor.map(_bounds_in_worker, groups)
+            with script_aside():
+                return self.executor.map(_bounds_in_worker, groups)
         return ([bounds_of(asked, self.scenario) for asked in group] for group in groups)
 
     def outcomes(self, points: Sequence[Asked], limits_s: Sequence[float]) -> Iterator[Outcome]:
         """The outcomes of some points, in their order."""
         if self.executor is not None:
-            return self.executor.map(_outcome_in_worker, points, limits_s)
+            with script_aside():
+                return self.executor.map(_outcome_in_worker, points, limits_s)
         pairs = zip(points, limits_s, strict=True)
         return (outcome_of(asked, self.scenario, limit_s) for asked, limit_s in pairs)
+
+
+@contextmanager
+def script_aside() -> Iterator[None]:
+    """Let no process that starts meanwhile import the script that is running: it may not guard what it does.
+
+    Processes that are spawned import the module ``__main__`` again, by the file it is from; work is handed over by
+    modules of this package alone. Those that are forked do not.
+    """
+    if get_start_method() == "fork":
+        yield
+        return
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 @contextmanager

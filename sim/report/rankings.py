@@ -11,13 +11,12 @@ from rich.table import Table
 
 from profiles.units import GIB
 from sim.explore.frames import rows
-from sim.explore.points import Point, Result, seconds, task
+from sim.explore.points import Point
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
 from sim.report.tables import command_of, console, milliseconds
-from sim.results import SamplingResult, TrainingResult
+from sim.results import Result
 from strategies.registry import baselines
-from strategies.scenario import SamplingScenario
 
 PERIODS: Final = {"train": "iteration", "sample": "run"}
 
@@ -49,7 +48,7 @@ def print_sweep(sweep: Sweep) -> None:
 
 
 def _print_tables(screen: Console, sweep: Sweep, simulated: list[Point]) -> None:
-    if isinstance(sweep.scenario, SamplingScenario):
+    if sweep.scenario.task == "sample":
         screen.print(strategies_table(sweep, simulated))
         screen.print(top_table(sweep, simulated))
     else:
@@ -70,14 +69,14 @@ def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
 
 def _print_winner(screen: Console, sweep: Sweep) -> None:
     """Say where the winner's time goes, what was held fixed, how far to trust it and how to have it again."""
-    best = sweep.best()
+    best = sweep.best_point()
     if best is None or best.result is None:
         screen.print("best: none; every point that fits leaves seams, which is not recommended")
         return
-    result, whole_s = best.result, seconds(best.result)
+    result, whole_s = best.result, best.result.expected.duration_s
     waiting = result.expected.exposed_communication_s
     screen.print(
-        f"best: {best.name}; of each {PERIODS[task(sweep.scenario)]} the devices compute"
+        f"best: {best.name}; of each {PERIODS[sweep.scenario.task]} the devices compute"
         f" {1 - result.bubble_ratio:.1%}, wait for data on the wire {waiting / whole_s:.1%}, idle otherwise"
         f" {max(0.0, result.expected.idle_s - waiting) / whole_s:.1%}"
     )
@@ -126,19 +125,19 @@ def _table(simulated: list[Point], ranks: Iterable[tuple[int, Point]], title: st
     if seams := sorted({point.name for _, point in ranks if not point.seamless}):
         table.caption = f"{', '.join(seams)}: seams show, so not recommended, and ranked last"
     for rank, point in ranks:
-        assert isinstance(point.result, SamplingResult)
+        assert point.result is not None
         speedup = "-" if one is None else f"{point.result.samples_per_s / one.samples_per_s:.2f}"
         table.add_row(str(rank), *_row(point.result, speedup))
     return table
 
 
-def _row(result: SamplingResult, speedup: str) -> list[str]:
+def _row(result: Result, speedup: str) -> list[str]:
     return [
         result.strategy,
         str(result.num_gpus),
         _degrees(result.parameters),
         str(result.parameters.get("patches") or "-"),
-        f"{result.expected.latency_s:,.3f} s",
+        f"{result.latency_s:,.3f} s",
         speedup,
         f"{result.gpu_s_per_sample:,.2f}",
         f"{result.bubble_ratio:.1%}",
@@ -173,8 +172,9 @@ def held_fixed(sweep: Sweep, result: Result) -> str:
     Where other strategies vary a parameter, those that do not are named.
     """
     held = {key: {value} for key, value in result.options.items()}
-    if isinstance(result, SamplingResult):
-        held["guidance of all but hybrid"] = {result.guidance}
+    if "guidance" in result.asked:
+        own = [name for name, parameters in tried(sweep).items() if "guidance_degree" in parameters]
+        held["guidance" + f" of all but {', '.join(own)}" * bool(own)] = {result.asked["guidance"]}
     holders: dict[str, list[str]] = {}
     values_of = tried(sweep)
     for name, parameters in values_of.items():
@@ -229,7 +229,7 @@ def training_table(sweep: Sweep, simulated: list[Point]) -> Table:
         title=f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}, batch"
         f" {workload.batch_size}",
     )  # fmt: skip
-    results = [point.result for point in simulated if isinstance(point.result, TrainingResult)]
+    results = [point.result for point in simulated if point.result is not None]
     against = [result for result in results if result.strategy in compared]
     baseline = max(against, key=lambda result: result.samples_per_s, default=None)
     if sweep.objective == "memory":  # the fastest is not among them for sure
@@ -239,14 +239,14 @@ def training_table(sweep: Sweep, simulated: list[Point]) -> Table:
     if best:
         table.caption = "* no point beats it in both throughput and memory"
     for rank, point in shown(simulated, best or simulated[:BEST]):
-        assert isinstance(point.result, TrainingResult)
+        assert point.result is not None
         varied = {key for key, values in values_of[point.name].items() if len(values) > 1}
         mark = " *" if any(point is other for other in best) else ""
         table.add_row(f"{rank}{mark}", *_best_row(point.result, baseline, varied))
     return table
 
 
-def _best_row(result: TrainingResult, baseline: TrainingResult | None, varied: set[str]) -> list[str]:
+def _best_row(result: Result, baseline: Result | None, varied: set[str]) -> list[str]:
     more = [
         value if isinstance(value, str) else f"{key.replace('_', '-')} {value}"
         for key, value in result.parameters.items()
@@ -256,7 +256,7 @@ def _best_row(result: TrainingResult, baseline: TrainingResult | None, varied: s
         result.strategy,
         *(str(result.parameters.get(key, "-")) for key in SHAPE),
         " ".join(more),
-        milliseconds(result.expected.iteration_s),
+        milliseconds(result.iteration_s),
         f"{result.samples_per_s:,.1f}",
         "-" if baseline is None else f"{result.samples_per_s / baseline.samples_per_s:.2f}",
         f"{result.bubble_ratio:.1%}",

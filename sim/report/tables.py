@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,9 +18,10 @@ from profiles.costs import anchor_factor
 from profiles.models import Model
 from profiles.units import GB, GIB
 from sim.explore.tuning import Choice
-from sim.results import SamplingResult, TrainingResult
-from strategies.scenario import SamplingScenario, Scenario
-from strategies.strategy import Sampler, Strategy
+from sim.report.facts import cluster_facts, model_facts, sampled_on, strategy_facts
+from sim.results import Result
+from strategies.scenario import SamplingScenario
+from strategies.strategy import AnyStrategy
 
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
@@ -35,7 +36,7 @@ def console() -> Console:
 def print_models(models: Sequence[Model], as_json: bool) -> None:
     """Print the models, one component per row."""
     if as_json:
-        print(json.dumps([_model_json(model) for model in models]))
+        print(json.dumps([model_facts(model) for model in models]))
         return
     table = Table(
         "model",
@@ -70,45 +71,15 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
     )
 
 
-def _sampled_on(model: Model) -> str | None:
-    """The ways a model can sample: on several GPUs where its exchanges are known; None where it cannot."""
-    drawn = model.for_task("sample")
-    if len(drawn.backbones) != 1:
-        return None
-    return "several GPUs" if drawn.components[drawn.backbones[0]].exchanges else "one GPU"
-
-
 def _sampled_words(model: Model) -> str:
-    where = _sampled_on(model)
+    where = sampled_on(model)
     return "-" if where is None else where + (", no guidance" if model.guidance == "none" else "")
-
-
-def _model_json(model: Model) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "title": model.title,
-        "source": model.source,
-        "guidance": model.guidance,
-        "sampled_on": _sampled_on(model),
-        "components": [
-            {
-                "name": component.name,
-                "trainable": component.trainable,
-                "layers": len(component.layers),
-                "parameters": component.parameters,
-                "skips": len(component.skips),
-                "measured_on": [device for device, _ in component.times],
-                "exchanges": sorted({exchange.kind for exchange in component.exchanges}),
-            }
-            for component in model.components
-        ],
-    }
 
 
 def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
     """Print the clusters."""
     if as_json:
-        print(json.dumps([_cluster_json(cluster) for cluster in clusters]))
+        print(json.dumps([cluster_facts(cluster) for cluster in clusters]))
         return
     table = Table("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
     for cluster in clusters:
@@ -128,32 +99,10 @@ def _link_words(link: Link | None) -> str:
     return link.kind if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
 
 
-def _cluster_json(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "name": cluster.name,
-        "source": cluster.source,
-        "device": cluster.device.name,
-        "devices_per_node": cluster.devices_per_node,
-        "max_nodes": cluster.max_nodes,
-        "intra_node": _link_json(cluster.intra_node),
-        "inter_node": None if cluster.inter_node is None else _link_json(cluster.inter_node),
-    }
-
-
-def _link_json(link: Link) -> dict[str, Any]:
-    bandwidth = None if link.kind == "ideal" else link.bandwidth_bytes_per_s
-    return {
-        "kind": link.kind,
-        "bandwidth_bytes_per_s": bandwidth,
-        "latency_s": link.latency_s,
-        "call_s": link.call_s,
-    }
-
-
-def print_strategies(strategies: Sequence[type[Strategy | Sampler]], as_json: bool) -> None:
+def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> None:
     """Print the strategies with their parameters and defaults."""
     if as_json:
-        print(json.dumps([_strategy_json(cls) for cls in strategies]))
+        print(json.dumps([strategy_facts(cls) for cls in strategies]))
         return
     table = Table("strategy", "task", "what it is", "parameters")
     for cls in strategies:
@@ -162,75 +111,74 @@ def print_strategies(strategies: Sequence[type[Strategy | Sampler]], as_json: bo
     console().print(table)
 
 
-def _strategy_json(cls: type[Strategy | Sampler]) -> dict[str, Any]:
-    return {
-        "name": cls.name,
-        "task": cls.task,
-        "summary": cls.summary,
-        "parameters": {
-            item.name: {
-                "default": item.default,
-                "choices": list(item.metadata["choices"]),
-                "help": item.metadata["help"],
-            }
-            for item in fields(cls)  # type: ignore[arg-type]
-        },
-    }
+class Words(NamedTuple):
+    """A result in words: what was asked, the quantities that came out, and per what its stages take their time."""
+
+    asked: str
+    quantities: list[tuple[str, str]]
+    per: str
+    passes: tuple[str, ...]
 
 
-def print_result(result: TrainingResult, scenario: Scenario) -> None:
-    """Print one result."""
-    expected = result.expected
+def print_result(result: Result) -> None:
+    """Print one result; means over its GPUs where each has its own."""
+    words = _run_words(result) if result.task == "sample" else _iteration_words(result)
     screen = console()
     screen.print(_title(result.strategy, result.parameters))
-    screen.print(f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, batch {result.batch_size}")
+    screen.print(f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, {words.asked}")
     table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in (
-        ("iteration", milliseconds(expected.iteration_s)),
-        ("first iteration", milliseconds(expected.first_iteration_s)),
+    for line in (
+        *words.quantities,
+        ("peak memory", _memory(result)),
+        ("layer times", _provenance(result)),
+    ):
+        table.add_row(*line)
+    screen.print(table)
+    screen.print(_stage_table(result, words))
+
+
+def _iteration_words(result: Result) -> Words:
+    asked = f"batch {result.batch_size}"
+    return Words(asked, _iteration(result), "per micro-batch", ("forward", "backward"))
+
+
+def _run_words(result: Result) -> Words:
+    asked = result.asked
+    guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
+    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
+    drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
+    return Words(drawn, _drawing(result), "per step", ("forward",))
+
+
+def _iteration(result: Result) -> list[tuple[str, str]]:
+    expected = result.expected
+    return [
+        ("iteration", milliseconds(expected.duration_s)),
+        ("first iteration", milliseconds(expected.first_s)),
         ("throughput", f"{result.samples_per_s:,.1f} samples/s" + _per_backbone(result)),
         ("bubble ratio", f"{result.bubble_ratio:.1%}"),
         ("exposed communication", milliseconds(expected.exposed_communication_s)),
         ("collectives", milliseconds(expected.collective_s)),
         ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB by all GPUs together"),
         ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB by all GPUs together"),
-        ("peak memory", _memory(result)),
-        ("layer times", _provenance(result, scenario, scenario.model.height * scenario.model.width)),
-    ):
-        table.add_row(name, value)
-    screen.print(table)
-    screen.print(_stage_table(result))
+    ]
 
 
-def print_drawing(result: SamplingResult, scenario: SamplingScenario) -> None:
-    """Print one result of a sampler; means over its GPUs where each has its own."""
-    expected, screen, workload = result.expected, console(), scenario.workload
-    screen.print(_title(result.strategy, result.parameters))
-    guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
-    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
-    screen.print(
-        f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, {images} of {result.resolution} pixels,"
-        f" {result.steps} steps, {guidance}"
-    )
-    table = Table(show_header=False, box=None, pad_edge=False)
+def _drawing(result: Result) -> list[tuple[str, str]]:
+    expected, latency_s = result.expected, result.latency_s
     waiting = expected.exposed_communication_s
-    for name, value in (
-        ("latency", milliseconds(expected.latency_s)),
-        ("steady step", milliseconds(expected.step_s)),
+    return [
+        ("latency", milliseconds(latency_s)),
+        ("steady step", milliseconds(result.step_s)),
         ("throughput", f"{result.samples_per_s:,.3f} images/s"),
         ("cost", f"{result.gpu_s_per_sample:,.2f} GPU-seconds per image"),
-        ("compute", _part(expected.latency_s - expected.idle_s, expected.latency_s)),
-        ("exposed communication", _part(waiting, expected.latency_s)),
-        ("idle otherwise", _part(max(0.0, expected.idle_s - waiting), expected.latency_s)),
+        ("compute", _part(expected.busy_s, latency_s)),
+        ("exposed communication", _part(waiting, latency_s)),
+        ("idle otherwise", _part(max(0.0, expected.idle_s - waiting), latency_s)),
         ("collectives", milliseconds(expected.collective_s)),
         ("sent point to point", _per_image(expected.p2p_bytes, result)),
         ("sent in collectives", _per_image(expected.collective_bytes, result)),
-        ("peak memory", _memory(result)),
-        ("layer times", _provenance(result, scenario, workload.height * workload.width)),
-    ):
-        table.add_row(name, value)
-    screen.print(table)
-    screen.print(_drawing_stages(result))
+    ]
 
 
 def _title(strategy: str, parameters: Mapping[str, Any]) -> str:
@@ -248,42 +196,30 @@ def _part(seconds: float, of_s: float) -> str:
     return f"{milliseconds(seconds)}, {seconds / of_s:.1%} of the latency"
 
 
-def _per_image(size_bytes: float, result: SamplingResult) -> str:
+def _per_image(size_bytes: float, result: Result) -> str:
     return f"{size_bytes / result.batch_size / GB:,.2f} GB per image by all GPUs together"
 
 
-def _provenance(
-    result: TrainingResult | SamplingResult, scenario: Scenario | SamplingScenario, pixels: int
-) -> str:
+def _provenance(result: Result) -> str:
     """Where layer times are from, and by how much what was published for one GPU scales them."""
+    if result.source is None:
+        return result.provenance
+    scenario = result.source.scenario
     device = scenario.cluster.device
     if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
         return result.provenance
-    factor = anchor_factor(scenario.model, device, pixels)
+    image = scenario.workload if isinstance(scenario, SamplingScenario) else scenario.model
+    factor = anchor_factor(scenario.model, device, image.height * image.width)
     return (
         f"{result.provenance}, those of the backbone times {factor:.2f}, from published latencies of one GPU"
     )
-
-
-def _drawing_stages(result: SamplingResult) -> Table:
-    table = Table("stage", "devices", "layers", "forward", "parameters", title="per step")
-    for number, stage in enumerate(result.stages):
-        first, last = stage["first_layer"], stage["last_layer"]
-        table.add_row(
-            str(number),
-            _span(stage["devices"]),
-            f"{first}-{last}" if first <= last else "none",
-            milliseconds(stage["forward_s"]),
-            f"{stage['parameters'] / 1e6:,.1f} M",
-        )
-    return table
 
 
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
-def _per_backbone(result: TrainingResult) -> str:
+def _per_backbone(result: Result) -> str:
     return (
         ""
         if result.num_backbones == 1
@@ -291,15 +227,15 @@ def _per_backbone(result: TrainingResult) -> str:
     )
 
 
-def _stage_table(result: TrainingResult) -> Table:
-    table = Table("stage", "devices", "layers", "forward", "backward", "parameters", title="per micro-batch")
+def _stage_table(result: Result, words: Words) -> Table:
+    table = Table("stage", "devices", "layers", *words.passes, "parameters", title=words.per)
     for number, stage in enumerate(result.stages):
+        first, last = stage["first_layer"], stage["last_layer"]
         table.add_row(
             str(number),
             _span(stage["devices"]),
-            f"{stage['first_layer']}-{stage['last_layer']}",
-            milliseconds(stage["forward_s"]),
-            milliseconds(stage["backward_s"]),
+            f"{first}-{last}" if first <= last else "none",
+            *(milliseconds(stage[f"{name}_s"]) for name in words.passes),
             f"{stage['parameters'] / 1e6:,.1f} M",
         )
     return table
@@ -327,7 +263,7 @@ def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
             "-" if result is None else f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
             milliseconds(choice.estimate_s),
             milliseconds(choice.bound_s),
-            "-" if result is None else milliseconds(result.expected.iteration_s),
+            "-" if result is None else milliseconds(result.iteration_s),
             "-" if result is None else f"{result.samples_per_s:,.1f}" if result.fits_memory else "does not fit",
         )  # fmt: skip
     screen = console()
@@ -337,15 +273,14 @@ def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
         screen.print(f"again: {command_of(best.result)}", soft_wrap=True)
 
 
-def command_of(result: TrainingResult | SamplingResult) -> str:
+def command_of(result: Result) -> str:
     """The command line that gives a result again."""
     flags = {
         "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
         "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters,
     }  # fmt: skip
-    if isinstance(result, SamplingResult):
-        flags |= {"resolution": result.resolution, "steps": result.steps, "guidance": result.guidance}
-    given = {key: value for key, value in (flags | dict(result.options)).items() if value not in (None, "")}
+    flags |= {**result.asked, **result.options}
+    given = {key: value for key, value in flags.items() if value not in (None, "")}
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
     return shlex.join(["sim", "run", *words])
 
@@ -355,7 +290,7 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms"
 
 
-def _memory(result: TrainingResult | SamplingResult) -> str:
+def _memory(result: Result) -> str:
     there = "" if result.memory_bytes is None else f" of {result.memory_bytes / GIB:.0f} GiB"
     return f"{result.expected.peak_memory_bytes / GIB:.1f} GiB{there}"
 

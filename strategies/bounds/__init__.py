@@ -1,1 +1,1 @@
-"""What no run can undercut."""
+"""Bounds: seconds and bytes that no run can undercut."""

@@ -1,4 +1,4 @@
-"""Sums of gradients: when they can all be done, given when the backwards of each stage are.
+"""Sums of gradients: the earliest end of them all, given the end of each stage's backwards.
 
 A device sums the gradients of one stage after the other, and the devices of a node share its port.
 """
@@ -10,10 +10,7 @@ from operator import attrgetter
 
 from profiles.collectives import CollectiveTime, collective_time
 from strategies.orders.list_scheduling import one_machine_s
-from strategies.pipelining.footprint import trained_parameters
-from strategies.pipelining.stages import Shape
-from strategies.plans.plan import Stage
-from strategies.scenario import Scenario
+from strategies.pipelining.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +34,19 @@ class _Reduction:
     step_s: float
 
 
-def sums_end_s(
-    scenario: Scenario,
-    shape: Shape,
-    stages: Sequence[Stage],
-    free_s: Sequence[float],
-    complete_s: Sequence[float],
-) -> float:
+def sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[float]) -> float:
     """Earliest seconds at which all gradients are summed and all optimizer steps taken.
 
     Args:
-        scenario: recipe and costs.
-        shape: who sums gradients with whom.
-        stages: the stages.
+        layout: the stages.
         free_s: for each position when its last pass has ended.
         complete_s: for each stage when its last backward has ended.
     """
-    placement = shape.placement(scenario)
-    nodes = [placement.node(placement.rank(0, position, 0)) for position in range(shape.degree)]
+    placement = layout.placement
+    nodes = [placement.node(placement.rank(0, position, 0)) for position in range(layout.shape.degree)]
     of_device: list[list[_Reduction]] = [[] for _ in nodes]
     of_node: dict[int, list[_Reduction]] = {}
-    for reduction in sorted(_reductions(scenario, shape, stages, complete_s), key=attrgetter("release_s")):
+    for reduction in sorted(_reductions(layout, complete_s), key=attrgetter("release_s")):
         for position in reduction.positions:
             of_device[position].append(reduction)
         for node in {nodes[position] for position in reduction.positions}:
@@ -65,18 +54,16 @@ def sums_end_s(
     return max([*map(_device_s, free_s, of_device), *map(_node_s, of_node.values())])
 
 
-def _reductions(
-    scenario: Scenario, shape: Shape, stages: Sequence[Stage], complete_s: Sequence[float]
-) -> Iterator[_Reduction]:
+def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduction]:
     """The sums of gradients of all trained stages, stages of equal layers together."""
-    placement, recipe = shape.placement(scenario), scenario.workload.recipe
+    scenario, placement, stages = layout.scenario, layout.placement, layout.stages
+    recipe = scenario.workload.recipe
     rates: dict[tuple[int, ...], CollectiveTime] = scenario.remember(("rates", placement), dict)
     twins: dict[tuple[int, int, int], list[int]] = {}
     for number, stage in enumerate(stages):
         twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
     for numbers in twins.values():
-        stage = stages[numbers[0]]
-        trained = trained_parameters(scenario.model.components[stage.component], stage)
+        trained = layout.trained_parameters[numbers[0]]
         if not trained:
             continue
         positions = tuple(stages[number].position for number in numbers)

@@ -5,7 +5,16 @@ stage again when what became of it has come back. Ports that messages share, and
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from strategies.bounds.stopwatch import Stopwatch
+from strategies.patching.layer_runs import run_layers
+from strategies.patching.layout import GridLayout
+from strategies.patching.patch_pipeline import Pipeline
+from strategies.plans.actions import PatchAction
+
+ROUNDING: Final = 1e-9
+"""Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
 
 
 class Pass(NamedTuple):
@@ -17,6 +26,16 @@ class Pass(NamedTuple):
 
 Row = Sequence[Pass]
 """The way of one patch, or of the whole image, through all stages, and back to the first."""
+
+
+def least_run_seconds(layout: GridLayout) -> float:
+    """Seconds below which no run of a layout can take: rounds of a pipeline, else the compute of the longest stage."""
+    steps = layout.num_steps
+    if not isinstance(layout, Pipeline):
+        return steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
+    whole = steps if layout.warmup_steps is None else layout.warmup_steps
+    patches = _ways(layout) if whole < steps else []
+    return (1 - ROUNDING) * least_seconds(_way(layout, None), patches, whole, steps - whole)
 
 
 def least_seconds(whole: Row, patches: Sequence[Row], whole_rounds: int, rounds: int) -> float:
@@ -45,3 +64,37 @@ def _go_round(row: Row, free: list[float], at: float) -> float:
         free[stage] = start + held_s
         at = start + sent_s
     return at
+
+
+def _ways(pipeline: Pipeline) -> list[Row]:
+    """The way of each patch; only the first, and those with more rows than others, differ."""
+    known: dict[tuple[float, bool], Row] = {}
+    for patch, rows in enumerate(pipeline.patches):
+        if (rows, patch == 0) not in known:
+            known[rows, patch == 0] = _way(pipeline, patch)
+    return [known[rows, patch == 0] for patch, rows in enumerate(pipeline.patches)]
+
+
+def _way(pipeline: Pipeline, patch: int | None) -> Row:
+    """The least seconds of a patch, or of the whole image, on each stage and on the wire after it."""
+    return [_pass(pipeline, stage, patch) for stage in range(pipeline.grid.pipeline)]
+
+
+def _pass(pipeline: Pipeline, stage: int, patch: int | None) -> Pass:
+    team, last = pipeline.grid.team(0, stage), pipeline.grid.pipeline - 1
+    watch = Stopwatch(pipeline.network, team.devices[0])
+    run_layers(watch, pipeline.scenario, team, pipeline.run(stage, patch), PatchAction(stage, patch or 0, 0))
+    if stage < last:
+        wire_s, delay_s = _travel(pipeline, (stage, stage + 1), pipeline.hidden_bytes(stage, patch))
+        return Pass(watch.free_s, watch.free_s + wire_s + delay_s)
+    for group, size in pipeline.gathers(patch):
+        watch.collective("all_gather", group, size)
+    back = _travel(pipeline, (last, 0), pipeline.latents_bytes(patch)) if last else ()
+    return Pass(watch.free_s, watch.free_s + sum(back))
+
+
+def _travel(pipeline: Pipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:
+    """The seconds of a message on the wire, and its delay, between the first devices of two stages."""
+    source, target = (pipeline.grid.team(0, stage).devices[0] for stage in stages)
+    route = pipeline.network.route(source, target)
+    return size_bytes * route.wire_s_per_byte, route.delay_s

@@ -5,12 +5,14 @@ stuck for ever. What it still lacks is therefore kept free.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Final
 
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import ROUNDING, Lane, Problem
-from strategies.plans.actions import BACKWARD, FORWARD, StageAction
+from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
 
 
 def check_room(problem: Problem) -> None:
@@ -156,3 +158,19 @@ def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> 
             peak = max(peak, held)
         peaks.append(peak)
     return tuple(peaks)
+
+
+def most_in_flight(rows: Rows) -> list[int]:
+    """For each stage the micro-batches it holds when its position holds most of all its stages."""
+    found: Counter[int] = Counter()
+    for row in rows:
+        changes = [_ACTIVATIONS.get(action.kind, 0) for action in row]
+        held = list(accumulate(changes))
+        full = held.index(max(held))
+        for action, change in zip(row[: full + 1], changes, strict=False):
+            found[action.stage] += change
+    return [found[stage] for stage in range(max(found) + 1)]
+
+
+_ACTIVATIONS: Final = {FORWARD: 1, BACKWARD: -1, BACKWARD_WEIGHT: -1}
+"""The activations that a pass adds to those its position holds."""

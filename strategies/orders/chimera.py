@@ -16,8 +16,8 @@ from strategies.orders.problem import Problem
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 
-class Pass(NamedTuple):
-    """One pass of a stage: where it runs, in which slot first, and which position its input comes from."""
+class Turn(NamedTuple):
+    """The turns of a pass of a stage: where it runs, in which slot first, and which position its input comes from."""
 
     stage: int
     kind: str
@@ -35,7 +35,7 @@ def chimera_order(degree: int, micro_batches: int) -> Rows:
     check_halves(degree, micro_batches)
     half = micro_batches // 2
     slots: list[list[tuple[int, StageAction]]] = [[] for _ in range(degree)]
-    for stage, kind, position, slot, _ in _passes(degree):
+    for stage, kind, position, slot, _ in _turns(degree):
         first = 0 if stage < degree else half
         slots[position] += [
             (slot + _shift(degree, i), StageAction(stage, kind, first + i)) for i in range(half)
@@ -57,13 +57,13 @@ def check_halves(degree: int, micro_batches: int) -> None:
             )
 
 
-def _passes(degree: int) -> Iterator[Pass]:
-    """All passes, down and up."""
+def _turns(degree: int) -> Iterator[Turn]:
+    """The turns of all passes, down and up."""
     for first, positions in ((0, range(degree)), (degree, range(degree - 1, -1, -1))):
         for stage, position in enumerate(positions):
             before, after = positions[max(stage - 1, 0)], positions[min(stage + 1, degree - 1)]
-            yield Pass(first + stage, FORWARD, position, stage, before)
-            yield Pass(first + stage, BACKWARD, position, 2 * degree - 1 - stage, after)
+            yield Turn(first + stage, FORWARD, position, stage, before)
+            yield Turn(first + stage, BACKWARD, position, 2 * degree - 1 - stage, after)
 
 
 def _shift(degree: int, index: int) -> int:
@@ -122,7 +122,7 @@ def chimera_ends_s(
 def _table(problem: Problem, degree: int, last: int) -> list[list[tuple[int, int, int, float, float]]]:
     """For each slot of a unit and each position first and last slot, source, lag and duration of a pass."""
     table = [[(0, 0, 0, 0.0, 0.0)] * degree for _ in range(2 * degree)]
-    for stage, kind, position, first, source in _passes(degree):
+    for stage, kind, position, first, source in _turns(degree):
         forward = kind == FORWARD
         lag_s = 0.0
         if source != position:

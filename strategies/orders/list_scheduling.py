@@ -36,7 +36,7 @@ PRIORITIES: Final[Mapping[str, Callable[[float, float], float]]] = {
     "longest-tail": lambda own_s, rest_s: -rest_s,
     "balanced": lambda own_s, rest_s: own_s / 4 - 3 * rest_s / 4,
 }
-"""What a device runs first of the passes that are ready: the one with the least of this.
+"""The key of each priority: of the passes that are ready, a device runs the one with the least first.
 
 ``own_s`` is what the micro-batch itself still needs after the pass, ``rest_s`` what it and those behind it in the
 same lanes need. With as many micro-batches as devices the most advanced pass does best, with twice as many or

@@ -1,6 +1,7 @@
-"""Named orders: GPipe and FIFO-1F1B."""
+"""Named orders: GPipe, FIFO-1F1B, interleaved 1F1B and ZB-H1."""
 
-from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
+from profiles.errors import InfeasibleError
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
 
 
 def gpipe_order(degree: int, micro_batches: int) -> Rows:
@@ -22,4 +23,70 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
                 row.append(StageAction(position, FORWARD, m + ahead))
             row.append(StageAction(position, BACKWARD, m))
         rows.append(tuple(row))
+    return tuple(rows)
+
+
+def interleaved_order(degree: int, micro_batches: int, chunks: int) -> Rows:
+    """The interleaved 1F1B order: chunk by chunk, each by as many micro-batches as there are positions.
+
+    Source: Narayanan et al., Megatron-LM, 2021, section 2.2; torch's ``ScheduleInterleaved1F1B``.
+
+    Raises:
+        InfeasibleError: the micro-batches do not come in whole rounds.
+    """
+    check_rounds(degree, micro_batches)
+    rounds = range(0, micro_batches, degree)
+    passes = [(c, m) for first in rounds for c in range(chunks) for m in range(first, first + degree)]
+    rows = []
+    for position in range(degree):
+        forwards = [StageAction(c * degree + position, FORWARD, m) for c, m in passes]
+        backwards = [StageAction((chunks - 1 - c) * degree + position, BACKWARD, m) for c, m in passes]
+        ahead = forwards_ahead(degree, micro_batches, chunks, position)
+        row = forwards[:ahead]
+        for pair in zip(forwards[ahead:], backwards, strict=False):
+            row += pair
+        rows.append((*row, *backwards[len(passes) - ahead :]))
+    return tuple(rows)
+
+
+def forwards_ahead(degree: int, micro_batches: int, chunks: int, position: int) -> int:
+    """Forwards of its chunks that a position runs before it alternates."""
+    return min(micro_batches * chunks, 2 * (degree - 1 - position) + (chunks - 1) * degree)
+
+
+def check_rounds(degree: int, micro_batches: int) -> None:
+    """Refuse micro-batches that do not come in rounds of as many as there are positions.
+
+    Raises:
+        InfeasibleError: they do not.
+    """
+    if micro_batches % degree:
+        raise InfeasibleError(
+            f"micro_batches({micro_batches}) / pipeline_degree({degree}) = {micro_batches / degree:g}"
+            " is not whole",
+            "the micro-batches do not come in whole rounds",
+        )
+
+
+def zero_bubble_order(degree: int, micro_batches: int) -> Rows:
+    """The ZB-H1 order: FIFO-1F1B, the weight part of position s behind by s micro-batches.
+
+    So every position holds the activations of as many micro-batches as there are positions, and the later ones
+    fill the end of the iteration with weight parts. With fewer micro-batches than positions, late positions run
+    theirs all at the end.
+
+    Source: Qi et al., 2023, section 2; torch's ``ScheduleInterleavedZeroBubble`` with one stage per rank.
+    """
+    rows = []
+    for position in range(degree):
+        ahead, behind = min(degree - 1 - position, micro_batches), min(position, micro_batches)
+        row = [StageAction(position, FORWARD, m) for m in range(ahead)]
+        for m in range(micro_batches):
+            if m + ahead < micro_batches:
+                row.append(StageAction(position, FORWARD, m + ahead))
+            row.append(StageAction(position, BACKWARD_INPUT, m))
+            if m >= behind:
+                row.append(StageAction(position, BACKWARD_WEIGHT, m - behind))
+        left = range(micro_batches - behind, micro_batches)
+        rows.append((*row, *(StageAction(position, BACKWARD_WEIGHT, m) for m in left)))
     return tuple(rows)

@@ -5,17 +5,14 @@ what goes first where a device has a choice; how long the larger schedule takes 
 """
 
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from profiles.costs import FloatArray
 from strategies.orders.capacity import check_room, fits
 from strategies.orders.list_scheduling import Ordering, dispatch, evaluate
 from strategies.orders.problem import Chain, Lane, Problem, lanes_of
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
-
-FloatArray = NDArray[np.floating[Any]]
 
 
 def extend(problem: Problem, ordering: Ordering, larger: Problem) -> Ordering:

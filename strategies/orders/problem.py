@@ -1,4 +1,4 @@
-"""Lanes: what is to be ordered on the devices of a pipeline, and how long it takes at least from end to end.
+"""Lanes: the passes to be ordered on the devices of a pipeline, and the least seconds before and after each.
 
 Every micro-batch walks the *lanes* of its chain: the forward of each stage, then the backward of each stage in
 reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq. 6-13, on a given device map.
@@ -29,7 +29,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be ordered.
+    """The passes to be ordered, and their times.
 
     Attributes:
         forward_s: Forward of one micro-batch, per stage, in seconds.

@@ -174,7 +174,7 @@ def _slots(time_s: float, unit_s: float) -> int:
 
 
 class _Programme:
-    """Whether any order ends within a horizon: one binary per slot in which a pass may have begun or not.
+    """True where some order ends within a horizon: one binary per slot in which a pass may have begun or not.
 
     ``z(lane, micro-batch, t)`` is 1 if the pass has begun by slot t. Before its head it has not, from the
     horizon less its tail on it has; only in between there is a binary. Times are rounded down to whole slots:

@@ -1,1 +1,1 @@
-"""Where a chain of layers is cut; arithmetic alone."""
+"""Partitions: the cuts of a chain of layers; arithmetic alone."""

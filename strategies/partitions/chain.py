@@ -17,7 +17,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
+from profiles.costs import FloatArray
+
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Point: TypeAlias = tuple[float, ...]
 _Scalar = TypeVar("_Scalar", np.float64, np.bool_)

@@ -21,8 +21,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from profiles.costs import FloatArray
+
 IntArray: TypeAlias = npt.NDArray[np.intp]
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 SkipEnds: TypeAlias = tuple[int, int]
 CutPairs: TypeAlias = tuple[IntArray, IntArray]
 

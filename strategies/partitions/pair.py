@@ -16,7 +16,8 @@ from itertools import product
 
 import numpy as np
 
-from strategies.partitions.chain import ChainCosts, FloatArray, Partition, Point, StageSearch
+from profiles.costs import FloatArray
+from strategies.partitions.chain import ChainCosts, Partition, Point, StageSearch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

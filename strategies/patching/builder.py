@@ -5,6 +5,7 @@ after the ops that feed it. Bytes of a collective's result count in memory until
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from strategies.plans.actions import Action
 from strategies.plans.placement import Placement
@@ -22,6 +23,33 @@ class _Draft:
 
     def op(self) -> Op:
         return Op(self.action, self.duration_s, self.reads, tuple(self.writes))
+
+
+class Recorder(Protocol):
+    """What takes down the ops and collectives of a run of layers: the builder, or a stopwatch."""
+
+    def compute(self, device: int, action: Action, duration_s: float) -> None:
+        """Take down an op."""
+        ...
+
+    def expect(self, device: int, tensor: int) -> None:
+        """Let a device's next op wait for a tensor."""
+        ...
+
+    def collective(
+        self,
+        operation: str,
+        devices: Sequence[int],
+        size_bytes: float,
+        *,
+        stage: int = 0,
+        number: int = 0,
+        calls: int = 1,
+        held_bytes: float = 0.0,
+        wait: bool = True,
+    ) -> int:
+        """Take down a collective; its result."""
+        ...
 
 
 class SamplingBuilder:

@@ -20,6 +20,9 @@ WORKING_SHARE: Final = 0.52
 """Bytes a forward pass holds at once, over what a layer would keep for its backward pass. Source: one A100 takes
 10.2 GiB more for PixArt at 8192 px than at 4096 (PipeFusion v1, Fig. 7): 12.1 hidden states of 23.1 saved ones."""
 
+PASSING: Final = ("activations", "keys and values", "joined keys and values")
+"""Buffers that no denoising step leaves behind for what runs before and after all of them."""
+
 
 def weights(scenario: SamplingScenario, parameters: float, devices: int) -> tuple[Buffer, ...]:
     """The bytes of some parameters of the backbone, of all frozen components, and of the runtime.
@@ -60,24 +63,24 @@ def working(scenario: SamplingScenario, first: int, end: int, batch: float, tens
     return Buffer("activations", size)
 
 
-def keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> float:
-    """The bytes of the keys and values of all image tokens in some layers, of one sample."""
-    extent = scenario.extent
-    elements = sum(
-        exchange.elements
-        for exchange in scenario.backbone.exchanges
-        if exchange.kind == "key_value" and first <= exchange.layer < end
-    )
-    return HALF_BYTES * elements * extent.pixels
+def keys_and_values(scenario: SamplingScenario, first: int, end: int, samples: float) -> Buffer:
+    """The keys and values of all image tokens in the layers from ``first`` up to, without, ``end``."""
+    return Buffer("keys and values", samples * _keys_and_values_bytes(scenario, first, end))
 
 
-def joined_bytes(scenario: SamplingScenario) -> float:
-    """The bytes of the keys and values of all image tokens of one layer, the largest, of one sample.
+def joined_keys_and_values(scenario: SamplingScenario, samples: float) -> Buffer:
+    """The keys and values of all image tokens of one layer, the largest.
 
     Where they lie in pieces, one per device, attention needs a copy in one piece.
     """
-    layers = len(scenario.backbone.layers)
-    return max(keys_and_values_bytes(scenario, layer, layer + 1) for layer in range(layers))
+    layers = range(len(scenario.backbone.layers))
+    largest = max(_keys_and_values_bytes(scenario, layer, layer + 1) for layer in layers)
+    return Buffer("joined keys and values", samples * largest)
+
+
+def _keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> float:
+    of = [e for e in scenario.backbone.exchanges if first <= e.layer < end and e.kind == "key_value"]
+    return HALF_BYTES * sum(exchange.elements for exchange in of) * scenario.extent.pixels
 
 
 def decoding_bytes(component: Component, extent: Extent, chunks: int) -> float:

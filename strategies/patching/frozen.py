@@ -5,7 +5,7 @@ data-parallel group decodes the group's images, band by band of rows where it is
 """
 
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.footprint import decoding_bytes
+from strategies.patching.footprint import PASSING, decoding_bytes
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.scenario import SamplingScenario
@@ -78,5 +78,4 @@ def _images(scenario: SamplingScenario, plan: Plan) -> int:
 
 def _weights(plan: Plan) -> list[tuple[Buffer, ...]]:
     """Bytes that stay on each device between the phases."""
-    passing = ("activations", "keys and values", "joined keys and values")
-    return [tuple(buffer for buffer in row if buffer.name not in passing) for row in plan.resident]
+    return [tuple(buffer for buffer in row if buffer.name not in PASSING) for row in plan.resident]

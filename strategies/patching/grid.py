@@ -22,6 +22,25 @@ class Team:
     ulysses: int
     tensor: int
 
+    @property
+    def sequence(self) -> int:
+        """Devices among which the tokens of a patch are divided."""
+        return self.ring * self.ulysses
+
+    def token_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
+        """Bytes on one device of a tensor whose tokens are divided, and under tensor parallelism nothing else.
+
+        Args:
+            size_bytes: of one sample, with all tokens and heads.
+            samples: of one pass.
+            share: share of the tokens that the team holds.
+        """
+        return size_bytes * samples * share / self.sequence
+
+    def head_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
+        """Bytes on one device of a tensor whose heads are divided as well; arguments as for ``token_bytes``."""
+        return size_bytes * samples * share / len(self.devices)
+
     def tensor_groups(self) -> list[tuple[int, ...]]:
         """The devices that hold parts of the same matrices."""
         return [self.devices[i : i + self.tensor] for i in range(0, len(self.devices), self.tensor)]
@@ -82,27 +101,40 @@ class Grid:
         """The placement of the positions."""
         return Placement(scenario.cluster, scenario.workload.num_gpus, self.positions, self.positions)
 
+    def images(self, scenario: SamplingScenario) -> int:
+        """Images that one data-parallel group draws."""
+        return scenario.workload.batch_size // self.data
+
     def batch(self, scenario: SamplingScenario) -> int:
-        """The samples of one pass: images of a data-parallel group, twice where it does both predictions."""
-        workload = scenario.workload
-        return workload.batch_size // self.data * workload.predictions // self.guidance
+        """Samples of one pass: images of a data-parallel group, twice where it does both predictions."""
+        return self.images(scenario) * scenario.workload.predictions // self.guidance
 
 
 def make_grid(
     scenario: SamplingScenario,
     *,
-    guidance: int = 1,
+    guidance: int | None = None,
     pipeline: int = 1,
     ring: int = 1,
     ulysses: int = 1,
     tensor: int = 1,
     data: int | None = 1,
 ) -> Grid:
-    """The grid of some degrees; without ``data``, the GPUs left over draw other images.
+    """The grid of some degrees.
+
+    Args:
+        scenario: model, cluster and workload.
+        guidance: groups, one per noise prediction; by default as the workload divides them.
+        pipeline: stages.
+        ring: devices around which keys and values pass.
+        ulysses: devices that exchange tokens for heads.
+        tensor: devices that hold parts of the same matrices.
+        data: groups that draw different images; None takes all GPUs left over for them.
 
     Raises:
         InfeasibleError: the degrees do not give the GPUs, or the model or the workload cannot be divided so.
     """
+    guidance = guidance or scenario.guidance_groups
     inner = {
         "guidance_degree": guidance,
         "ulysses_degree": ulysses,
@@ -111,8 +143,8 @@ def make_grid(
         "tensor_degree": tensor,
     }
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
-    if gpus % product or (data is not None and product * data != gpus):
-        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value > 1)
+    if not product or gpus % product or (data is not None and product * data != gpus):
+        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value != 1)
         rule = "do not divide" if data is None else "are not"
         raise InfeasibleError(
             f"{factors} = {product} {rule} gpus({gpus})"

@@ -16,8 +16,7 @@ import numpy as np
 
 from profiles.costs import HALF_BYTES, FloatArray
 from profiles.sampling_costs import WHOLE, Share, sequence_share, tensor_share
-from strategies.bounds.stopwatch import Stopwatch
-from strategies.patching.builder import SamplingBuilder
+from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
 from strategies.scenario import SamplingScenario
@@ -76,28 +75,22 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 
 def run_layers(
-    builder: SamplingBuilder | Stopwatch,
-    scenario: SamplingScenario,
-    team: Team,
-    run: Run,
-    action: PatchAction,
+    recorder: Recorder, scenario: SamplingScenario, team: Team, run: Run, action: PatchAction
 ) -> None:
-    """Append to each device of a team what it does in a run of layers; or take the time of one of them."""
-    _Runner(builder, scenario, team, run, action).append()
+    """Tell a recorder what each device of a team does in a run of layers."""
+    exchanges, seconds = exchanged(scenario, run.first, run.end), run_seconds(scenario, team, run)
+    _Runner(recorder, team, run, action, exchanges, *seconds).append()
 
 
+@dataclass(frozen=True, slots=True)
 class _Runner:
-    def __init__(
-        self,
-        builder: SamplingBuilder | Stopwatch,
-        scenario: SamplingScenario,
-        team: Team,
-        run: Run,
-        action: PatchAction,
-    ) -> None:
-        self.builder, self.team, self.run, self.action = builder, team, run, action
-        self.total_s, self.attention_s = run_seconds(scenario, team, run)
-        self.exchanged = exchanged(scenario, run.first, run.end)
+    recorder: Recorder
+    team: Team
+    run: Run
+    action: PatchAction
+    exchanged: Exchanged
+    total_s: float
+    attention_s: float
 
     def append(self) -> None:
         team, what = self.team, self.exchanged
@@ -119,21 +112,19 @@ class _Runner:
 
     def _compute(self, seconds: float) -> None:
         for device in self.team.devices:
-            self.builder.compute(device, self.action, seconds)
-
-    def _sent_bytes(self) -> float:
-        """The bytes of one tensor of all attentions that one device holds: its tokens, or its heads."""
-        run, team = self.run, self.team
-        return self.exchanged.hidden_bytes * run.batch * run.tokens / len(team.devices)
+            self.recorder.compute(device, self.action, seconds)
 
     def _all_to_all(self, tensors: int) -> None:
-        if self.team.ulysses > 1:
-            for group in self.team.ulysses_groups():
-                self._collective("all_to_all", group, tensors * self._sent_bytes(), tensors)
+        """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
+        if self.team.ulysses == 1:
+            return
+        what, run = self.exchanged, self.run
+        size = tensors * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+        for group in self.team.ulysses_groups():
+            self._collective("all_to_all", group, size, tensors * what.attentions)
 
-    def _collective(self, operation: str, group: tuple[int, ...], size_bytes: float, per_layer: int) -> None:
-        calls = per_layer * self.exchanged.attentions
-        self.builder.collective(
+    def _collective(self, operation: str, group: tuple[int, ...], size_bytes: float, calls: int) -> None:
+        self.recorder.collective(
             operation, group, size_bytes, stage=self.action.stage, number=self.action.patch, calls=calls
         )
 
@@ -143,7 +134,9 @@ class _Runner:
         if rounds == 1:
             self._compute(self.attention_s)
             return
-        size = 2 * self._sent_bytes() / (self.run.tokens if self.run.cached else 1.0)
+        run, hidden_bytes = self.run, self.exchanged.hidden_bytes
+        size = 2 * self.team.head_bytes(hidden_bytes, run.batch, run.tokens)
+        size /= run.tokens if run.cached else 1.0
         for number in range(rounds):
             if number < rounds - 1:
                 results = [self._pass_on(group, size) for group in self.team.ring_groups()]
@@ -151,10 +144,10 @@ class _Runner:
             if number < rounds - 1:
                 for group, result in zip(self.team.ring_groups(), results, strict=True):
                     for device in group:
-                        self.builder.expect(device, result)
+                        self.recorder.expect(device, result)
 
     def _pass_on(self, group: tuple[int, ...], size_bytes: float) -> int:
-        return self.builder.collective(
+        return self.recorder.collective(
             "send_recv",
             group,
             size_bytes,
@@ -169,19 +162,16 @@ class _Runner:
         what, run, team = self.exchanged, self.run, self.team
         if team.tensor == 1 or sums <= 0:
             return
-        size = what.summed_bytes * sums / what.sums * run.batch * run.tokens
-        size /= team.ring * team.ulysses
+        size = team.token_bytes(what.summed_bytes * sums / what.sums, run.batch, run.tokens)
         for group in team.tensor_groups():
-            self.builder.collective(
-                "all_reduce", group, size, stage=self.action.stage, number=self.action.patch, calls=sums
-            )
+            self._collective("all_reduce", group, size, sums)
 
 
 def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
     """The seconds of a run on each device of a team, and those of self-attention in them."""
 
     def make() -> tuple[float, float]:
-        share = run.share.times(sequence_share(team.ring * team.ulysses)).times(tensor_share(team.tensor))
+        share = run.share.times(sequence_share(team.sequence)).times(tensor_share(team.tensor))
         index = scenario.backbone_index
         layers = slice(run.first, run.end)
         attention = scenario.costs.attention_s(index, run.batch, share)

@@ -7,49 +7,58 @@ end of each step the noise prediction is gathered from all devices, and with it 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from profiles.components import Exchange
-from profiles.costs import HALF_BYTES
+from profiles.costs import HALF_BYTES, FloatArray
 from profiles.errors import InfeasibleError
 from profiles.sampling_costs import Share
-from strategies.parameters import check_choice
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.footprint import joined_bytes, keys_and_values_bytes, parameters, weights, working
+from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid, check_exchanges, check_workload
+from strategies.patching.layout import GridLayout
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Buffer, Plan, Stage
+from strategies.plans.plan import Buffer, Plan
 from strategies.scenario import SamplingScenario
 
-ALONE: Final = "alone"
-SYNCHRONOUS: Final = "synchronous"
-DISPLACED: Final = "displaced"
-KINDS: Final = (ALONE, SYNCHRONOUS, DISPLACED)
-"""What the steps of patches can be."""
 GATHERED: Final = ("key_value", "halo", "statistics")
 """Kinds of exchange in which patches need one another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patches:
-    """A division of the image's rows over devices.
+class Kind(Enum):
+    """What a patch knows of the others in a step."""
+
+    ALONE = "nothing"
+    SYNCHRONOUS = "fresh rows"
+    DISPLACED = "rows of the step before"
+
+
+@dataclass(frozen=True, eq=False)
+class Patches(GridLayout):
+    """A division of the image's rows over the devices of a guidance group, which stand in a ring.
 
     Attributes:
-        scenario: model, cluster and workload.
-        grid: its devices; those of a guidance group stand in a ring.
+        kind: of the steps after the warm-up, whose steps are synchronous.
         gather_layers: exchanges whose gathers are launched together, in displaced steps.
     """
 
-    scenario: SamplingScenario
-    grid: Grid
+    kind: Kind = Kind.SYNCHRONOUS
     gather_layers: int = 60
 
     @classmethod
-    def of(cls, scenario: SamplingScenario, gather_layers: int = 60) -> "Patches":
+    def of(
+        cls,
+        scenario: SamplingScenario,
+        kind: Kind = Kind.SYNCHRONOUS,
+        *,
+        warmup_steps: int | None = None,
+        gather_layers: int = 60,
+    ) -> "Patches":
         """The division over all GPUs, or over each half of them where guidance runs in parallel.
 
         Raises:
-            InfeasibleError: the rows, or the GPUs, cannot be divided so.
+            InfeasibleError: the rows, the GPUs or the steps cannot be divided so.
         """
         guidance, gpus = scenario.guidance_groups, scenario.workload.num_gpus
         if gpus % guidance:
@@ -58,10 +67,10 @@ class Patches:
             )
         grid = Grid(guidance=guidance, ring=gpus // guidance)
         check_workload(scenario, grid)
-        check_rows(scenario, gpus // guidance)
-        if gpus > guidance:
+        _check_rows(scenario, grid.ring)
+        if grid.ring > 1:
             check_exchanges(scenario, "key_value")
-        return cls(scenario, grid, gather_layers)
+        return cls(scenario, grid, (0, len(scenario.backbone.layers)), warmup_steps, kind, gather_layers)
 
     @property
     def count(self) -> int:
@@ -69,41 +78,66 @@ class Patches:
         return self.grid.ring
 
     @property
-    def batch(self) -> int:
-        """Samples of one pass."""
-        return self.grid.batch(self.scenario)
+    def steps_overlap(self) -> bool:
+        """Never: each step ends with the gathering of all noise predictions."""
+        return False
 
-    def share(self, kind: str) -> Share:
-        """The share of a layer that one device computes."""
-        check_choice("kind of step", kind, KINDS)
-        extent = self.scenario.extent
-        return (extent.alone_share if kind == ALONE else extent.patch_share)(1 / self.count)
+    def kind_of(self, step: int) -> Kind:
+        """The kind of a step."""
+        return Kind.SYNCHRONOUS if step < (self.warmup_steps or 0) else self.kind
 
-    def plan(self, kinds: Sequence[str], first_step: int = 0, *, follows_displaced: bool = False) -> Plan:
-        """The plan of successive steps of some kinds.
-
-        Args:
-            kinds: of the steps.
-            first_step: number of the first.
-            follows_displaced: whether the step before them gathered what the first one reads.
-        """
-        builder = SamplingBuilder(self.grid.placement(self.scenario))
-        if first_step:
+    def plan(self, steps: Sequence[int]) -> Plan:
+        """The plan of successive steps."""
+        builder, first = SamplingBuilder(self.placement), steps[0]
+        if first:
             self._give_output(builder)
+        follows_displaced = first > 0 and self.kind_of(first - 1) is Kind.DISPLACED
         gathered = self._given(builder) if follows_displaced else []
-        for step, kind in enumerate(kinds, first_step):
-            gathered = self._step(builder, step, kind, gathered)
+        for step in steps:
+            gathered = self._step(builder, step, gathered)
         for guided, results in enumerate(gathered):
             for device in self.grid.team(guided, 0).devices:
                 for result in results:
                     builder.keep(device, result)
-        return builder.build(self._stages(kinds[-1]), self._resident(kinds))
+        return builder.build(self.stages(), self.resident(steps))
+
+    def stage_s(self, stage: int = 0) -> float:
+        """Seconds that each device computes in a step after the warm-up."""
+        return float(self._layers_s(self.kind).sum())
+
+    def pass_samples(self, steps: Sequence[int]) -> float:
+        """Samples of one pass, times the share of the tokens that one device holds."""
+        return self.batch * self._share(self.kind).linear
+
+    def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
+        """Keys and values: of one layer in one piece, and with displaced steps of all layers.
+
+        Gathers under way hold as much again: an all-gather into a list of tensors writes one flat tensor first, which
+        is copied when it is waited for (torch.distributed; PipeFusion v1, Fig. 7, shows both).
+        """
+        kinds = {self.kind_of(step) for step in steps}
+        buffers = []
+        if self.count > 1 and kinds != {Kind.ALONE}:
+            buffers.append(joined_keys_and_values(self.scenario, self.batch))
+        if Kind.DISPLACED in kinds:
+            buffers.append(keys_and_values(self.scenario, 0, self.boundaries[-1], self.batch))
+        return tuple(buffers)
+
+    def _share(self, kind: Kind) -> Share:
+        """The share of a layer that one device computes."""
+        extent = self.scenario.extent
+        return (extent.alone_share if kind is Kind.ALONE else extent.patch_share)(1 / self.count)
+
+    def _layers_s(self, kind: Kind) -> FloatArray:
+        """The seconds of each layer on one device, shape (layers,)."""
+        scenario = self.scenario
+        return scenario.costs.forward_s(scenario.backbone_index, self.batch, self._share(kind))
 
     def _given(self, builder: SamplingBuilder) -> list[list[int]]:
         """The tensors that the step before has gathered."""
         gathered = []
         for guided in range(self.grid.guidance):
-            sizes = [sent for _, sent in self._pieces(DISPLACED) if sent]
+            sizes = [sent for _, sent in self._pieces(Kind.DISPLACED) if sent]
             results = [builder.tensor("all_gather", 0, number, size) for number, size in enumerate(sizes)]
             for device in self.grid.team(guided, 0).devices:
                 for result in results:
@@ -111,10 +145,9 @@ class Patches:
             gathered.append(results)
         return gathered
 
-    def _step(
-        self, builder: SamplingBuilder, step: int, kind: str, gathered: list[list[int]]
-    ) -> list[list[int]]:
+    def _step(self, builder: SamplingBuilder, step: int, gathered: list[list[int]]) -> list[list[int]]:
         """Append a step; return for each guidance group what it gathers for the next one."""
+        kind = self.kind_of(step)
         pieces = list(self._pieces(kind))
         fresh = []
         for guided in range(self.grid.guidance):
@@ -122,14 +155,14 @@ class Patches:
             stale = iter(gathered[guided] if gathered else ())
             results = []
             for seconds, sent in pieces:
-                if kind == DISPLACED and (tensor := next(stale, None)) is not None:
+                if kind is Kind.DISPLACED and (tensor := next(stale, None)) is not None:
                     for device in devices:
                         builder.expect(device, tensor)
-                if kind == SYNCHRONOUS and sent:
+                if kind is Kind.SYNCHRONOUS and sent:
                     self._gather(builder, devices, sent, wait=True)
                 for patch, device in enumerate(devices):
                     builder.compute(device, PatchAction(0, patch, step), seconds)
-                if kind == DISPLACED and sent:
+                if kind is Kind.DISPLACED and sent:
                     results.append(self._gather(builder, devices, sent, wait=False))
             fresh.append(results)
         self._gather_output(builder)
@@ -156,25 +189,14 @@ class Patches:
             builder.give(device, output)
             builder.expect(device, output)
 
-    def bound(self, kind: str) -> float:
-        """The seconds that each device computes in a step of some kind."""
-        scenario = self.scenario
-        share = self.share(kind)
-        return float(scenario.costs.forward_s(scenario.backbone_index, self.batch, share).sum())
-
-    def least_memory_bytes(self, kind: str) -> float:
-        """Bytes that stay on each device in steps of some kind."""
-        return float(sum(buffer.size_bytes for buffer in self._resident([kind])[0]))
-
-    def _pieces(self, kind: str) -> Iterator[tuple[float, float]]:
+    def _pieces(self, kind: Kind) -> Iterator[tuple[float, float]]:
         """Seconds of compute, and the bytes gathered before it (synchronous) or after it (displaced)."""
-        if kind == SYNCHRONOUS:
+        if kind is Kind.SYNCHRONOUS:
             yield from self._between_exchanges()
             return
-        if kind == ALONE:
-            yield self.bound(ALONE), 0.0
+        if kind is Kind.ALONE:
+            yield float(self._layers_s(kind).sum()), 0.0
             return
-        check_choice("kind of step", kind, KINDS)
         seconds, queued, size = 0.0, 0, 0.0
         for piece_s, sent in self._between_exchanges():
             seconds += piece_s
@@ -186,10 +208,9 @@ class Patches:
 
     def _between_exchanges(self) -> Iterator[tuple[float, float]]:
         """Seconds of compute and the bytes that it needs of all patches; a layer's work is spread evenly."""
-        scenario, share = self.scenario, self.share(DISPLACED)
-        layers_s = scenario.costs.forward_s(scenario.backbone_index, self.batch, share)
+        layers_s = self._layers_s(Kind.SYNCHRONOUS)
         of: dict[int, list[Exchange]] = {}
-        for exchange in scenario.backbone.exchanges:
+        for exchange in self.scenario.backbone.exchanges:
             if exchange.kind in GATHERED and self.count > 1:
                 of.setdefault(exchange.layer, []).append(exchange)
         for layer, seconds in enumerate(layers_s):
@@ -209,33 +230,8 @@ class Patches:
         }
         return HALF_BYTES * self.batch * exchange.elements * growth[exchange.kind]
 
-    def _stages(self, kind: str) -> list[Stage]:
-        """The one stage, which every device holds, with its seconds in steps of some kind."""
-        scenario = self.scenario
-        layers = len(scenario.backbone.layers)
-        of = parameters(scenario, 0, layers)
-        return [Stage(scenario.backbone_index, 0, layers - 1, 0, self.bound(kind), 0.0, of)]
 
-    def _resident(self, kinds: Sequence[str]) -> list[tuple[Buffer, ...]]:
-        """Bytes that stay on each device; with displaced steps also keys and values of all layers.
-
-        Gathers under way hold as much again: an all-gather into a list of tensors writes one flat tensor first, which
-        is copied when it is waited for (torch.distributed; PipeFusion v1, Fig. 7, shows both).
-        """
-        scenario, layers = self.scenario, len(self.scenario.backbone.layers)
-        buffers = [
-            *weights(scenario, parameters(scenario, 0, layers), self.grid.positions),
-            working(scenario, 0, layers, self.batch * self.share(DISPLACED).linear),
-        ]
-        if self.count > 1 and set(kinds) != {ALONE}:
-            buffers.append(Buffer("joined keys and values", self.batch * joined_bytes(scenario)))
-        if DISPLACED in kinds:
-            size = self.batch * keys_and_values_bytes(scenario, 0, layers)
-            buffers.append(Buffer("keys and values", size))
-        return [tuple(buffers)] * self.grid.positions
-
-
-def check_rows(scenario: SamplingScenario, count: int) -> None:
+def _check_rows(scenario: SamplingScenario, count: int) -> None:
     """Refuse more patches than rows, and for a U-Net patches that do not divide the rows of its deepest level.
 
     Raises:

@@ -1,1 +1,1 @@
-"""How a training plan is built."""
+"""Training plans: pipelines, the layouts of their stages, and the builder that writes a plan."""

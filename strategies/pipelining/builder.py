@@ -8,21 +8,13 @@ the last backward of a stage.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from strategies.parameters import skip_route
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
 from strategies.pipelining.receives import posted_in_time
 from strategies.pipelining.reduction import reduce_and_step
-from strategies.pipelining.stages import (
-    Cut,
-    Seat,
-    Shape,
-    handover_bytes,
-    make_stages,
-    seats_of,
-    weight_part_s,
-)
+from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -34,31 +26,31 @@ from strategies.plans.actions import (
     StageAction,
 )
 from strategies.plans.plan import Collective, Filling, Plan, Tensor
-from strategies.scenario import Scenario
+
+if TYPE_CHECKING:
+    from strategies.pipelining.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a pipeline is carried out, beyond its order.
+    """The execution of a pipeline, beyond its order.
 
     Attributes:
         buckets: gradients are reduced in buckets during the last backward, instead of after it.
         blocking: devices wait for their messages between ops.
         cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
-        skip_route: ``relay`` sends live skips on with the hidden state; ``local`` keeps each where it was made
-            until its reader, on the same device or another, takes it.
         in_place: all stages of a backbone lie on one device: what they hand over is among what they save.
     """
 
     buckets: bool = False
     blocking: bool = False
     cross_iteration: bool = False
-    skip_route: str = skip_route()
     in_place: bool = False
 
 
-def with_extra_forwards(rows: Rows, cuts: Sequence[Cut], seats: Sequence[Seat]) -> Rows:
+def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
     """Rows with their extra forwards first, as a wave front through the stages of each chain at once."""
+    cuts, seats = layout.cuts, layout.seats
 
     def place_in_front(action: StageAction) -> tuple[int, int, int]:
         seat = seats[action.stage]
@@ -74,38 +66,38 @@ def with_extra_forwards(rows: Rows, cuts: Sequence[Cut], seats: Sequence[Seat]) 
 
 
 class PipelineBuilder:
-    """Writes the plan of one iteration from cuts, whose stages are numbered one after the other, and rows.
+    """Writes the plan of one iteration from a layout and rows.
 
     ``rows[p]`` is the order of position p. What a row does not place itself goes where it is usual: extra forwards
-    come first, optimizer steps last.
+    come first, optimizer steps last. Of local skips each stays where it was made until its reader, on the same device
+    or another, takes it.
     """
 
-    def __init__(
-        self, scenario: Scenario, shape: Shape, cuts: Sequence[Cut], rows: Rows, recipe: Recipe
-    ) -> None:
-        self.scenario, self.shape, self.cuts, self.recipe = scenario, shape, cuts, recipe
-        self.placement = shape.placement(scenario)
-        self.group_batch = shape.group_batch(scenario)
-        self.batch = shape.local_batch(scenario)
-        self.stages = tuple(stage for cut in cuts for stage in make_stages(scenario, cut, self.batch))
-        self.seats = seats_of(cuts)
+    def __init__(self, layout: "Layout", rows: Rows, recipe: Recipe) -> None:
+        self.layout, self.recipe = layout, recipe
+        self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
+        self.placement, self.group_batch, self.batch = (
+            layout.placement,
+            layout.group_batch,
+            layout.local_batch,
+        )
+        self.stages, self.seats = layout.stages, layout.seats
         self.tensors: list[Tensor] = []
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
-        self.rows: list[list[Draft]] = [[] for _ in range(shape.degree)]
+        self.rows: list[list[Draft]] = [[] for _ in range(self.shape.degree)]
         self._known: dict[tuple[str, int, int], int] = {}
         in_place = recipe.in_place
-        self._handovers = [
-            0.0 if in_place else handover_bytes(scenario, stage, self.batch, recipe.skip_route)
-            for stage in self.stages
-        ]
-        self._saved = [saved_bytes(scenario, stage, self.batch, in_place=in_place) for stage in self.stages]
-        local = recipe.skip_route == "local" and not in_place
+        self._handovers = (0.0,) * len(self.stages) if in_place else layout.handovers_bytes
+        self._saved = [saved_bytes(layout, stage, in_place=in_place) for stage in self.stages]
+        local = layout.skip_route == "local" and not in_place
         self._skips = self._skips_between_stages() if local else {}
         self._order = rows
-        if scenario.workload.extra_forward and not any(a.kind == EXTRA_FORWARD for row in rows for a in row):
-            self._order = with_extra_forwards(rows, self.cuts, self.seats)
+        if self.scenario.workload.extra_forward and not any(
+            a.kind == EXTRA_FORWARD for row in rows for a in row
+        ):
+            self._order = with_extra_forwards(layout, rows)
 
     def build(
         self,
@@ -147,9 +139,9 @@ class PipelineBuilder:
         """For each (stage, micro-batch) the tensors of frozen outputs that its forward reads."""
         inputs: dict[tuple[int, int], list[int]] = {}
         for stage, seat in enumerate(self.seats):
-            first, end = self.cuts[seat.cut].micro_batches or (0, self.shape.micro_batches)
+            numbers = self.layout.micro_batches(seat.cut)
             for source, size in self._frozen_reads(stage):
-                for number in range(first, end):
+                for number in numbers:
                     read = inputs.setdefault((stage, number), [])
                     if self.recipe.cross_iteration:
                         read.append(self._given(source, stage, number, size))
@@ -157,12 +149,12 @@ class PipelineBuilder:
                         read += self._frozen_output(frozen, source, (number, number + 1), size)
                 if self.recipe.cross_iteration:
                     position = self.stages[stage].position
-                    kept = self._frozen_output(frozen, source, (first, end), size)
+                    kept = self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
                     self.kept += [(tensor, position) for tensor in kept]
         return inputs
 
     def _frozen_reads(self, stage: int) -> list[tuple[int, float]]:
-        """Return (frozen component, bytes per sample) of what the layers of a stage read."""
+        """Frozen components, and bytes per sample, of what the layers of a stage read."""
         model, of = self.scenario.model, self.stages[stage]
         reads = []
         for source in (i for i in model.inputs_of(of.component) if i in model.frozen):
@@ -216,7 +208,7 @@ class PipelineBuilder:
     def _backward(self, action: StageAction) -> Draft:
         """Write a backward, or the part of it that gradients of inputs or of weights take."""
         stage, kind, index = action
-        weight_s = 0.0 if kind == BACKWARD else weight_part_s(self.scenario, self.stages[stage], self.batch)
+        weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(self.stages[stage])
         draft = Draft(
             action, weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
         )
@@ -238,7 +230,7 @@ class PipelineBuilder:
         return draft
 
     def _hidden(self, prefix: str, stage: int, index: int) -> int:
-        carried = self.scenario.model.components[self.stages[stage].component].carried_bytes * self.batch
+        carried = self.layout.component(self.stages[stage]).carried_bytes * self.batch
         size = 0.0 if self.recipe.in_place else self._handovers[stage] + carried
         return self.tensor(prefix + "hidden", stage, index, size)
 
@@ -247,7 +239,7 @@ class PipelineBuilder:
 
     def _feedback(self, seat: Seat, index: int) -> int:
         last = self.stages[seat.last]
-        output_bytes = self.scenario.model.components[last.component].layers[last.last_layer].output_bytes
+        output_bytes = self.layout.component(last).layers[last.last_layer].output_bytes
         return self.tensor("feedback", seat.last, index, output_bytes * self.batch)
 
     def _skips_between_stages(self) -> dict[tuple[int, int], float]:
@@ -255,7 +247,7 @@ class PipelineBuilder:
         between: dict[tuple[int, int], float] = {}
         for cut in range(len(self.cuts)):
             component = self.scenario.model.components[self.cuts[cut].component]
-            stages = [number for number, seat in enumerate(self.seats) if seat.cut == cut]
+            stages = self.layout.chain(cut)
             starts = [self.stages[number].first_layer for number in stages]
             for skip in component.skips:
                 source, target = (
@@ -280,7 +272,7 @@ class PipelineBuilder:
                 row.insert(index + inserted, placed.draft)
 
     def _indices(self, position: int, own: Sequence[PlacedOp], filling: Filling) -> list[int]:
-        """Before which op of a position's own row each of its frozen ops goes.
+        """For each frozen op of a position the index in its own row before which it goes.
 
         What no bubble took first uses the time in which the gradients are reduced; the optimizer step does not
         wait for the rest. Where there is no trace to go by, all of it runs before the step.
@@ -304,7 +296,7 @@ class PipelineBuilder:
         return indices
 
     def _finish(self, filling: Filling) -> Plan:
-        hosted = [[s for s in self.stages if s.position == position] for position in range(self.shape.degree)]
+        hosted = [[self.stages[s] for s in own] for own in self.layout.hosted]
         prologue_s = 0.0
         if self.recipe.cross_iteration:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
@@ -315,7 +307,7 @@ class PipelineBuilder:
             placement=self.placement,
             stages=self.stages,
             collectives=tuple(self.collectives),
-            resident=tuple(resident_buffers(self.scenario, stages, self.batch) for stages in hosted),
+            resident=tuple(resident_buffers(self.layout, stages) for stages in hosted),
             given=tuple(self.given),
             kept=tuple(self.kept),
             cross_iteration=self.recipe.cross_iteration,

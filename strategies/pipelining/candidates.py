@@ -1,6 +1,6 @@
 """Candidates: the shapes of pipelines worth a look."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from profiles.errors import InfeasibleError
 from strategies.pipelining.stages import Shape
@@ -40,6 +40,26 @@ def shapes(
         for size in divisors(gpus):
             if size % degree == 0:
                 yield from (Shape(degree, count, size) for count in counts)
+
+
+def folded_shapes(scenario: Scenario, stages_per_position: Mapping[int, int]) -> Iterator[tuple[int, Shape]]:
+    """The shapes worth a look for each number of chunks, or of waves, and that number.
+
+    Args:
+        scenario: what is asked about.
+        stages_per_position: for each number what it means, ascending; those with too many stages are left out.
+
+    Raises:
+        InfeasibleError: there is no shape even for the first.
+    """
+    for place, (number, stages) in enumerate(stages_per_position.items()):
+        try:
+            offered = list(shapes(scenario, stages))
+        except InfeasibleError:
+            if place == 0:
+                raise
+            return
+        yield from ((number, shape) for shape in offered)
 
 
 def divisors(number: int) -> list[int]:

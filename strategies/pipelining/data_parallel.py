@@ -6,7 +6,6 @@ a batch of its own. Source: DiffusionPipe, section 6, DeepSpeed-S and DeepSpeed-
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeVar
 
 from profiles.collectives import collective_time
@@ -15,8 +14,10 @@ from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.candidates import divisors
 from strategies.pipelining.footprint import trained_parameters
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.reduction import buckets_of, reduce_and_step
-from strategies.pipelining.stages import Cut, Shape, make_stages
+from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
@@ -28,7 +29,7 @@ class DataParallel(Strategy, Protocol):
 
     @property
     def overlap(self) -> str:
-        """When the GPUs exchange what they share."""
+        """``buckets``: the GPUs exchange during backwards; ``none``: after them."""
         ...
 
     @property
@@ -38,7 +39,7 @@ class DataParallel(Strategy, Protocol):
 
     @property
     def backbones(self) -> str:
-        """How several backbones are trained."""
+        """``sequential``: several backbones one after the other; ``parallel``: side by side."""
         ...
 
 
@@ -108,44 +109,29 @@ def backbones_of(strategy: DataParallel, scenario: Scenario) -> tuple[int, ...]:
     return scenario.model.backbones or (scenario.backbone,)
 
 
-def shape_of(strategy: DataParallel) -> Shape:
-    """The integers of data parallelism: pipelines of one position."""
-    return Shape(1, strategy.micro_batches, 1)
+def layout_of(strategy: DataParallel, scenario: Scenario, cuts: Sequence[Cut]) -> Layout:
+    """Backbones on a pipeline of one position, which every GPU is."""
+    return Layout(scenario, Shape(1, strategy.micro_batches, 1), tuple(cuts))
 
 
-def whole(strategy: DataParallel, scenario: Scenario) -> tuple[Cut, ...]:
+def whole(strategy: DataParallel, scenario: Scenario) -> Layout:
     """Every backbone as one stage."""
     components = scenario.model.components
-    return tuple(Cut(i, (0, len(components[i].layers)), (0,)) for i in backbones_of(strategy, scenario))
-
-
-def stages_of(
-    strategy: DataParallel, scenario: Scenario, cuts: Sequence[Cut]
-) -> tuple[tuple[Stage, ...], ...]:
-    """The stages of each backbone."""
-    batch = shape_of(strategy).local_batch(scenario)
-    return scenario.remember(
-        ("data-parallel stages", batch, tuple(cuts)),
-        lambda: tuple(make_stages(scenario, cut, batch) for cut in cuts),
-    )
+    cuts = (Cut(i, (0, len(components[i].layers)), (0,)) for i in backbones_of(strategy, scenario))
+    return layout_of(strategy, scenario, tuple(cuts))
 
 
 def replicated_plan(
-    strategy: DataParallel,
-    scenario: Scenario,
-    cuts: Sequence[Cut],
-    recipe: Recipe,
-    synchronize: Callable[[PipelineBuilder], None] = reduce_and_step,
+    layout: Layout, recipe: Recipe, synchronize: Callable[[PipelineBuilder], None] = reduce_and_step
 ) -> Plan:
     """The plan in which every GPU trains all backbones, each up to its optimizer steps before the next."""
-    ends = accumulate((cut.num_stages for cut in cuts), initial=0)
-    extra = scenario.workload.extra_forward
+    extra = layout.scenario.workload.extra_forward
     row = tuple(
         action
-        for first, end in pairwise(ends)
-        for action in _row(range(first, end), strategy.micro_batches, extra=extra)
+        for cut in range(len(layout.cuts))
+        for action in _row(layout.chain(cut), layout.shape.micro_batches, extra=extra)
     )
-    return PipelineBuilder(scenario, shape_of(strategy), cuts, (row,), recipe).build(synchronize=synchronize)
+    return PipelineBuilder(layout, (row,), recipe).build(synchronize=synchronize)
 
 
 def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAction]:
@@ -158,21 +144,22 @@ def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAct
     yield from (StageAction(stage, OPTIMIZER) for stage in stages)
 
 
-def passes_s(strategy: DataParallel, scenario: Scenario, stages: Sequence[Stage]) -> float:
+def passes_s(layout: Layout, stages: Sequence[Stage]) -> float:
     """The seconds of all passes of some stages."""
-    forwards = 2 if scenario.workload.extra_forward else 1
-    return strategy.micro_batches * sum(stage.forward_s * forwards + stage.backward_s for stage in stages)
+    forwards = 2 if layout.scenario.workload.extra_forward else 1
+    return layout.shape.micro_batches * sum(of.forward_s * forwards + of.backward_s for of in stages)
 
 
-def collective_s(scenario: Scenario, operation: str, size_bytes: float, count: int = 1) -> float:
+def collective_s(pipeline: Pipeline, operation: str, size_bytes: float, count: int = 1) -> float:
     """The seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
 
     def cost() -> tuple[float, float]:
-        group = Shape(1, 1, 1).placement(scenario).group(0)
-        time = collective_time(scenario.cluster, operation, 1.0, group)
+        group = pipeline.placement.group(0)
+        time = collective_time(pipeline.scenario.cluster, operation, 1.0, group)
         return max(time.device_port_s, time.node_port_s), time.fixed_s
 
-    wire_s_per_byte, fixed_s = scenario.remember(("collective", operation), cost)
+    key = ("collective", operation, pipeline.shape.degree, pipeline.shape.group_size)
+    wire_s_per_byte, fixed_s = pipeline.scenario.remember(key, cost)
     return size_bytes * wire_s_per_byte + count * fixed_s
 
 
@@ -180,37 +167,36 @@ Buckets = Sequence[tuple[float, int]]
 """Seconds into a backward after which gradients are there, and how many, in order."""
 
 
-def buckets(strategy: DataParallel, scenario: Scenario, stage: Stage) -> Buckets:
-    """In which pieces the GPUs sum the gradients of a stage; none where there is nothing to sum."""
-    trained = trained_parameters(scenario.model.components[stage.component], stage)
-    if not trained or scenario.workload.num_gpus == 1:
+def buckets(layout: Layout, stage: Stage, overlap: str) -> Buckets:
+    """The pieces in which the GPUs sum the gradients of a stage; none where there is nothing to sum."""
+    trained = trained_parameters(layout, stage)
+    if not trained or layout.scenario.workload.num_gpus == 1:
         return []
-    if strategy.overlap == "none":
+    if overlap == "none":
         return [(stage.backward_s, trained)]
-    batch = shape_of(strategy).local_batch(scenario)
-    return scenario.remember(("buckets", stage.component, batch), lambda: buckets_of(scenario, stage, batch))
+    return layout.remember(("buckets", stage.component), lambda: buckets_of(layout, stage))
 
 
-def reduced_s(strategy: DataParallel, scenario: Scenario, stage: Stage, operation: str, rounds: int) -> float:
+def reduced_s(layout: Layout, stage: Stage, overlap: str, operation: str, rounds: int) -> float:
     """The seconds below which a backbone's passes and the sums of its gradients cannot take.
 
     Args:
-        strategy: the point.
-        scenario: what it is asked about.
-        stage: the whole backbone.
+        layout: every backbone as one stage.
+        stage: one of them.
+        overlap: when the GPUs sum.
         operation: the collective that sums.
         rounds: how many backwards, the last ones, sum theirs.
     """
-    work_s, pieces = passes_s(strategy, scenario, [stage]), buckets(strategy, scenario, stage)
+    work_s, pieces = passes_s(layout, [stage]), buckets(layout, stage, overlap)
     if not pieces:
         return work_s
-    size = scenario.workload.recipe.gradient_bytes
+    size = layout.scenario.workload.recipe.gradient_bytes
     trained = sum(parameters for _, parameters in pieces)
-    all_s = rounds * collective_s(scenario, operation, trained * size, len(pieces))
-    if strategy.overlap == "none":
+    all_s = rounds * collective_s(layout, operation, trained * size, len(pieces))
+    if overlap == "none":
         return work_s + all_s
     (ready_s, _), (last_s, last) = pieces[0], pieces[-1]
     after_s = (rounds - 1) * (stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
     # The backward goes on after the last bucket where the first layers are locked.
-    ended_s = work_s - stage.backward_s + last_s + collective_s(scenario, operation, last * size)
+    ended_s = work_s - stage.backward_s + last_s + collective_s(layout, operation, last * size)
     return max(work_s, ended_s, work_s - after_s + all_s)

@@ -109,7 +109,7 @@ def _topological_order(chains: Sequence[FrozenChain]) -> list[FrozenChain]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where layers go: a bubble (None: after the pipeline), its positions, and the devices at those."""
+    """A place for layers: a bubble (None: after the pipeline), its positions, and the devices at those."""
 
     bubble: int | None
     positions: tuple[int, ...]
@@ -117,7 +117,7 @@ class _Place:
 
 
 class _Progress:
-    """How far one component has come: its next layer, and the samples that layer has yet to see."""
+    """The progress of one component: its next layer, and the samples that layer has yet to see."""
 
     def __init__(self, chain: FrozenChain, batch_size: int) -> None:
         self.chain = chain
@@ -129,7 +129,7 @@ class _Progress:
 
     @property
     def complete(self) -> bool:
-        """Whether all layers have seen the whole batch."""
+        """True once all layers have seen the whole batch."""
         return self.next_layer >= self.chain.num_layers
 
     def samples_of(self, layer: int) -> int:
@@ -272,7 +272,7 @@ class _Search:
                 return
 
     def _finished(self) -> bool:
-        """Whether no candidate that matters can still come, or too many have."""
+        """True once no candidate that matters can still come, or too many have."""
         return (
             self.best.idle_s < RESOLUTION_S
             or self.best.counts == self.everything

@@ -2,27 +2,26 @@
 
 from collections.abc import Sequence
 
-from profiles.models import Component
 from profiles.recipes import FROZEN_WEIGHT_BYTES
+from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.plan import Buffer, Stage
 from strategies.scenario import Scenario
 
 
-def trained_parameters(component: Component, stage: Stage) -> int:
+def trained_parameters(pipeline: Pipeline, stage: Stage) -> int:
     """The parameters of a stage that have gradients."""
-    return component.trained_parameters(stage.first_layer, stage.last_layer + 1)
+    return pipeline.component(stage).trained_parameters(stage.first_layer, stage.last_layer + 1)
 
 
-def saved_bytes(scenario: Scenario, stage: Stage, batch: int, *, in_place: bool = False) -> float:
+def saved_bytes(pipeline: Pipeline, stage: Stage, *, in_place: bool = False) -> float:
     """Bytes one micro-batch keeps for its backward: its activations, or the input they are recomputed from.
 
     Args:
-        scenario: model and workload.
+        pipeline: the pipeline.
         stage: the stage.
-        batch: samples of one micro-batch on one device.
         in_place: all stages of the component lie on one device, where no skip is kept more than once.
     """
-    component = scenario.model.components[stage.component]
+    scenario, component, batch = pipeline.scenario, pipeline.component(stage), pipeline.local_batch
     first, last = stage.first_layer, stage.last_layer
     if scenario.workload.checkpointing == "full":
         if in_place:
@@ -49,10 +48,10 @@ def _input_bytes(scenario: Scenario, component: int) -> float:
     return sum(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
 
 
-def resident_buffers(scenario: Scenario, stages: Sequence[Stage], batch: int) -> tuple[Buffer, ...]:
+def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:
     """The bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
-    recipe, model = scenario.workload.recipe, scenario.model
-    trained = sum(trained_parameters(model.components[stage.component], stage) for stage in stages)
+    recipe, model = pipeline.scenario.workload.recipe, pipeline.scenario.model
+    trained = sum(trained_parameters(pipeline, stage) for stage in stages)
     locked = sum(stage.parameters for stage in stages) - trained
     frozen = sum(model.components[i].parameters for i in model.frozen)
     buffers = [
@@ -61,29 +60,12 @@ def resident_buffers(scenario: Scenario, stages: Sequence[Stage], batch: int) ->
         Buffer("optimizer", trained * recipe.optimizer_bytes),
         Buffer("frozen weights", (frozen + locked) * FROZEN_WEIGHT_BYTES),
     ]
-    if scenario.workload.checkpointing == "full":
+    if pipeline.scenario.workload.checkpointing == "full":
         layers = [
             layer
             for stage in stages
-            for layer in model.components[stage.component].layers[stage.first_layer : stage.last_layer + 1]
+            for layer in pipeline.component(stage).layers[stage.first_layer : stage.last_layer + 1]
         ]
-        buffers.append(Buffer("recomputed layer", max(layer.saved_bytes for layer in layers) * batch))
+        largest_bytes = max(layer.saved_bytes for layer in layers)
+        buffers.append(Buffer("recomputed layer", largest_bytes * pipeline.local_batch))
     return tuple(buffers)
-
-
-def least_memory_bytes(
-    scenario: Scenario, stages: Sequence[Stage], in_flight: Sequence[int], batch: int
-) -> float:
-    """Bytes that the fullest device cannot do without.
-
-    Args:
-        scenario: model and recipe.
-        stages: one per position.
-        in_flight: for each stage the micro-batches whose activations it holds at once.
-        batch: samples of one micro-batch on one device.
-    """
-    return max(
-        sum(buffer.size_bytes for buffer in resident_buffers(scenario, [stage], batch))
-        + count * saved_bytes(scenario, stage, batch)
-        for stage, count in zip(stages, in_flight, strict=True)
-    )

@@ -6,12 +6,10 @@ Stages that hold the same layers, as the two directions of a bidirectional pipel
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from strategies.pipelining.footprint import trained_parameters
 from strategies.pipelining.frozen import Draft
-from strategies.pipelining.stages import layer_times
+from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, StageAction
 from strategies.plans.plan import Collective, Stage
-from strategies.scenario import Scenario
 
 if TYPE_CHECKING:
     from strategies.pipelining.builder import PipelineBuilder
@@ -24,7 +22,7 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
     """Add the gradient reductions of all stages, in the order in which they can start, and the optimizer steps."""
     twins: dict[tuple[int, int, int], list[int]] = {}
     for number, stage in enumerate(builder.stages):
-        if trained_parameters(builder.scenario.model.components[stage.component], stage):
+        if builder.layout.trained_parameters[number]:
             twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
     lasts = {stage: last_backward(builder, stage) for stages in twins.values() for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
@@ -49,9 +47,7 @@ def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
     draft = next((d for d in row if d.action == action), None)
     if draft is None:
         row.append(draft := Draft(action, 0.0))
-    trained = trained_parameters(
-        builder.scenario.model.components[builder.stages[stage].component], builder.stages[stage]
-    )
+    trained = builder.layout.trained_parameters[stage]
     draft.duration_s = builder.scenario.costs.optimizer_s(trained, builder.scenario.workload.recipe)
     return draft
 
@@ -82,20 +78,22 @@ def _all_reduce(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[i
 def _buckets(builder: "PipelineBuilder", stage: int) -> list[tuple[float, int]]:
     of = builder.stages[stage]
     if builder.recipe.buckets:
-        return buckets_of(builder.scenario, of, builder.batch)
-    component = builder.scenario.model.components[of.component]
-    return [(of.backward_s, trained_parameters(component, of))]
+        return buckets_of(builder.layout, of)
+    return [(of.backward_s, builder.layout.trained_parameters[stage])]
 
 
-def buckets_of(scenario: Scenario, stage: Stage, batch: int) -> list[tuple[float, int]]:
-    """Return (seconds into a backward, parameters) of each gradient bucket, in the order they are ready."""
-    layers = scenario.model.components[stage.component].layers
-    _, backward_s = layer_times(scenario, stage.component, batch)
+def buckets_of(pipeline: Pipeline, stage: Stage) -> list[tuple[float, int]]:
+    """Seconds into a backward, and parameters, of each gradient bucket, in the order they are ready."""
+    layers, gradient_bytes = (
+        pipeline.component(stage).layers,
+        pipeline.scenario.workload.recipe.gradient_bytes,
+    )
+    _, backward_s = pipeline.layer_times(stage.component)
     buckets, elapsed_s, held = [], 0.0, 0
     for index in range(stage.last_layer, stage.first_layer - 1, -1):
         elapsed_s += float(backward_s[index])
         held += layers[index].parameters if layers[index].backward == "full" else 0
-        if held * scenario.workload.recipe.gradient_bytes >= BUCKET_BYTES:
+        if held * gradient_bytes >= BUCKET_BYTES:
             buckets.append((min(elapsed_s, stage.backward_s), held))
             held = 0
     return buckets + ([(stage.backward_s, held)] if held else [])

@@ -15,17 +15,12 @@ from typing import Final
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_buffers, trained_parameters
 from strategies.pipelining.frozen import Draft
+from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.reduction import step_of
 from strategies.plans.plan import Buffer, Collective, Plan, Stage
-from strategies.scenario import Scenario
 
 GATHER: Final = "all_gather"
 SCATTER: Final = "reduce_scatter"
-
-
-def trained_of(scenario: Scenario, stage: Stage) -> int:
-    """The parameters of a stage that are trained, and sharded."""
-    return trained_parameters(scenario.model.components[stage.component], stage)
 
 
 def divided(buffers: Collection[Buffer], names: Collection[str], num_gpus: int) -> tuple[Buffer, ...]:
@@ -39,22 +34,23 @@ def with_shards(plan: Plan, names: Collection[str]) -> Plan:
     return replace(plan, resident=(divided(buffers, names, plan.placement.copies),))
 
 
-def shard_bytes(scenario: Scenario, stages: Collection[Stage], batch: int, names: Collection[str]) -> float:
+def shard_bytes(pipeline: Pipeline, stages: Collection[Stage], names: Collection[str]) -> float:
     """The bytes that stay on each GPU."""
-    buffers = resident_buffers(scenario, tuple(stages), batch)
-    return sum(of.size_bytes for of in divided(buffers, names, scenario.workload.num_gpus))
+    buffers = resident_buffers(pipeline, tuple(stages))
+    return sum(of.size_bytes for of in divided(buffers, names, pipeline.scenario.workload.num_gpus))
 
 
-def shard_step_s(scenario: Scenario, stage: Stage) -> float:
-    """The seconds of the optimizer step on one GPU's part of a stage."""
-    part = trained_of(scenario, stage) / scenario.workload.num_gpus
-    return scenario.costs.optimizer_s(part, scenario.workload.recipe)
+def shard_step_s(pipeline: Pipeline, stage: Stage) -> float:
+    """Seconds of the optimizer step on one GPU's part of a stage."""
+    workload = pipeline.scenario.workload
+    part = trained_parameters(pipeline, stage) / workload.num_gpus
+    return pipeline.scenario.costs.optimizer_s(part, workload.recipe)
 
 
 def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:
     """The optimizer step of a stage, on one GPU's part of it."""
     draft = step_of(builder, stage)
-    draft.duration_s = shard_step_s(builder.scenario, builder.stages[stage])
+    draft.duration_s = shard_step_s(builder.layout, builder.stages[stage])
     return draft
 
 

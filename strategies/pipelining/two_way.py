@@ -18,16 +18,10 @@ from strategies.orders.list_scheduling import evaluate, list_schedule
 from strategies.orders.problem import Chain, Problem
 from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
 from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
-from strategies.pipelining.layout import (
-    Layout,
-    Linear,
-    chain_costs,
-    cut_chain,
-    problem_of,
-    refuse_distant_skips,
-    shape_of,
-)
-from strategies.pipelining.stages import Cut, Shape, layer_times
+from strategies.pipelining.cutting import chain_costs, cut_chain
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.pipeline import Pipeline
+from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import FORWARD, Rows, StageAction
 from strategies.scenario import Scenario
 
@@ -39,49 +33,51 @@ longer than the one-machine bound, one 3.5 %, two 2 %, any number 0 %.
 """
 
 
-def two_way_layout(strategy: Linear, scenario: Scenario) -> Layout:
+def two_way_layout(scenario: Scenario, shape: Shape, partition: str, skip_route: str) -> Layout:
     """The stages of both directions: those that go down, then those that go up.
 
     Raises:
         InfeasibleError: the backbones cannot be cut so.
     """
-    shape = shape_of(strategy)
 
-    def lay_out() -> Layout:
-        layout = Layout.of(scenario, shape, _cuts(strategy, scenario, shape), strategy.skip_route)
-        if strategy.skip_route == "local":
-            refuse_distant_skips(scenario, layout)
-        return layout
+    def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
+        if len(scenario.model.backbones) > 1:
+            return _several(pipeline, partition, local_skips=skip_route == "local")
+        return _one(pipeline, partition)
 
-    return scenario.remember(("two-way", shape, strategy.partition, strategy.skip_route), lay_out)
+    return Layout.once(scenario, shape, ("two-way", partition), skip_route, cut)
 
 
-def _cuts(strategy: Linear, scenario: Scenario, shape: Shape) -> list[Cut]:
-    down = tuple(range(shape.degree))
-    if len(scenario.model.backbones) > 1:
-        ways = zip(ways_of(scenario, shape), (down, down[::-1]), strict=True)
-        placed = [(backbone, positions) for way, positions in ways for backbone in way]
-        if strategy.partition == "blocks":
-            return [cut_chain(scenario, shape, *of, "blocks") for of in placed]
-        boundaries = _optimal_boundaries(strategy, scenario, shape, [backbone for backbone, _ in placed])
-        return [Cut(backbone, of, at) for (backbone, at), of in zip(placed, boundaries, strict=True)]
-    check_halves(shape.degree, shape.micro_batches)
-    half = shape.micro_batches // 2
-    cut = cut_chain(scenario, shape, scenario.backbone, down, strategy.partition)
-    return [
-        replace(cut, micro_batches=(0, half)),
-        replace(cut, positions=down[::-1], micro_batches=(half, shape.micro_batches)),
-    ]
+def _several(pipeline: Pipeline, partition: str, *, local_skips: bool) -> tuple[Cut, ...]:
+    """The cuts of several backbones, each in one direction."""
+    down = tuple(range(pipeline.shape.degree))
+    ways = zip(ways_of(pipeline), (down, down[::-1]), strict=True)
+    placed = [(backbone, positions) for way, positions in ways for backbone in way]
+    if partition == "blocks":
+        return tuple(cut_chain(pipeline, *of, "blocks") for of in placed)
+    boundaries = _optimal_boundaries(pipeline, [backbone for backbone, _ in placed], local_skips)
+    return tuple(Cut(backbone, of, at) for (backbone, at), of in zip(placed, boundaries, strict=True))
 
 
-def ways_of(scenario: Scenario, shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _one(pipeline: Pipeline, partition: str) -> tuple[Cut, ...]:
+    """The cuts of the only backbone, half of the micro-batches in each direction."""
+    degree, count = pipeline.shape.degree, pipeline.shape.micro_batches
+    check_halves(degree, count)
+    cut = cut_chain(pipeline, pipeline.scenario.backbone, tuple(range(degree)), partition)
+    up = tuple(reversed(range(degree)))
+    return (
+        replace(cut, micro_batches=(0, count // 2)),
+        replace(cut, positions=up, micro_batches=(count // 2, count)),
+    )
+
+
+def ways_of(pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The backbones that go down and those that go up, so that both ways take about as long.
 
     The first backbone goes down: mirrored, all would take as long.
     """
-    backbones = scenario.model.backbones
-    batch = shape.local_batch(scenario)
-    seconds = {i: sum(float(s.sum()) for s in layer_times(scenario, i, batch)) for i in backbones}
+    backbones = pipeline.scenario.model.backbones
+    seconds = {i: sum(float(s.sum()) for s in pipeline.layer_times(i)) for i in backbones}
     others = backbones[1:]
     choices = [up for size in range(1, len(backbones)) for up in combinations(others, size)]
     up = min(choices, key=lambda up: abs(sum(seconds.values()) - 2 * sum(seconds[i] for i in up)))
@@ -89,40 +85,35 @@ def ways_of(scenario: Scenario, shape: Shape) -> tuple[tuple[int, ...], tuple[in
 
 
 def _optimal_boundaries(
-    strategy: Linear, scenario: Scenario, shape: Shape, backbones: Sequence[int]
+    pipeline: Pipeline, backbones: Sequence[int], local_skips: bool
 ) -> Sequence[tuple[int, ...]]:
     """The cuts of the backbones: two as the best pair, more each for itself.
 
     Raises:
         InfeasibleError: there are fewer layers, or legal cuts, than it takes.
     """
+    scenario, degree, count = pipeline.scenario, pipeline.shape.degree, pipeline.shape.micro_batches
     for component in (scenario.model.components[i] for i in backbones):
-        if shape.degree > len(component.layers):
+        if degree > len(component.layers):
             raise InfeasibleError(
-                f"pipeline_degree({shape.degree}) exceeds the {len(component.layers)} layers of {component.name}",
+                f"pipeline_degree({degree}) exceeds the {len(component.layers)} layers of {component.name}",
                 "more stages than layers",
             )
-    local = strategy.skip_route == "local"
-    costs = [_opposed(chain_costs(scenario, shape, i, local_skips=local)) for i in backbones]
-    probability = scenario.extra_forward_probability(shape.placement(scenario).num_groups)
+    costs = [_opposed(chain_costs(pipeline, i, local_skips=local_skips)) for i in backbones]
+    probability = pipeline.extra_forward_probability
 
     def solve() -> list[tuple[int, ...]]:
         if len(costs) == 2:
-            rounds = pair_rounds(shape.degree, shape.micro_batches)
-            found: Sequence[Partition] = PairSearch(
-                PairCosts(costs[0], costs[1]), shape.degree, probability
-            ).best(rounds)
+            search = PairSearch(PairCosts(costs[0], costs[1]), degree, probability)
+            found: Sequence[Partition] = search.best(pair_rounds(degree, count))
         else:
-            found = [
-                optimal_partition(of, shape.degree, 2 * shape.micro_batches, probability) for of in costs
-            ]
+            found = [optimal_partition(of, degree, 2 * count, probability) for of in costs]
         return [partition.boundaries for partition in found]
 
     # group sizes on links alike have one answer
     links = [(of.cut_forward_s.tobytes(), of.sync_s.tobytes(), of.sync_latency_s) for of in costs]
-    key = ("pair", shape.degree, shape.micro_batches, local, probability, tuple(links))
     try:
-        return scenario.remember(key, solve)
+        return scenario.remember(("pair", degree, count, local_skips, probability, tuple(links)), solve)
     except ValueError as error:
         raise InfeasibleError(str(error), "no legal cuts") from None
 
@@ -132,13 +123,19 @@ def _opposed(costs: ChainCosts) -> ChainCosts:
     return replace(costs, cut_forward_s=2 * costs.cut_forward_s, cut_backward_s=2 * costs.cut_backward_s)
 
 
-def two_way_rows(scenario: Scenario, layout: Layout) -> Rows:
+def is_one_backbone(layout: Layout) -> bool:
+    """True where both directions hold the same backbone, and half of the micro-batches take each."""
+    return layout.cuts[0].micro_batches is not None
+
+
+def two_way_rows(layout: Layout) -> Rows:
     """The order of each position: Chimera's for one backbone, the shortest found for several."""
-    if layout.cuts[0].micro_batches is not None:
+    if is_one_backbone(layout):
         return chimera_order(layout.shape.degree, layout.shape.micro_batches)
     members = _members(layout)
-    problem = _combined(problem_of(scenario, layout), members)
-    return scenario.remember(("two-way order", problem, members), lambda: _apart(_shortest(problem), members))
+    problem = _combined(layout.problem(), members)
+    key = ("two-way order", problem, members)
+    return layout.scenario.remember(key, lambda: _apart(_shortest(problem), members))
 
 
 def _apart(rows: Rows, members: Sequence[tuple[int, ...]]) -> Rows:
@@ -157,8 +154,7 @@ def _members(layout: Layout) -> tuple[tuple[int, ...], ...]:
     """The stages that make up each larger one: those of the same place in the same direction."""
     ways: dict[Sequence[int] | None, list[list[int]]] = {}
     for number, cut in enumerate(layout.cuts):
-        stages = [stage for stage, seat in enumerate(layout.seats) if seat.cut == number]
-        ways.setdefault(cut.positions, []).append(stages)
+        ways.setdefault(cut.positions, []).append(list(layout.chain(number)))
     return tuple(members for way in ways.values() for members in zip(*way, strict=True))
 
 

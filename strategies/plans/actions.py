@@ -1,4 +1,4 @@
-"""Actions: what one op does, and how it is written.
+"""Actions: the work of one op, and its notation.
 
 The notation is that of ``torch.distributed.pipelining``: ``0F0``, ``2B1``, ``1I2``, ``1W2`` are stage, type and
 micro-batch. The rest is ours: ``0E3`` is the extra forward of self-conditioning, ``0O`` the optimizer step of a
@@ -93,7 +93,7 @@ class CollectiveAction(NamedTuple):
 
 
 Entry = Action | Piece | CollectiveAction
-"""What stands between two blanks of a row."""
+"""One word of a row: an action, a piece of one, or a collective."""
 
 
 _STAGE = re.compile(r"(\d+)([FBIWE])(\d+)")

@@ -17,7 +17,7 @@ Ports = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How one transfer travels.
+    """The ports and times of one transfer.
 
     Args:
         ports: (port, seconds per byte) that it holds from its start on; alike messages of folded replicas that
@@ -33,7 +33,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRoute:
-    """How one collective runs.
+    """The ports and times of one collective.
 
     Args:
         ports: (port, seconds) of the members' cards and nodes, which it holds from its start on.

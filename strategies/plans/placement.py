@@ -16,7 +16,7 @@ from profiles.errors import InfeasibleError
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Where the positions of all pipeline groups lie.
+    """The GPUs on which the positions of all pipeline groups lie.
 
     Args:
         cluster: its nodes.

@@ -133,7 +133,7 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every device does in one iteration.
+    """The ops of every device in one iteration, the tensors between them, and the collectives.
 
     Args:
         ops: for each device its compute stream.

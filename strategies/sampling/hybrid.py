@@ -1,6 +1,6 @@
 """Hybrid: guidance, sequence, pipeline and tensor parallelism in any product."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -9,15 +9,14 @@ from typing import ClassVar, Self
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
-from strategies.patching.patch_pipeline import RECEIVES, Pipeline, paced_stages
-from strategies.patching.phases import alike_phases, check_warmup
-from strategies.plans.plan import Plan
+from strategies.patching.pacing import paced_stages
+from strategies.patching.patch_pipeline import Pipeline
 from strategies.scenario import SamplingScenario
-from strategies.strategy import Phase
+from strategies.templates.grid_sampler import GridSampler
 
 
 @dataclass(frozen=True, slots=True)
-class Hybrid:
+class Hybrid(GridSampler):
     """Source: Fang et al., xDiT, 2024. GPUs left over draw other images of the batch.
 
     With sequence parallelism inside a pipeline each patch is divided once more; the ring then passes all keys and
@@ -25,7 +24,6 @@ class Hybrid:
     """
 
     name: ClassVar[str] = "hybrid"
-    task: ClassVar[str] = "sample"
     summary: ClassVar[str] = "products of guidance, sequence, pipeline and tensor parallelism"
 
     guidance_degree: int | None = fields.degree(
@@ -37,49 +35,34 @@ class Hybrid:
     tensor_degree: int = fields.degree("that hold parts of the same matrices")
     patches: int | None = fields.patches()
     warmup_steps: int = fields.warmup_steps()
-    receive: str = fields.parameter(
-        "before", "when the next patch is asked for: before or after computing", choices=RECEIVES
-    )
-    layers: tuple[int, ...] | None = fields.integers("layers of each stage, with commas (default: even)")
+    receive: str = fields.receive()
+    layers: tuple[int, ...] | None = fields.layers()
     keys_values: str = fields.keys_values("freed")
 
-    def plan(self, scenario: SamplingScenario) -> Plan:
-        """The plan of a run."""
-        return self._steps(scenario, range(scenario.workload.steps))
-
-    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
-        """The phases of a run: one where patches overlap the steps, else alike steps."""
-        if self.pipeline_degree == 1:
-            return alike_phases(scenario, self._steps)
-        return (Phase("run", self.plan(scenario), 1, scenario.workload.steps),)
-
-    def _steps(self, scenario: SamplingScenario, steps: Sequence[int]) -> Plan:
-        return self._pipeline(scenario).plan(steps, self._warmup())
-
-    def _warmup(self) -> int | None:
-        """The synchronous steps; without a pipeline all are."""
-        return None if self.pipeline_degree == 1 else self.warmup_steps
-
-    def _pipeline(self, scenario: SamplingScenario) -> Pipeline:
-        if self.pipeline_degree > 1:
-            check_warmup(scenario, self.warmup_steps)
+    def layout(self, scenario: SamplingScenario) -> Pipeline:
+        """Stages on teams of devices; without a pipeline no step is displaced."""
+        piped, patches = self.pipeline_degree > 1, self.patches or self.pipeline_degree
+        if not piped and patches > 1:
+            raise InfeasibleError(
+                f"patches({patches}) need pipeline_degree above 1", "patches without a pipeline"
+            )
         grid = make_grid(
             scenario,
-            guidance=self.guidance_degree or scenario.guidance_groups,
+            guidance=self.guidance_degree,
             pipeline=self.pipeline_degree,
             ring=self.ring_degree,
             ulysses=self.ulysses_degree,
             tensor=self.tensor_degree,
             data=None,
         )
-        patches = self.patches or self.pipeline_degree
-        if self.pipeline_degree == 1 and patches > 1:
-            raise InfeasibleError(
-                f"patches({patches}) need pipeline_degree above 1", "patches without a pipeline"
-            )
-        kept = self.keys_values == "kept" and grid.pipeline == 1 and grid.sequence > 1
         return Pipeline.of(
-            scenario, grid, layers=self.layers, patches=patches, receive=self.receive, kept=kept
+            scenario,
+            grid,
+            warmup_steps=self.warmup_steps if piped else None,
+            layers=self.layers,
+            patches=patches,
+            receive=self.receive,
+            kept=self.keys_values == "kept" and not piped and grid.sequence > 1,
         )
 
     @classmethod
@@ -105,11 +88,3 @@ class Hybrid:
                 if patches * ulysses * ring <= scenario.rows:
                     layers = paced_stages(scenario, pipeline, patches) if pipeline > 1 else None
                     yield cls(*degrees, patches, warmup, layers=layers)
-
-    def bound(self, scenario: SamplingScenario) -> float:
-        """Seconds that no run can undercut."""
-        return self._pipeline(scenario).bound(self._warmup())
-
-    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
-        """Bytes that the fullest device cannot do without."""
-        return self._pipeline(scenario).least_memory_bytes(self._warmup())

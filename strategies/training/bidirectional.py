@@ -9,9 +9,10 @@ from strategies import parameters as fields
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
 from strategies.pipelining.candidates import shapes
-from strategies.pipelining.layout import staged_plan
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import Shape
 from strategies.pipelining.two_way import two_way_layout, two_way_rows
-from strategies.plans.actions import Order
+from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 
@@ -34,7 +35,7 @@ class Bidirectional:
     p2p: str = fields.p2p()
     skip_route: str = fields.skip_route()
 
-    def order(self) -> Order:
+    def order(self) -> Rows:
         """The forwards and backwards of each position for one backbone.
 
         Raises:
@@ -42,11 +43,18 @@ class Bidirectional:
         """
         return chimera_order(self.pipeline_degree, self.micro_batches)
 
+    def layout(self, scenario: Scenario) -> Layout:
+        """The stages of both directions.
+
+        Raises:
+            InfeasibleError: the backbones cannot be cut so.
+        """
+        return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
+
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
-        layout = two_way_layout(self, scenario)
-        rows = two_way_rows(scenario, layout)
-        return staged_plan(scenario, layout, rows, blocking=self.p2p == "blocking")
+        layout = self.layout(scenario)
+        return layout.plan(two_way_rows(layout), blocking=self.p2p == "blocking")
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -69,8 +77,8 @@ class Bidirectional:
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""
-        return two_way_bound(self, scenario)
+        return two_way_bound(self.layout(scenario))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
-        return two_way_least_memory(self, scenario)
+        return two_way_least_memory(self.layout(scenario))

@@ -13,12 +13,11 @@ from strategies.pipelining.data_parallel import (
     points,
     reduced_s,
     replicated_plan,
-    shape_of,
-    stages_of,
     whole,
 )
 from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
-from strategies.plans.actions import Order
+from strategies.pipelining.layout import Layout
+from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Job
@@ -40,7 +39,7 @@ class DDP:
     micro_batches: int = fields.micro_batches()
     backbones: str = fields.backbones()
 
-    def order(self) -> Order:
+    def order(self) -> Rows:
         """The forwards and backwards of the accumulated micro-batches."""
         return one_forward_one_backward_order(1, self.micro_batches)
 
@@ -51,7 +50,7 @@ class DDP:
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
-        return replicated_plan(self, scenario, whole(self, scenario), recipe)
+        return replicated_plan(whole(self, scenario), recipe)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -60,17 +59,16 @@ class DDP:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""
-        batch = shape_of(self).local_batch(scenario)
-        stages = [stage for (stage,) in stages_of(self, scenario, whole(self, scenario))]
-        state = sum(buffer.size_bytes for buffer in resident_buffers(scenario, stages, batch))
-        return state + max(saved_bytes(scenario, stage, batch) for stage in stages)
+        layout = whole(self, scenario)
+        state = sum(buffer.size_bytes for buffer in resident_buffers(layout, layout.stages))
+        return state + max(saved_bytes(layout, stage) for stage in layout.stages)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all reductions."""
-        chains = stages_of(self, scenario, whole(self, scenario))
-        return frozen_s(scenario, shape_of(self)) + sum(self._least_s(scenario, *chain) for chain in chains)
+        layout = whole(self, scenario)
+        return frozen_s(layout) + sum(self._least_s(layout, stage) for stage in layout.stages)
 
-    def _least_s(self, scenario: Scenario, stage: Stage) -> float:
-        trained = trained_parameters(scenario.model.components[stage.component], stage)
+    def _least_s(self, layout: Layout, stage: Stage) -> float:
+        scenario, trained = layout.scenario, trained_parameters(layout, stage)
         step_s = scenario.costs.optimizer_s(trained, scenario.workload.recipe)
-        return reduced_s(self, scenario, stage, "all_reduce", rounds=1) + step_s
+        return reduced_s(layout, stage, self.overlap, "all_reduce", rounds=1) + step_s

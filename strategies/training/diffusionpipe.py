@@ -9,60 +9,62 @@ from itertools import accumulate, pairwise
 from typing import ClassVar, Self
 
 from strategies import parameters as fields
-from strategies.bounds.pipelines import least_memory, pipeline_bound
+from strategies.bounds.pipelines import pipeline_bound
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.filling import fill_bubbles
-from strategies.pipelining.footprint import trained_parameters
 from strategies.pipelining.frozen import frozen_chains
-from strategies.pipelining.layout import cut_backbone, shape_of, stages_of
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import Shape
 from strategies.pipelining.two_way import two_way_layout, two_way_rows
-from strategies.plans.actions import Order
+from strategies.plans.actions import Rows
 from strategies.plans.bubbles import find_bubbles
-from strategies.plans.network import network_of
 from strategies.plans.plan import Filling, Plan
 from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
+from strategies.templates.linear_pipeline import LinearPipeline
 
 FILLS = ("none", "full", "partial")
 
 
 @dataclass(frozen=True, slots=True)
-class DiffusionPipe:
+class DiffusionPipe(LinearPipeline):
     """FIFO-1F1B, or two directions for several backbones, on the optimal partition with cross-iteration bubble filling.
 
     Source: Tian et al., DiffusionPipe, 2024, sections 3 to 5.
     """
 
     name: ClassVar[str] = "diffusionpipe"
-    task: ClassVar[str] = "train"
     summary: ClassVar[str] = "optimal partition, frozen layers of the next iteration in the bubbles"
 
-    pipeline_degree: int = fields.pipeline_degree()
-    micro_batches: int = fields.micro_batches()
-    group_size: int | None = fields.group_size()
+    depth_first: ClassVar[bool | None] = True
+
     partition: str = fields.partition("optimal")
-    p2p: str = fields.p2p()
-    skip_route: str = fields.skip_route()
     fill: str = parameter(
         "partial", "what goes into the bubbles: layers, also on partial batches", choices=FILLS
     )
 
-    def order(self) -> Order:
+    def order(self) -> Rows:
         """The forwards and backwards of each position for one backbone."""
         return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
 
-    def _builder(self, scenario: Scenario) -> PipelineBuilder:
-        recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True, skip_route=self.skip_route)
+    def layout(self, scenario: Scenario) -> Layout:
+        """The stages, of several backbones in two directions.
+
+        Raises:
+            InfeasibleError: the backbones cannot be cut so.
+        """
         if _is_cascaded(scenario):
-            layout = two_way_layout(self, scenario)
-            rows = two_way_rows(scenario, layout)
-            return PipelineBuilder(scenario, layout.shape, layout.cuts, rows, recipe)
-        rows = one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
-        return PipelineBuilder(scenario, shape_of(self), [cut_backbone(self, scenario)], rows, recipe)
+            return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
+        return LinearPipeline.layout(self, scenario)
+
+    def _builder(self, scenario: Scenario) -> PipelineBuilder:
+        layout = self.layout(scenario)
+        rows = two_way_rows(layout) if _is_cascaded(scenario) else self.order()
+        return PipelineBuilder(layout, rows, Recipe(blocking=self.p2p == "blocking", cross_iteration=True))
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration; where bubbles are to be filled, without the frozen work."""
@@ -78,25 +80,14 @@ class DiffusionPipe:
         return trace.plan if refined is filling else self._builder(scenario).build(refined)
 
     def _fill(self, scenario: Scenario, trace: Trace) -> Filling:
-        shape = shape_of(self)
+        layout = self.layout(scenario)
+        shape = layout.shape
         bubbles = find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s)
-        chains = frozen_chains(scenario, self._wire_s_per_byte(scenario))
+        chains = frozen_chains(scenario, _input_wire_s_per_byte(layout))
         layers = fill_bubbles(
-            bubbles, chains, shape.group_batch(scenario), shape.degree, shape.replicas,
-            partial=self.fill == "partial",
-        )  # fmt: skip
+            bubbles, chains, layout.group_batch, shape.degree, shape.replicas, partial=self.fill == "partial"
+        )
         return Filling(layers, bubbles, trace.starts)
-
-    def _wire_s_per_byte(self, scenario: Scenario) -> float:
-        """Seconds a frozen layer pays per byte of its inputs: none inside a node, where the transfer is hidden.
-
-        The published algorithm lets inputs travel for nothing; between nodes they take longer than the layers.
-        """
-        placement = shape_of(self).placement(scenario)
-        last = placement.num_positions - 1
-        if placement.node(placement.rank(0, 0, 0)) == placement.node(placement.rank(0, last, 0)):
-            return 0.0
-        return network_of(scenario, placement).route(0, last).wire_s_per_byte
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -107,46 +98,52 @@ class DiffusionPipe:
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the pipeline's, or all work spread evenly."""
-        shape = shape_of(self)
+        layout = self.layout(scenario)
         if self.fill == "none" and not _is_cascaded(scenario):
-            return pipeline_bound(self, scenario, frozen_after=True)
-        evenly_s = sum(self._backbones_s(scenario)) / shape.degree + self._least_frozen_s(scenario)
-        if _is_cascaded(scenario):
-            return max(two_way_bound(self, scenario, frozen_first=False), evenly_s)
-        return max(pipeline_bound(self, scenario), evenly_s)
+            return pipeline_bound(layout, frozen_first=False, frozen_after=True)
+        of_layout = two_way_bound if _is_cascaded(scenario) else pipeline_bound
+        evenly_s = sum(_stages_s(layout)) / layout.shape.degree + _least_frozen_s(layout)
+        return max(of_layout(layout, frozen_first=False), evenly_s)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
-        return (two_way_least_memory if _is_cascaded(scenario) else least_memory)(self, scenario)
+        if _is_cascaded(scenario):
+            return two_way_least_memory(self.layout(scenario))
+        return LinearPipeline.least_memory_bytes(self, scenario)
 
-    def _backbones_s(self, scenario: Scenario) -> list[float]:
-        """The compute of each stage, in seconds."""
-        components = scenario.model.components
-        passes = 2 if scenario.workload.extra_forward else 1
-        stages = (
-            two_way_layout(self, scenario).stages if _is_cascaded(scenario) else stages_of(self, scenario)
-        )
-        return [
-            self.micro_batches * (passes * stage.forward_s + stage.backward_s)
-            + scenario.costs.optimizer_s(
-                trained_parameters(components[stage.component], stage), scenario.workload.recipe
-            )
-            for stage in stages
-        ]
 
-    def _least_frozen_s(self, scenario: Scenario) -> float:
-        """The frozen seconds per device if every layer ran at the local batch that suits it best."""
-        shape = shape_of(self)
-        samples = shape.group_batch(scenario)
-        total = 0.0
-        for index in scenario.model.frozen:
-            costs = scenario.costs.components[index]
-            total += sum(costs.least_forward_s_per_sample(samples))
-        return total * samples / shape.group_size
+def _stages_s(layout: Layout) -> list[float]:
+    """The compute of each stage, in seconds."""
+    scenario, count = layout.scenario, layout.shape.micro_batches
+    passes = 2 if scenario.workload.extra_forward else 1
+    return [
+        count * (passes * stage.forward_s + stage.backward_s)
+        + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+        for stage, trained in zip(layout.stages, layout.trained_parameters, strict=True)
+    ]
+
+
+def _least_frozen_s(layout: Layout) -> float:
+    """The frozen seconds per device if every layer ran at the local batch that suits it best."""
+    scenario, samples = layout.scenario, layout.group_batch
+    components = [scenario.costs.components[index] for index in scenario.model.frozen]
+    total = sum(sum(costs.least_forward_s_per_sample(samples)) for costs in components)
+    return total * samples / layout.shape.group_size
+
+
+def _input_wire_s_per_byte(layout: Layout) -> float:
+    """Seconds a frozen layer pays per byte of its inputs: none inside a node, where the transfer is hidden.
+
+    The published algorithm lets inputs travel for nothing; between nodes they take longer than the layers.
+    """
+    placement, last = layout.placement, layout.shape.degree - 1
+    if placement.node(placement.rank(0, 0, 0)) == placement.node(placement.rank(0, last, 0)):
+        return 0.0
+    return layout.network.route(0, last).wire_s_per_byte
 
 
 def _is_cascaded(scenario: Scenario) -> bool:
-    """Whether there are several backbones, which run against one another."""
+    """True where there are several backbones, which run against one another."""
     return len(scenario.model.backbones) > 1
 
 

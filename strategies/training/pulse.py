@@ -6,22 +6,23 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from profiles.costs import FloatArray
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
-from strategies.bounds.critical_path import most_in_flight
-from strategies.bounds.pipelines import staged_bound, staged_least_memory
+from strategies.bounds.pipelines import staged_bound
+from strategies.orders.capacity import most_in_flight
 from strategies.orders.list_scheduling import Ordering, evaluate, list_schedule
 from strategies.orders.problem import wave_positions
+from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
 from strategies.partitions.chain import block_partition
 from strategies.partitions.symmetric import SymmetricPartition, symmetric_partition
 from strategies.pipelining.candidates import shapes
-from strategies.pipelining.layout import Layout, problem_of, staged_plan
-from strategies.pipelining.stages import Cut, FloatArray, Shape, layer_times
-from strategies.plans.network import network_of
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.pipeline import Pipeline
+from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
-from strategies.training.wave import wave_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,7 @@ class Pulse:
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
-        return staged_plan(
-            scenario, self.layout(scenario), self.ordering(scenario).rows, blocking=self.p2p == "blocking"
-        )
+        return self.layout(scenario).plan(self.ordering(scenario).rows, blocking=self.p2p == "blocking")
 
     def ordering(self, scenario: Scenario) -> Ordering:
         """The synthesised order of this point."""
@@ -70,7 +69,7 @@ class Pulse:
         """
         layout = self.layout(scenario)
         ahead = self.in_flight * self.pipeline_degree
-        problem = problem_of(scenario, layout, in_flight=(ahead,) * len(layout.stages))
+        problem = layout.problem(in_flight=(ahead,) * len(layout.stages))
         if self.micro_batches > self.pipeline_degree:
             # group sizes on links alike have one answer
             return scenario.remember(("list schedule", problem), lambda: list_schedule(problem))
@@ -85,21 +84,19 @@ class Pulse:
         Raises:
             InfeasibleError: there are fewer blocks or layers than stages.
         """
-        return scenario.remember(("pulse layout", self), lambda: self._layout(scenario))
-
-    def _layout(self, scenario: Scenario) -> Layout:
         positions = wave_positions(self.pipeline_degree, self.waves)
-        cut = Cut(scenario.backbone, self._boundaries(scenario, len(positions)), positions)
-        return Layout.of(scenario, self._shape(), [cut], self.skip_route)
 
-    def _shape(self) -> Shape:
-        return Shape(self.pipeline_degree, self.micro_batches, self.group_size or self.pipeline_degree)
+        def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
+            return (Cut(scenario.backbone, self._boundaries(pipeline), positions),)
 
-    def _boundaries(self, scenario: Scenario, num_stages: int) -> tuple[int, ...]:
-        layers = scenario.model.components[scenario.backbone].layers
-        blocks = [layer.block for layer in layers]
+        key = (self.name, self.partition, self.waves, self.p2p)
+        return Layout.once(scenario, Shape.of(self), key, self.skip_route, cut, distant_skips=True)
+
+    def _boundaries(self, pipeline: Pipeline) -> tuple[int, ...]:
+        scenario, num_stages = pipeline.scenario, 2 * self.waves * self.pipeline_degree
+        blocks = [layer.block for layer in scenario.model.components[scenario.backbone].layers]
         pieces, there = (
-            ("layers", len(layers)) if self.partition == "symmetric" else ("blocks", len(set(blocks)))
+            ("layers", len(blocks)) if self.partition == "symmetric" else ("blocks", len(set(blocks)))
         )
         if num_stages > there:
             raise InfeasibleError(
@@ -109,33 +106,25 @@ class Pulse:
             )
         if self.partition == "blocks":
             return block_partition(blocks, num_stages)
-        return self.skip_aware(scenario).boundaries
+        return self._skip_aware(pipeline).boundaries
 
     def skip_aware(self, scenario: Scenario) -> SymmetricPartition:
         """The skip-aware partition: where it cuts, which skips it keeps local and which it sends."""
-        component, shape = scenario.model.components[scenario.backbone], self._shape()
-        batch, num_stages = shape.local_batch(scenario), 2 * self.waves * self.pipeline_degree
-        waiting = self.p2p == "blocking"
+        return self._skip_aware(Pipeline(scenario, Shape.of(self)))
+
+    def _skip_aware(self, pipeline: Pipeline) -> SymmetricPartition:
+        scenario, num_stages = pipeline.scenario, 2 * self.waves * self.pipeline_degree
+        component, waiting = scenario.model.components[scenario.backbone], self.p2p == "blocking"
 
         def solve() -> SymmetricPartition:
-            forward_s, backward_s = layer_times(scenario, scenario.backbone, batch)
-            cut_s = self._message_s(scenario, batch) if waiting else np.zeros(len(forward_s) - 1)
+            forward_s, backward_s = pipeline.layer_times(scenario.backbone)
+            cut_s = _message_s(pipeline) if waiting else np.zeros(len(forward_s) - 1)
             skips = [(skip.source, skip.target) for skip in component.skips]
             sizes = [component.layers[source].output_bytes for source, _ in skips]
             return symmetric_partition(forward_s + backward_s, cut_s, skips, num_stages, sizes)
 
-        links = (shape.placement(scenario),) if waiting else ()
-        return scenario.remember(("symmetric", num_stages, batch, links), solve)
-
-    def _message_s(self, scenario: Scenario, batch: int) -> FloatArray:
-        """Seconds of both messages over each cut between the slowest neighbours, for which devices wait."""
-        component, shape = scenario.model.components[scenario.backbone], self._shape()
-        network = network_of(scenario, shape.placement(scenario))
-        routes = [network.route(p, p + 1) for p in range(shape.degree - 1)]
-        wire_s = max((route.wire_s_per_byte for route in routes), default=0.0)
-        delay_s = max((route.delay_s for route in routes), default=0.0)
-        sizes = np.array([layer.output_bytes for layer in component.layers[:-1]]) * batch
-        return (2 * sizes + component.carried_bytes * batch) * wire_s + 2 * delay_s
+        links = (pipeline.placement,) if waiting else ()
+        return scenario.remember(("symmetric", num_stages, pipeline.local_batch, links), solve)
 
     def remarks(self, scenario: Scenario) -> list[str]:
         """Remarks on this point: skips that are sent after all."""
@@ -157,17 +146,25 @@ class Pulse:
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""
         key = ("pulse bound", self, scenario.workload.extra_forward)
-        return scenario.remember(key, lambda: staged_bound(scenario, self.layout(scenario)))
+        return scenario.remember(key, lambda: staged_bound(self.layout(scenario)))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without, whatever the order."""
         layout = self.layout(scenario)
-        return staged_least_memory(scenario, layout, [1] * len(layout.stages))
+        return layout.least_memory_bytes([1] * len(layout.stages))
 
     def held_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device holds at least; the order is made where only it can tell."""
         layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
         stages, most = len(layout.stages), min(self.micro_batches, self.in_flight * self.pipeline_degree)
-        if there is None or staged_least_memory(scenario, layout, [most] * stages) <= there:
+        if there is None or layout.least_memory_bytes([most] * stages) <= there:
             return self.least_memory_bytes(scenario)
-        return staged_least_memory(scenario, layout, most_in_flight(self.ordering(scenario).rows))
+        return layout.least_memory_bytes(most_in_flight(self.ordering(scenario).rows))
+
+
+def _message_s(pipeline: Pipeline) -> FloatArray:
+    """Seconds of both messages over each cut between the slowest neighbours, for which devices wait."""
+    component = pipeline.scenario.model.components[pipeline.scenario.backbone]
+    wire_s, delay_s = pipeline.slowest_hop
+    sizes = np.array([layer.output_bytes for layer in component.layers[:-1]]) * pipeline.local_batch
+    return (2 * sizes + component.carried_bytes * pipeline.local_batch) * wire_s + 2 * delay_s

@@ -16,12 +16,11 @@ from strategies.pipelining.data_parallel import (
     points,
     reduced_s,
     replicated_plan,
-    shape_of,
-    stages_of,
     whole,
 )
-from strategies.pipelining.footprint import saved_bytes
+from strategies.pipelining.footprint import saved_bytes, trained_parameters
 from strategies.pipelining.frozen import Draft
+from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import (
     GATHER,
     SCATTER,
@@ -30,10 +29,9 @@ from strategies.pipelining.sharding import (
     shard_bytes,
     shard_step_s,
     step_on_shard,
-    trained_of,
     with_shards,
 )
-from strategies.plans.actions import BACKWARD, Order
+from strategies.plans.actions import BACKWARD, Rows
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Job
@@ -60,7 +58,7 @@ class Zero2:
     micro_batches: int = fields.micro_batches()
     backbones: str = fields.backbones()
 
-    def order(self) -> Order:
+    def order(self) -> Rows:
         """The forwards and backwards of the accumulated micro-batches."""
         return one_forward_one_backward_order(1, self.micro_batches)
 
@@ -71,7 +69,7 @@ class Zero2:
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
-        plan = replicated_plan(self, scenario, whole(self, scenario), recipe, self._scatter_step_gather)
+        plan = replicated_plan(whole(self, scenario), recipe, self._scatter_step_gather)
         return with_shards(plan, SHARDED)
 
     @classmethod
@@ -81,27 +79,25 @@ class Zero2:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without: a bucket is there before all activations are gone."""
-        gradient_bytes, batch = scenario.workload.recipe.gradient_bytes, shape_of(self).local_batch(scenario)
-        stages = [stage for (stage,) in stages_of(self, scenario, whole(self, scenario))]
+        layout, gradient_bytes = whole(self, scenario), scenario.workload.recipe.gradient_bytes
         held = []
-        for stage in stages:
-            largest = max((parameters for _, parameters in buckets(self, scenario, stage)), default=0)
-            held.append(saved_bytes(scenario, stage, batch) + largest * gradient_bytes)
-        return shard_bytes(scenario, stages, batch, SHARDED) + max(held)
+        for stage in layout.stages:
+            largest = max((parameters for _, parameters in buckets(layout, stage, self.overlap)), default=0)
+            held.append(saved_bytes(layout, stage) + largest * gradient_bytes)
+        return shard_bytes(layout, layout.stages, SHARDED) + max(held)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
-        chains = stages_of(self, scenario, whole(self, scenario))
-        return frozen_s(scenario, shape_of(self)) + sum(self._least_s(scenario, *chain) for chain in chains)
+        layout = whole(self, scenario)
+        return frozen_s(layout) + sum(self._least_s(layout, stage) for stage in layout.stages)
 
-    def _least_s(self, scenario: Scenario, stage: Stage) -> float:
-        least_s = reduced_s(self, scenario, stage, SCATTER, self.micro_batches) + shard_step_s(
-            scenario, stage
-        )
-        if not buckets(self, scenario, stage):
+    def _least_s(self, layout: Layout, stage: Stage) -> float:
+        reduced = reduced_s(layout, stage, self.overlap, SCATTER, self.micro_batches)
+        least_s = reduced + shard_step_s(layout, stage)
+        if not buckets(layout, stage, self.overlap):
             return least_s
-        weight_bytes = trained_of(scenario, stage) * scenario.workload.recipe.weight_bytes
-        return least_s + collective_s(scenario, GATHER, weight_bytes)
+        weight_bytes = trained_parameters(layout, stage) * layout.scenario.workload.recipe.weight_bytes
+        return least_s + collective_s(layout, GATHER, weight_bytes)
 
     def _scatter_step_gather(self, builder: PipelineBuilder) -> None:
         """Add what the GPUs exchange, and the optimizer steps.
@@ -112,7 +108,7 @@ class Zero2:
         (row,) = builder.rows
         split = self.overlap == "buckets"
         for number, stage in enumerate(builder.stages):
-            step, pieces = step_on_shard(builder, number), buckets(self, builder.scenario, stage)
+            step, pieces = step_on_shard(builder, number), buckets(builder.layout, stage, self.overlap)
             done: list[int] = []
             for index, draft in enumerate(row):
                 if draft.action[:2] != (number, BACKWARD):
@@ -136,7 +132,7 @@ def _gather(builder: PipelineBuilder, number: int, step: Draft) -> None:
     stage, recipe = builder.stages[number], builder.scenario.workload.recipe
     stepped, gathered = (builder.tensor(role, number, 0, 0.0) for role in ("stepped", "gathered"))
     step.writes.append(stepped)
-    size = trained_of(builder.scenario, stage) * recipe.weight_bytes
+    size = trained_parameters(builder.layout, stage) * recipe.weight_bytes
     collect(builder, GATHER, size, (stepped,), gathered)
     builder.kept.append((gathered, 0))
     following = next((b for a, b in pairwise(row) if a is step), None)

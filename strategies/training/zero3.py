@@ -11,14 +11,15 @@ from strategies.pipelining.data_parallel import (
     backbones_of,
     collective_s,
     jobs_of,
+    layout_of,
     passes_s,
     points,
     replicated_plan,
-    shape_of,
-    stages_of,
 )
-from strategies.pipelining.footprint import saved_bytes
+from strategies.pipelining.footprint import saved_bytes, trained_parameters
 from strategies.pipelining.frozen import Draft
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.sharding import (
     GATHER,
     SCATTER,
@@ -27,7 +28,6 @@ from strategies.pipelining.sharding import (
     shard_bytes,
     shard_step_s,
     step_on_shard,
-    trained_of,
     with_shards,
 )
 from strategies.pipelining.stages import Cut
@@ -78,12 +78,13 @@ class Zero3:
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets", in_place=True)
-        plan = replicated_plan(self, scenario, self._cuts(scenario), recipe, _gather_and_scatter)
+        plan = replicated_plan(self._layout(scenario), recipe, _gather_and_scatter)
         return with_shards(plan, SHARDED)
 
-    def _cuts(self, scenario: Scenario) -> tuple[Cut, ...]:
+    def _layout(self, scenario: Scenario) -> Layout:
         backbones = backbones_of(self, scenario)
-        return scenario.remember("units", lambda: tuple(cut_units(scenario, i) for i in backbones))
+        cuts = scenario.remember("units", lambda: tuple(cut_units(scenario, i) for i in backbones))
+        return layout_of(self, scenario, cuts)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -92,34 +93,32 @@ class Zero3:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without: the last unit's backward begins with all activations."""
-        recipe, batch = scenario.workload.recipe, shape_of(self).local_batch(scenario)
-        chains = stages_of(self, scenario, self._cuts(scenario))
-        stages = [stage for units in chains for stage in units]
+        layout, recipe = self._layout(scenario), scenario.workload.recipe
         held = (
-            sum(saved_bytes(scenario, stage, batch, in_place=True) for stage in units)
-            + _exchanged_bytes(scenario, units[-1], recipe.weight_bytes + recipe.gradient_bytes)
-            for units in chains
+            sum(saved_bytes(layout, stage, in_place=True) for stage in units)
+            + _exchanged_bytes(layout, units[-1], recipe.weight_bytes + recipe.gradient_bytes)
+            for units in _units(layout)
         )
-        return shard_bytes(scenario, stages, batch, SHARDED) + max(held)
+        return shard_bytes(layout, layout.stages, SHARDED) + max(held)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
-        chains = stages_of(self, scenario, self._cuts(scenario))
-        return frozen_s(scenario, shape_of(self)) + sum(self._least_s(scenario, units) for units in chains)
+        layout = self._layout(scenario)
+        return frozen_s(layout) + sum(self._least_s(layout, units) for units in _units(layout))
 
-    def _least_s(self, scenario: Scenario, units: tuple[Stage, ...]) -> float:
-        work_s = passes_s(self, scenario, units)
-        gathers_s = (3 if scenario.workload.extra_forward else 2) * _collectives_s(scenario, GATHER, units)
-        scatters_s = _collectives_s(scenario, SCATTER, units)
+    def _least_s(self, layout: Layout, units: Sequence[Stage]) -> float:
+        work_s, passes = passes_s(layout, units), 3 if layout.scenario.workload.extra_forward else 2
+        gathers_s = passes * _collectives_s(layout, GATHER, units)
+        scatters_s = _collectives_s(layout, SCATTER, units)
         all_s = self.micro_batches * (gathers_s + scatters_s)
         if self.overlap == "none":
             work_s += all_s
         else:
             # The first unit of a pass, and the last, whose backward follows its forward, are waited for.
-            bare_s = gathers_s if len(units) == 1 else _collectives_s(scenario, GATHER, [units[0], units[-1]])
-            last_s = _collectives_s(scenario, SCATTER, units[:1])
+            bare_s = gathers_s if len(units) == 1 else _collectives_s(layout, GATHER, [units[0], units[-1]])
+            last_s = _collectives_s(layout, SCATTER, units[:1])
             work_s = max(work_s + self.micro_batches * bare_s + last_s, all_s)
-        return work_s + sum(shard_step_s(scenario, unit) for unit in units)
+        return work_s + sum(shard_step_s(layout, unit) for unit in units)
 
 
 def cut_units(scenario: Scenario, backbone: int) -> Cut:
@@ -136,17 +135,23 @@ def cut_units(scenario: Scenario, backbone: int) -> Cut:
     return Cut(backbone, tuple(boundaries), (0,) * (len(boundaries) - 1))
 
 
-def _collectives_s(scenario: Scenario, operation: str, units: Sequence[Stage]) -> float:
+def _units(layout: Layout) -> list[list[Stage]]:
+    """The units of each backbone."""
+    return [[layout.stages[s] for s in layout.chain(cut)] for cut in range(len(layout.cuts))]
+
+
+def _collectives_s(layout: Layout, operation: str, units: Sequence[Stage]) -> float:
     """The seconds of gathering, or scattering, each of some units once."""
-    trained = sum(trained_of(scenario, unit) for unit in units)
-    recipe = scenario.workload.recipe
+    trained = sum(trained_parameters(layout, unit) for unit in units)
+    recipe = layout.scenario.workload.recipe
     size = recipe.weight_bytes if operation == GATHER else recipe.gradient_bytes
-    return collective_s(scenario, operation, trained * size, len(units)) if trained else 0.0
+    return collective_s(layout, operation, trained * size, len(units)) if trained else 0.0
 
 
-def _exchanged_bytes(scenario: Scenario, unit: Stage, parameter_bytes: float) -> float:
+def _exchanged_bytes(pipeline: Pipeline, unit: Stage, parameter_bytes: float) -> float:
     """The bytes of what a unit exchanges, when it lies whole on a GPU; one GPU exchanges nothing."""
-    return trained_of(scenario, unit) * parameter_bytes if scenario.workload.num_gpus > 1 else 0.0
+    alone = pipeline.scenario.workload.num_gpus == 1
+    return 0.0 if alone else trained_parameters(pipeline, unit) * parameter_bytes
 
 
 def _gather_and_scatter(builder: PipelineBuilder) -> None:
@@ -160,7 +165,7 @@ def _gather_and_scatter(builder: PipelineBuilder) -> None:
         elif isinstance(draft.action, StageAction):
             passes[builder.seats[stage].cut].append(index)
     for own in passes if builder.placement.copies > 1 else ():
-        if any(trained_of(builder.scenario, builder.stages[row[index].action[0]]) for index in own):
+        if any(trained_parameters(builder.layout, builder.stages[row[index].action[0]]) for index in own):
             _exchange(builder, own)
 
 
@@ -199,7 +204,7 @@ def _gather(builder: PipelineBuilder, index: int, after: int) -> None:
     (row,) = builder.rows
     stage = row[index].action[0]
     weight_bytes = builder.scenario.workload.recipe.weight_bytes
-    size = _exchanged_bytes(builder.scenario, builder.stages[stage], weight_bytes)
+    size = _exchanged_bytes(builder.layout, builder.stages[stage], weight_bytes)
     gathered = builder.tensor("gathered", stage, index, size)
     row[index].reads.append(gathered)
     room: tuple[int, ...] = ()
@@ -213,7 +218,7 @@ def _scatter(builder: PipelineBuilder, index: int, step: Draft) -> None:
     """Scatter the gradients of a backward; the backbone's first step waits for those of the last micro-batch."""
     (row,) = builder.rows
     stage, _, number = row[index].action
-    trained = trained_of(builder.scenario, builder.stages[stage])
+    trained = trained_parameters(builder.layout, builder.stages[stage])
     done = scatter(builder, row[index], (stage, number), trained)
     if not builder.recipe.buckets:
         row[index + 1].reads.append(done)

@@ -7,7 +7,6 @@ import pytest
 
 from strategies.partitions.chain import ChainCosts, partition_front
 from strategies.partitions.pair import PairCosts, PairSearch, pair_partition, pair_rounds
-from strategies.pipelining.two_way import two_way_layout
 from strategies.training.diffusionpipe import DiffusionPipe
 
 GPUS = 64
@@ -49,7 +48,7 @@ def test_every_shape_of_64_gpus(benchmark, make, batch_size, probability):
 
     def cut():
         fresh = replace(scenario)  # remembers nothing
-        return [two_way_layout(point, fresh) for point in points]
+        return [point.layout(fresh) for point in points]
 
     assert len(benchmark.pedantic(cut, rounds=1)) == len(points)
     benchmark.extra_info["points"] = len(points)

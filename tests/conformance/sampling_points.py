@@ -7,7 +7,7 @@ import numpy as np
 
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
-from sim.runs import replay_phases
+from sim.runs import replay_parts
 from strategies.plans.network import Network
 from strategies.registry import all_samplers
 
@@ -25,7 +25,7 @@ class Point:
         self.plan = sampler.plan(scenario)
         self.network = Network(self.plan.placement)
         self.trace = simulate(self.plan, self.network)
-        self.phases = replay_phases(sampler, scenario)
+        self.phases = replay_parts(sampler, scenario)
 
     def __repr__(self):
         return repr(self.sampler)

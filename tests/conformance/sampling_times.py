@@ -4,9 +4,9 @@ import pytest
 from conformance.checks import Checks
 from conformance.sampling_points import ROUNDING, TOLERANCE_S
 
+from sim.measures import Measures, in_turn
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.results import Drawing
 from strategies.plans.worklist import evaluate
 
 check = Checks()
@@ -32,12 +32,13 @@ def nothing_is_read_before_it_has_arrived(point):
 
 @check
 def the_phases_take_what_the_whole_run_takes(point):
-    whole, parts = point.trace, Drawing.of(point.phases)
-    assert parts.latency_s == pytest.approx(whole.end_s, rel=point.exactness)
+    whole, times = point.trace, [part.phase.times for part in point.phases]
+    parts = in_turn([Measures.of(part.trace) for part in point.phases], times)
+    assert parts.duration_s == pytest.approx(whole.end_s, rel=point.exactness)
     assert parts.p2p_bytes == pytest.approx(whole.p2p_bytes)
     assert parts.collective_bytes == pytest.approx(whole.collective_bytes)
     assert parts.peak_memory_bytes == pytest.approx(peak_memory_bytes(whole).max())
-    assert sum(phase.times * phase.steps for phase, _ in point.phases) == point.iterations
+    assert sum(phase.times * phase.steps for _, phase, _ in point.phases) == point.iterations
 
 
 @check

@@ -194,3 +194,8 @@ def _last_node(tensors: Sequence[Tensor]) -> Node | None:
     """Operator that made the last of some tensors; None where no gradient passes."""
     nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     return max(nodes, key=lambda node: int(node._sequence_nr()), default=None)
+
+
+def on_one_thread() -> None:
+    """Let torch compute on the calling thread alone, whose CPU time the clock ``thread`` counts."""
+    torch.set_num_threads(1)

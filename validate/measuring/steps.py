@@ -15,8 +15,7 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
-from sim.results import step_s
-from sim.runs import replay, replay_phases
+from sim.runs import replay, replay_parts, step_s
 from strategies.sampling.single import Single
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 from strategies.training.ddp import DDP
@@ -116,7 +115,7 @@ class SamplingStep:
     ) -> float:
         """Seconds of the step, which depend on neither optimizer nor backward passes."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
-        return step_s(replay_phases(Single(), SamplingScenario(model, alone(device), workload)))
+        return step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
         """Run the backbone without gradients; the update of the image by the scheduler is not in it."""

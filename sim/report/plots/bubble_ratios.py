@@ -6,6 +6,7 @@ from math import isfinite
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiles.errors import InputError
@@ -43,13 +44,13 @@ def plot_bubble_ratios_info(rows: Iterable[Row]) -> BubbleRatioInfo:
     return BubbleRatioInfo(stages, counts, [[best.get((p, m)) for m in counts] for p in stages])
 
 
-def plot_bubble_ratios(rows: Iterable[Row], title: str = "") -> Figure:
+def plot_bubble_ratios(rows: Iterable[Row], title: str = "", ax: Axes | None = None) -> Figure:
     """The bubble ratios as a map with the percentages written in its cells.
 
     Source: DiffusionPipe, Figure 4.
     """
     info = plot_bubble_ratios_info(rows)
-    figure, axes = chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages))
+    figure, axes = chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages), ax)
     percent = np.ma.masked_invalid([[np.nan if r is None else 100 * r for r in row] for row in info.ratios])
     highest = float(percent.max()) or 1.0
     colours = mpl.colormaps["Blues"].with_extremes(bad=IDLE_FACE)

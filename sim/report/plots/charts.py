@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -36,6 +37,11 @@ Row = Mapping[str, Any]
 class Chart(Figure):
     """A figure that a notebook displays although ``pyplot`` never saw it."""
 
+    def savefig(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Save with TrueType fonts in PDF, which journals ask for, and with reproducible names in SVG."""
+        with mpl.rc_context({"svg.hashsalt": "diffusim", "pdf.fonttype": 42, "ps.fonttype": 42}):
+            super().savefig(*args, **kwargs)
+
     def _repr_png_(self) -> bytes:
         buffer = BytesIO()
         self.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
@@ -54,18 +60,47 @@ def save_figure(figure: Figure, path: Path) -> None:
         raise InputError(f"figure '{path}' must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending, {})
     try:
-        with mpl.rc_context({"svg.hashsalt": "diffusim"}):
-            figure.savefig(path, format=ending[1:], dpi=DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(path, format=ending[1:], dpi=DOTS_PER_INCH, metadata=metadata)
     except OSError as error:
         raise InputError(f"figure '{path}' cannot be written: {error.strerror or error}") from None
 
 
-def chart(width: float, height: float) -> tuple[Chart, Axes]:
-    """An empty figure of so many inches, and its axes."""
-    figure = Chart(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
+def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
+    """An empty figure of so many inches and its axes; or axes of the caller's own, and their figure."""
+    axes = ax or Chart(figsize=(width, height), layout="constrained").add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    return _figure_of(axes), axes
+
+
+def _figure_of(axes: Axes) -> Figure:
+    """The whole figure that axes are on, be they on a part of it."""
+    figure: Figure = axes.figure.figure
+    return figure
+
+
+def inches(axes: Axes) -> tuple[float, float]:
+    """Width and height of axes."""
+    width, height = _figure_of(axes).get_size_inches() * axes.get_position().size
+    return float(width), float(height)
+
+
+def add_legend(
+    axes: Axes, beside: Literal["right", "below"], handles: Sequence[Artist] | None = None
+) -> None:
+    """Write a legend: beside the axes of a chart, and where there is room where the axes are the caller's.
+
+    Args:
+        axes: whose legend it is.
+        beside: where it stands on a chart.
+        handles: its entries; by default what has a label.
+    """
+    figure, shown = _figure_of(axes), axes.get_legend_handles_labels()[0] if handles is None else handles
+    if not isinstance(figure, Chart):
+        axes.legend(handles=shown, loc="best", fontsize=7)
+    elif beside == "right":
+        figure.legend(handles=shown, loc="outside right upper", frameon=False, fontsize=9)
+    else:
+        figure.legend(handles=shown, loc="outside lower center", ncols=len(shown), frameon=False, fontsize=9)
 
 
 def set_title(axes: Axes, *parts: str) -> None:

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from math import ceil
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiles.units import GIB, MILLISECOND
 from sim.replay.timelines import MemoryCurve, memory_curves
-from sim.report.plots.charts import GRID, LIMIT, chart, set_title
+from sim.report.plots.charts import GRID, LIMIT, add_legend, chart, set_title
 from strategies.plans.traces import Trace
 
 
@@ -25,10 +26,10 @@ def plot_memory_info(trace: Trace) -> MemoryInfo:
     return MemoryInfo(memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
 
 
-def plot_memory(trace: Trace, title: str = "") -> Figure:
+def plot_memory(trace: Trace, title: str = "", ax: Axes | None = None) -> Figure:
     """The memory of each device over one iteration, as steps."""
     info = plot_memory_info(trace)
-    figure, axes = chart(10.0, 4.6)
+    figure, axes = chart(10.0, 4.6, ax)
     every = ceil(len(info.curves) / 16)
     colours = mpl.colormaps["viridis"]
     for number, curve in enumerate(info.curves):
@@ -44,7 +45,7 @@ def plot_memory(trace: Trace, title: str = "") -> Figure:
     axes.set_xlabel("time in ms")
     axes.set_ylabel("memory in GiB")
     axes.grid(axis="y", color=GRID, linewidth=0.8)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    add_legend(axes, "right")
     top = max(info.curves, key=lambda curve: curve.peak_bytes)
     set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on device {top.device}")
     return figure

@@ -16,6 +16,7 @@ from sim.report.plots.charts import (
     IDLE_FACE,
     IDLE_HATCH,
     Row,
+    add_legend,
     chart,
     contrast,
     set_title,
@@ -113,13 +114,19 @@ def _winner(speeds: dict[str, float], over: Sequence[str]) -> Winner | None:
 
 
 def plot_winners(
-    rows: Iterable[Row], across: str, down: str, title: str = "", baseline: str | None = None
+    rows: Iterable[Row],
+    across: str,
+    down: str,
+    title: str = "",
+    *,
+    baseline: str | None = None,
+    ax: Axes | None = None,
 ) -> Figure:
     """The fastest strategy of each scenario as a map, with its throughput and its lead over a baseline."""
     info = plot_winners_info(rows, across, down, baseline)
     words = [[_words(winner, info.baselines) for winner in line] for line in info.winners]
     longest = max(len(line) for cells in words for cell in cells for line in cell.splitlines())
-    figure, axes = chart(1.6 + (0.35 + 0.085 * longest) * len(info.across), 1.3 + 0.72 * len(info.down))
+    figure, axes = chart(1.6 + (0.35 + 0.085 * longest) * len(info.across), 1.3 + 0.72 * len(info.down), ax)
     for y, line in enumerate(info.winners):
         for x, winner in enumerate(line):
             _draw_cell(axes, x, y, winner, words[y][x])
@@ -195,17 +202,17 @@ def plot_scaling_info(rows: Iterable[Row], across: str) -> ScalingInfo:
     return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in sorted(best)})
 
 
-def plot_scaling(rows: Iterable[Row], across: str, title: str = "") -> Figure:
+def plot_scaling(rows: Iterable[Row], across: str, title: str = "", ax: Axes | None = None) -> Figure:
     """The throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
     info = plot_scaling_info(rows, across)
-    figure, axes = chart(8.4, 4.4)
+    figure, axes = chart(8.4, 4.4, ax)
     for name, speeds in info.speeds.items():
         colour, marker = strategy_look(name)
         known = [(x, speed) for x, speed in enumerate(speeds) if speed is not None]
         places, values = zip(*known, strict=True)
         axes.plot(places, values, color=colour, marker=marker, markersize=6, linewidth=1.2, label=name)
     _dress_scaling(axes, info.across, across)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    add_legend(axes, "right")
     set_title(axes, title)
     return figure
 

@@ -11,7 +11,18 @@ from matplotlib.lines import Line2D
 from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.space import pareto_front, samples_per_s
-from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, Row, chart, is_number, set_title, strategy_look
+from sim.report.plots.charts import (
+    FRONT,
+    GRID,
+    INK,
+    LIMIT,
+    Row,
+    add_legend,
+    chart,
+    is_number,
+    set_title,
+    strategy_look,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,9 @@ def _sweep_point(row: Row) -> SweepPoint:
     )
 
 
-def plot_sweep(results: Iterable[Row], title: str = "", memory_bytes: float | None = None) -> Figure:
+def plot_sweep(
+    results: Iterable[Row], title: str = "", memory_bytes: float | None = None, ax: Axes | None = None
+) -> Figure:
     """Throughput against peak memory, one marker per strategy; hollow ones do not fit the device.
 
     Of sampling, latency on a logarithmic axis against peak memory: the larger a marker, the more GPUs.
@@ -81,9 +94,10 @@ def plot_sweep(results: Iterable[Row], title: str = "", memory_bytes: float | No
         results: results under their public keys.
         title: of the figure.
         memory_bytes: what a device has, drawn as a line.
+        ax: axes to draw on; by default those of a new figure.
     """
     info = plot_sweep_info(results)
-    figure, axes = chart(9.0, 5.4)
+    figure, axes = chart(9.0, 5.4, ax)
     if info.front:
         memory_gib = [point.peak_memory_bytes / GIB for point in info.front]
         heights = [info.height(point) for point in info.front]
@@ -104,8 +118,7 @@ def plot_sweep(results: Iterable[Row], title: str = "", memory_bytes: float | No
         axes.set_ylim(bottom=0.0)
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    handles = _sweep_legend(names, info, memory_bytes)
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    add_legend(axes, "right", _sweep_legend(names, info, memory_bytes))
     set_title(axes, title)
     return figure
 

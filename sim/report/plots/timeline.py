@@ -22,7 +22,16 @@ from sim.replay.timelines import (
     compute_bars,
     idle_spans,
 )
-from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, milliseconds, set_title
+from sim.report.plots.charts import (
+    IDLE_FACE,
+    IDLE_HATCH,
+    add_legend,
+    chart,
+    contrast,
+    inches,
+    milliseconds,
+    set_title,
+)
 from sim.report.plots.patches import PatchColours
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
@@ -75,12 +84,15 @@ def plot_timeline_info(trace: Trace) -> TimelineInfo:
     )
 
 
-def plot_timeline(trace: Trace, title: str = "") -> Figure:
+def plot_timeline(trace: Trace, title: str = "", ax: Axes | None = None) -> Figure:
     """The Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
     info = plot_timeline_info(trace)
     num_devices = len(info.idle)
     width, row_height = 12.0, max(0.16, min(0.62, 18 / num_devices))
-    figure, axes = chart(width, 1.35 + row_height * num_devices)
+    figure, axes = chart(width, 1.35 + row_height * num_devices, ax)
+    if ax is not None:
+        width, height = inches(ax)
+        width, row_height = width + 1.0, height / num_devices
     foot = 0.2 if info.collectives else 0.42
     _draw_idle(axes, info, foot)
     _draw_bars(axes, info, foot)
@@ -88,7 +100,7 @@ def plot_timeline(trace: Trace, title: str = "") -> Figure:
     _number_bars(axes, info, foot, (width - 1.0) / max(info.end_s, 1e-12), row_height)
     _dress_timeline(axes, info, (foot - 0.42) / 2, row_height)
     handles = _timeline_legend(info)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    add_legend(axes, "below", handles)
     set_title(axes, title, milliseconds(info.end_s), f"bubble ratio {100 * info.bubble_ratio:.1f} %")
     return figure
 

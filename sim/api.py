@@ -1,0 +1,336 @@
+"""The functions of ``sim``: what notebooks and scripts call, and the command line too.
+
+What is given by keyword is either asked of the scenario (``batch_size``; of training ``self_conditioning``,
+``checkpointing``, ...; of sampling ``resolution``, ``steps``, ...) or a parameter of the strategy. Errors speak of
+parameters, where the command line speaks of flags.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from profiles.clusters import Cluster, cluster_names, load_cluster
+from profiles.errors import DiffusimError, InputError
+from profiles.models import Model, load_model, model_names
+from sim.explore.points import find_points
+from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
+from sim.report.facts import cluster_facts, model_facts, strategy_facts
+from sim.results import Result, Source
+from sim.runs import bound, named_traces, replay_parts, weigh
+from sim.scenarios import KIND, OPTIONS, Request, check_known, find_task, scenario_of
+from strategies.parameters import check_parameters
+from strategies.patching.frozen import with_frozen
+from strategies.plans.actions import Order, StageAction, format_order, format_torch
+from strategies.registry import make, strategies_of
+from strategies.scenario import SamplingScenario, Scenario, Scene
+from strategies.strategy import (
+    AnyScenario,
+    AnyStrategy,
+    Phase,
+    Remarking,
+    Sampler,
+    Scheduled,
+    is_seamless,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CLUSTER: Final = "p4de"
+"""The cluster where none is named."""
+FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+
+
+def _speaks_of_parameters(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the errors of a function name ``batch_size``, and keep what the command line says: ``--batch-size``."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except DiffusimError as error:
+            if error.flags is None:
+                error.flags = str(error)
+                words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
+                error.args = (words, *error.args[1:])
+            raise
+
+    return call
+
+
+@_speaks_of_parameters
+def run(
+    model: str | Model | AnyScenario,
+    strategy: str | AnyStrategy,
+    cluster: str | Cluster = CLUSTER,
+    gpus: int | None = None,
+    **given: Any,  # noqa: ANN401
+) -> Result:
+    """Simulate one strategy on one scenario; the result keeps its traces.
+
+    Args:
+        model: a model's name, a model folder, a model, or a whole scenario.
+        strategy: a strategy's name, or one with its parameters.
+        cluster: a cluster's name, a cluster file, or a cluster.
+        gpus: GPUs in all; by default one node, or as many as the strategy can use.
+        given: options of the scenario and parameters of the strategy.
+
+    Raises:
+        InputError: a name is unknown, or a value breaks its rule.
+        InfeasibleError: the strategy, a degree or the batch does not apply here.
+        DeadlockError: the strategy's order can never be carried out.
+    """
+    request = _request(model, cluster, gpus, given, strategies=(strategy,))
+    scenario = _scenario(model, request)
+    point = _strategy(strategy, request)
+    bound(point, scenario)  # refuses what cannot exist before its order is written out
+    parts = replay_parts(point, scenario)
+    traces = named_traces(parts)
+    remarks: tuple[str, ...] = ()
+    if isinstance(point, Remarking):
+        remarks = tuple(point.remarks(scenario))
+    return weigh(point, scenario, parts, Source(scenario, lambda: traces, remarks))
+
+
+def _request(
+    model: str | Model | AnyScenario | None,
+    cluster: str | Cluster,
+    gpus: int | None,
+    given: dict[str, Any],
+    *,
+    strategies: Sequence[str | AnyStrategy] | None,
+    task: str | None = None,
+) -> Request:
+    """What is asked; a whole scenario says all but the parameters.
+
+    Raises:
+        InputError: something given is unknown, or said twice.
+    """
+    said = None if strategies is None else tuple(strategies)
+    if isinstance(model, Scene):
+        own = [name for name in ("batch_size", *OPTIONS["train"], *OPTIONS["sample"]) if name in given]
+        own += ["gpus"] * (gpus is not None) + ["cluster"] * (cluster != CLUSTER)
+        if own:
+            raise InputError(f"{own[0]} is given, but the scenario says it already")
+        request = Request("", "", None, said, given, model.task)
+    else:
+        request = Request(model or "", cluster, gpus, said, given, task)
+    check_known(request)
+    return request
+
+
+def _scenario(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:
+    return model if isinstance(model, Scenario | SamplingScenario) else scenario_of(request)
+
+
+def _strategy(strategy: str | AnyStrategy, request: Request) -> AnyStrategy:
+    """The strategy asked about, with its parameters.
+
+    Raises:
+        InputError: a parameter is unknown, given twice, or breaks its rule.
+    """
+    parameters = request.parameters
+    if isinstance(strategy, str):
+        return make(strategy, parameters)
+    if parameters:
+        raise InputError(f"{next(iter(parameters))} is given, but {strategy.name} has its parameters already")
+    return check_parameters(strategy)
+
+
+@_speaks_of_parameters
+def sweep(
+    model: str | Model | AnyScenario,
+    cluster: str | Cluster = CLUSTER,
+    gpus: int | None = None,
+    *,
+    strategy: str | Sequence[str] | None = None,
+    task: str | None = None,
+    objective: str | None = None,
+    top: int = TOP,
+    workers: int | None = None,
+    report: Report = lambda stage, done, total: None,
+    **given: Any,  # noqa: ANN401
+) -> Sweep:
+    """Find the best strategies for a scenario: the best of each, and the best of all, are exact.
+
+    Args:
+        model: a model's name, a model folder, a model, or a whole scenario.
+        cluster: a cluster's name, a cluster file, or a cluster.
+        gpus: GPUs in all; by default one node.
+        strategy: strategies to look at; by default all of the task.
+        task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
+        objective: what is ranked by; by default throughput, of sampling latency.
+        top: so many of the best of all are exact.
+        workers: processes; by default one per core.
+        report: told the stage, how many points are done and how many there are.
+        given: options of the scenario, and parameters to hold fixed.
+
+    Raises:
+        InputError: a name is unknown, a value breaks its rule, or no strategy takes what is held fixed.
+    """
+    found = start_sweep(
+        model, cluster, gpus, strategy=strategy, task=task, objective=objective, top=top, **given
+    )
+    run_sweep(found, report, workers)
+    return found
+
+
+@_speaks_of_parameters
+def start_sweep(
+    model: str | Model | AnyScenario,
+    cluster: str | Cluster = CLUSTER,
+    gpus: int | None = None,
+    *,
+    strategy: str | Sequence[str] | None = None,
+    task: str | None = None,
+    objective: str | None = None,
+    top: int = TOP,
+    **given: Any,  # noqa: ANN401
+) -> Sweep:
+    """A sweep with its points, of which nothing is known yet.
+
+    Raises:
+        InputError: as of ``sweep``.
+    """
+    names = strategy.split(",") if isinstance(strategy, str) else strategy
+    request = _request(model, cluster, gpus, given, strategies=names, task=task)
+    scenario = _scenario(model, request)
+    offered = objectives(scenario)
+    if objective is not None and objective not in offered:
+        raise InputError(
+            f"--objective is '{objective}', must be one of {', '.join(offered)} in a sweep of {KIND[scenario.task]}"
+        )
+    points = find_points(scenario, names, request.parameters)
+    return Sweep(scenario, objective or offered[0], points, top)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Schedule:
+    """The order in which every device of a strategy works.
+
+    Attributes:
+        strategy: its name.
+        text: a line for each device.
+        notes: what else there is to know about it.
+    """
+
+    strategy: str
+    text: str
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Schedule of {self.strategy}: {len(self.text.splitlines())} devices>"
+
+
+@_speaks_of_parameters
+def schedule(
+    strategy: str | AnyStrategy,
+    model: str | Model | AnyScenario | None = None,
+    cluster: str | Cluster = CLUSTER,
+    gpus: int | None = None,
+    *,
+    format: str = "text",  # the flag's name
+    **given: Any,  # noqa: ANN401
+) -> Schedule:
+    """The order of a strategy; of one that samples all steps of a run with their exchanges.
+
+    Args:
+        strategy: a strategy's name, or one with its parameters.
+        model: a model's name, a model folder, a model, or a scenario; many orders do not depend on it.
+        cluster: a cluster's name, a cluster file, or a cluster.
+        gpus: GPUs in all.
+        format: ``text``, or ``torch`` as torch.distributed.pipelining reads it.
+        given: options of the scenario and parameters of the strategy.
+
+    Raises:
+        InputError: as of ``run``, or the order depends on the model and none is given.
+        InfeasibleError: the strategy, a degree or the batch does not apply here.
+    """
+    if format not in ("text", "torch"):
+        raise InputError(f"--format is '{format}', must be one of text, torch")
+    request = _request(model, cluster, gpus, given, strategies=(strategy,))
+    sampled, point = find_task(request) == "sample", _strategy(strategy, request)
+    if sampled and format == "torch":
+        raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")
+    if model is None and (sampled or not isinstance(point, Scheduled)):
+        raise InputError(f"the order of {point.name} depends on the model: give --model")
+    if sampled:
+        return Schedule(point.name, _format_patches(point, _scenario(model, request)))
+    if model is None:
+        assert isinstance(point, Scheduled)
+        return _written(point, point.order(), format)
+    parts = replay_parts(point, _scenario(model, request))
+    first = {part.variant.job: part.trace for part in reversed(parts)}
+    order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
+    without = "this is the iteration without the extra forward pass; see --self-conditioning"
+    return _written(point, order, format, (without,) if len(first) < len(parts) else ())
+
+
+def _written(point: AnyStrategy, order: Order, format: str, notes: tuple[str, ...] = ()) -> Schedule:
+    if format == "text":
+        return Schedule(point.name, format_order(order), notes)
+    if any(not isinstance(action, StageAction) or action.kind == "O" for row in order for action in row):
+        notes += ("torch has no word for optimizer steps and frozen layers: they are left out",)
+    return Schedule(point.name, format_torch(order), notes)
+
+
+def _format_patches(sampler: AnyStrategy, scenario: AnyScenario) -> str:
+    """All steps of a run with their exchanges, and the frozen components it includes."""
+    assert isinstance(sampler, Sampler) and isinstance(scenario, SamplingScenario)
+    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
+    run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
+    phases = with_frozen(scenario, (run,), sampler.guidance_groups(scenario))
+    starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
+    parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
+    return format_order(chain.from_iterable(row) for row in zip(*parts, strict=True))
+
+
+def models() -> "DataFrame":
+    """The models that come with the package, a row for each component."""
+    return _frame(
+        {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")}
+        | {"component": component.name, "tasks": ", ".join(component.tasks)}
+        | {name: value for name, value in own.items() if name != "name"}
+        for model in map(load_model, model_names())
+        for facts in [model_facts(model)]
+        for component, own in zip(model.components, facts["components"], strict=True)
+    )
+
+
+def clusters() -> "DataFrame":
+    """The clusters that come with the package; links in bytes per second and seconds."""
+    return _frame(map(_flat_cluster, map(load_cluster, cluster_names())))
+
+
+def _flat_cluster(cluster: Cluster) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in cluster_facts(cluster).items():
+        flat |= (
+            {f"{key}_{name}": of for name, of in value.items()} if isinstance(value, dict) else {key: value}
+        )
+    return flat
+
+
+def strategies() -> "DataFrame":
+    """The strategies with what they are and their parameters."""
+    return _frame(
+        strategy_facts(cls)
+        | {"seamless": is_seamless(cls), "parameters": ", ".join(item.name for item in fields(cls))}  # type: ignore[arg-type]
+        for task in ("train", "sample")
+        for cls in strategies_of(task).values()
+    )
+
+
+def _frame(rows: Iterable[dict[str, Any]]) -> "DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))

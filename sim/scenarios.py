@@ -1,0 +1,262 @@
+"""Scenarios: what is asked by name, and of which task it is.
+
+Messages name flags of the command line; ``sim.api`` lets those who call from Python read parameters instead.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isqrt
+from typing import Any, Final
+from warnings import warn
+
+from profiles.clusters import Cluster, load_cluster
+from profiles.errors import DiffusimWarning, InputError
+from profiles.models import Model, load_model
+from strategies.registry import class_of, strategies_of, task_of
+from strategies.scenario import (
+    DEFAULT_BATCH_PER_GPU,
+    SamplingScenario,
+    SamplingWorkload,
+    Scenario,
+    TrainingWorkload,
+)
+from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
+
+TASKS: Final = ("train", "sample")
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": ("self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement"),
+    "sample": ("resolution", "steps", "guidance", "include", "decode_chunks"),
+}
+"""What workloads of a task are asked, beside the GPUs and the batch size."""
+DOES: Final = {"train": "trains", "sample": "draws images"}
+KIND: Final = {"train": "training", "sample": "sampling"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked about a model on a cluster, by name or as values of one's own.
+
+    Attributes:
+        model: a name, a folder, or a model.
+        cluster: a name, a file, or a cluster.
+        gpus: GPUs in all; None takes one node, or as many as the samplers named can use.
+        strategies: those named, or made already; None asks about all of the task.
+        given: options of the workload and parameters of strategies, by name.
+        task: ``train`` or ``sample``, where it is said.
+    """
+
+    model: str | Model
+    cluster: str | Cluster
+    gpus: int | None
+    strategies: tuple[str | AnyStrategy, ...] | None
+    given: Mapping[str, Any]
+    task: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of strategies that were given."""
+        return {name: plain(value) for name, value in self.given.items() if name not in _options()}
+
+    @property
+    def classes(self) -> list[type[AnyStrategy]]:
+        """The strategies asked about."""
+        if self.strategies is None:
+            return list(strategies_of(find_task(self)).values())
+        return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
+
+
+def _options() -> list[str]:
+    return ["batch_size", *OPTIONS["train"], *OPTIONS["sample"]]
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """A value as parameters take it: numbers of numpy as Python's, lists as tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option or a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def find_task(request: Request) -> str:
+    """The task: what the strategies named do, or the task that is said, or what is given belongs to.
+
+    Raises:
+        InputError: these do not go together.
+    """
+    if request.task is not None and request.task not in TASKS:
+        raise InputError(f"--task is '{request.task}', must be one of {', '.join(TASKS)}")
+    if request.strategies is not None:
+        found, owner = _task_of_strategies(request.strategies, request.task)
+    elif request.task is not None:
+        found, owner = request.task, f"--task is {request.task}"
+    else:
+        why = _sampling_flag(request)
+        found, owner = ("sample", f"{why} of sampling") if why else ("train", "")
+    _check_options(request.given, found, owner)
+    return found
+
+
+def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | None) -> tuple[str, str]:
+    """The task of all strategies named, and who says so."""
+    if not strategies:
+        raise InputError("--strategy names none; leave it out to ask about all")
+    found = {
+        item if isinstance(item, str) else item.name: task_of(item) if isinstance(item, str) else item.task
+        for item in strategies
+    }
+    first = next(iter(found))
+    for name, other in found.items():
+        if other != found[first]:
+            raise InputError(
+                f"--strategy names {first}, which {DOES[found[first]]}, and {name}, which {DOES[other]}"
+            )
+    if asked not in (None, found[first]):
+        raise InputError(f"--task is {asked}, but {first} {DOES[found[first]]}")
+    return found[first], f"{first} {DOES[found[first]]}"
+
+
+def _sampling_flag(request: Request) -> str | None:
+    """The first of what is given that only sampling has: an option, or a parameter that no strategy trains with."""
+    for name in OPTIONS["sample"]:
+        if name in request.given:
+            return flag_of(name)
+    training, sampling = (fields_of(strategies_of(task).values()) for task in TASKS)
+    return next((flag_of(name) for name in request.parameters if name in sampling - training), None)
+
+
+def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
+    """The names of the parameters of strategies."""
+    return {item.name for cls in classes for item in fields(cls)}  # type: ignore[arg-type]
+
+
+def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
+    """Refuse options of the other task."""
+    for other in TASKS:
+        for name in OPTIONS[other]:
+            if other != found and name in given:
+                raise InputError(f"{flag_of(name)} is of {KIND[other]}, {owner}")
+
+
+def check_known(request: Request) -> None:
+    """Refuse what no option and no strategy is called.
+
+    Raises:
+        InputError: something is.
+    """
+    task = find_task(request)
+    every = {name for own in TASKS for name in fields_of(strategies_of(own).values())}
+    own = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
+    for name in request.parameters:
+        if name not in every and name not in own:
+            known = ", ".join(dict.fromkeys([*own, "batch_size", *OPTIONS[task]]))
+            raise InputError(f"unknown parameter '{name}'; choose from {known}")
+
+
+def scenario_of(request: Request) -> AnyScenario:
+    """The scenario that is asked about.
+
+    Raises:
+        InputError: a name is unknown, or a value breaks its rule.
+    """
+    task = find_task(request)
+    cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    model = load_model(request.model) if isinstance(request.model, str) else request.model
+    gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
+    names = [item if isinstance(item, str) else "" for item in (request.model, request.cluster)]
+    given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
+    given = {name: value for name, value in given.items() if value is not None}
+    batch_size = request.given.get("batch_size")
+    scenario: AnyScenario
+    if task == "train":
+        batch = _integer("batch_size", batch_size, DEFAULT_BATCH_PER_GPU * gpus)
+        scenario = Scenario(model, cluster, TrainingWorkload(gpus, batch, **given), *names)
+    else:
+        drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
+        scenario = SamplingScenario(model, cluster, drawn, *names)
+    _warn_of_times(scenario)
+    return scenario
+
+
+def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
+    value = default if value is None else plain(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{flag_of(name)} is {value!r}, must be an integer")
+    return value
+
+
+def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> SamplingWorkload:
+    """The workload of a sampler; what is not given is the model's.
+
+    Raises:
+        InputError: a value breaks its rule.
+    """
+    width, height = _sides(given.pop("resolution", (model.width, model.height)))
+    given.setdefault("guidance", model.guidance)
+    include = given.pop("include", ())
+    words = (
+        tuple(part.strip() for part in include.split(","))
+        if include and isinstance(include, str)
+        else include
+    )
+    given |= {name: _integer(name, given[name], 1) for name in ("steps", "decode_chunks") if name in given}
+    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, include=tuple(words), **given)
+    check_tokens(model, workload)
+    return workload
+
+
+def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
+    """Width and height in pixels; one number is both, and words are as the command line has them."""
+    sides = resolution
+    if isinstance(resolution, str) and re.fullmatch(r"\d+(x\d+)?", resolution, re.ASCII):
+        sides = tuple(map(int, resolution.split("x")))
+    if isinstance(sides, int):
+        sides = (sides,)
+    if not isinstance(sides, tuple) or len(sides) not in (1, 2) or not all(isinstance(s, int) for s in sides):
+        raise InputError(
+            f"--resolution is {resolution!r}, must be pixels such as 1024, or width and height such as 1280x1920"
+        )
+    return sides[0], sides[-1]
+
+
+def _warn_of_times(scenario: AnyScenario) -> None:
+    """Warn of times that were measured, but not on the device that the cluster has, so that its rates give them."""
+    device = scenario.cluster.device.name
+    if others := scenario.model.times_elsewhere(device):
+        message = (
+            f"{scenario.model_name} has times measured on {', '.join(others)}, but cluster {scenario.cluster.name} is"
+            f" of device {device}: layers without times on it are estimated by its rates"
+        )
+        warn(message, DiffusimWarning, stacklevel=2)
+
+
+def _most_gpus(request: Request, cluster: Cluster) -> int:
+    """The most GPUs of one node that the strategies asked about can use."""
+    there = min(cluster.devices_per_node, 8)
+    counts = [gpu_counts(cls, there) for cls in request.classes]
+    return max((most for most, *_ in filter(None, counts)), default=there)
+
+
+def check_tokens(model: Model, workload: SamplingWorkload) -> None:
+    """Refuse an image whose sides are not made of whole tokens, where these are squares of pixels.
+
+    Raises:
+        InputError: they are not.
+    """
+    for component in (model.components[i] for i in model.backbones):
+        if not component.image_tokens or model.height * model.width % component.image_tokens:
+            continue
+        area = model.height * model.width // component.image_tokens
+        side = isqrt(area)
+        if side**2 != area or model.height % side or model.width % side:
+            continue  # a video's tokens are those of all its frames
+        for name, pixels in (("width", workload.width), ("height", workload.height)):
+            if pixels % side:
+                raise InputError(
+                    f"--resolution is {workload.resolution}, but {name}({pixels}) is no multiple of {side},"
+                    f" the pixels along a token of {component.name}"
+                )

@@ -1,0 +1,129 @@
+"""The layout of a sampler: which layers and which rows each device of a grid computes, and what it holds for them.
+
+It is made once for each point on a scenario; plans, phases, memory and bounds are then asked of it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from profiles.errors import InfeasibleError
+from strategies.patching.footprint import parameters, weights, working
+from strategies.patching.grid import Grid
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Buffer, Plan, Stage
+from strategies.scenario import SamplingScenario
+from strategies.strategy import Phase
+
+
+@dataclass(frozen=True, eq=False)
+class GridLayout(ABC):
+    """Stages of layers on the teams of a grid.
+
+    Attributes:
+        scenario: model, cluster and workload.
+        grid: the devices.
+        boundaries: first layers of all stages, and the number of layers.
+        warmup_steps: synchronous steps that a run begins with; None where all steps are alike.
+
+    Raises:
+        InfeasibleError: the warm-up is longer than the run.
+    """
+
+    scenario: SamplingScenario
+    grid: Grid
+    boundaries: tuple[int, ...]
+    warmup_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        steps = self.scenario.workload.steps
+        if self.warmup_steps is not None and self.warmup_steps > steps:
+            raise InfeasibleError(
+                f"warmup_steps({self.warmup_steps}) exceeds steps({steps})", "warm-up longer than the run"
+            )
+
+    @abstractmethod
+    def plan(self, steps: Sequence[int]) -> Plan:
+        """The plan of some successive steps."""
+
+    @property
+    @abstractmethod
+    def steps_overlap(self) -> bool:
+        """Whether a device may begin a step before all others have ended the last one."""
+
+    @abstractmethod
+    def stage_s(self, stage: int) -> float:
+        """Seconds that each device of a stage computes in a step of patches."""
+
+    @abstractmethod
+    def pass_samples(self, steps: Sequence[int]) -> float:
+        """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""
+
+    @abstractmethod
+    def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
+        """What lies on each device of a stage throughout some steps for the steps after them: keys and values."""
+
+    @cached_property
+    def batch(self) -> int:
+        """Samples of one pass."""
+        return self.grid.batch(self.scenario)
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Where the positions of the grid lie on the cluster."""
+        return self.grid.placement(self.scenario)
+
+    @property
+    def network(self) -> Network:
+        """Routes between the positions; all layouts of a scenario with as many positions share one."""
+        return self.scenario.remember(("network", self.grid.positions), lambda: Network(self.placement))
+
+    @property
+    def num_steps(self) -> int:
+        """Denoising steps of a run; of a sampler that evaluates several at once, its iterations."""
+        return self.scenario.workload.steps
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike."""
+        steps, warmup = self.num_steps, self.warmup_steps or 0
+        if self.steps_overlap:
+            return (Phase("run", self.plan(range(steps)), 1, steps),)
+        parts = (("warm-up", warmup, warmup), ("steady", steps, steps - warmup))
+        return tuple(Phase(name, self.plan([end - 1]), times) for name, end, times in parts if times)
+
+    def stages(self) -> list[Stage]:
+        """The stages, each with the seconds of a step of patches."""
+        return [
+            Stage(
+                component=self.scenario.backbone_index,
+                first_layer=first,
+                last_layer=end - 1,
+                position=self.grid.team(0, stage).devices[0],
+                forward_s=self.stage_s(stage),
+                backward_s=0.0,
+                parameters=parameters(self.scenario, first, end) // self.grid.tensor,
+            )
+            for stage, (first, end) in enumerate(pairwise(self.boundaries))
+        ]
+
+    def resident(self, steps: Sequence[int]) -> list[tuple[Buffer, ...]]:
+        """Bytes that lie on each device throughout some steps."""
+        scenario, grid, samples = self.scenario, self.grid, self.pass_samples(steps)
+        found: list[tuple[Buffer, ...]] = []
+        for _, stage, team in grid.teams():
+            first, end = self.boundaries[stage], self.boundaries[stage + 1]
+            buffers = (
+                *weights(scenario, parameters(scenario, first, end) / grid.tensor, grid.positions),
+                working(scenario, first, end, samples, grid.tensor),
+                *self.passing_on(stage, steps),
+            )
+            found += [buffers] * len(team.devices)
+        return found
+
+    def least_memory_bytes(self) -> float:
+        """Bytes that lie on the fullest device throughout a run."""
+        resident = self.resident(range(self.num_steps))
+        return max(float(sum(buffer.size_bytes for buffer in buffers)) for buffers in resident)

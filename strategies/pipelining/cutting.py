@@ -1,0 +1,101 @@
+"""Cutting: where the backbone of a pipeline is divided into stages."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from profiles.errors import InfeasibleError
+from strategies.parameters import PARTITIONS, check_choice
+from strategies.partitions.chain import ChainCosts, Partition, block_partition, optimal_partition
+from strategies.pipelining.pipeline import Pipeline
+from strategies.pipelining.stages import Cut
+
+
+def cut_chain(
+    pipeline: Pipeline, component: int, positions: Sequence[int], partition: str, *, local_skips: bool = False
+) -> Cut:
+    """A backbone cut into one stage per entry of ``positions``: equal blocks, or the optimal partition.
+
+    Args:
+        pipeline: the pipeline.
+        component: the backbone.
+        positions: the position of each stage.
+        partition: ``blocks`` or ``optimal``.
+        local_skips: the optimal partition cuts no skip.
+
+    Raises:
+        InfeasibleError: there are fewer blocks or layers than stages, or legal cuts than it takes.
+    """
+    check_choice("partition", partition, PARTITIONS)
+    if partition == "optimal":
+        boundaries = optimal_boundaries(pipeline, component, len(positions), local_skips=local_skips)
+    else:
+        blocks = [layer.block for layer in pipeline.scenario.model.components[component].layers]
+        refuse_too_many(pipeline, len(positions), len(set(blocks)), "blocks")
+        boundaries = block_partition(blocks, len(positions))
+    return Cut(component, boundaries, tuple(positions))
+
+
+def refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: str) -> None:
+    """Refuse more stages than a backbone has layers, or blocks.
+
+    Raises:
+        InfeasibleError: there are more.
+    """
+    if num_stages <= there:
+        return
+    degree = pipeline.shape.degree
+    asked = f"pipeline_degree({degree})"
+    if num_stages != degree:
+        asked = f"{num_stages // degree} stages per position * {asked} = {num_stages}"
+    raise InfeasibleError(
+        f"{asked} exceeds the {there} {pieces} of the backbone", f"more stages than {pieces}"
+    )
+
+
+def optimal_boundaries(
+    pipeline: Pipeline, component: int, num_stages: int, *, local_skips: bool = False
+) -> tuple[int, ...]:
+    """The boundaries of the optimal partition of a backbone.
+
+    Raises:
+        InfeasibleError: there are fewer layers, or legal cuts, than it takes.
+    """
+    scenario, shape = pipeline.scenario, pipeline.shape
+    refuse_too_many(pipeline, num_stages, len(scenario.model.components[component].layers), "layers")
+    probability = pipeline.extra_forward_probability
+    fed_back_s = pipeline.feedback_s(component, shape.degree - 1, 0)
+
+    def solve() -> Partition:
+        costs = chain_costs(pipeline, component, local_skips=local_skips)
+        return optimal_partition(costs, num_stages, shape.micro_batches, probability, fed_back_s)
+
+    # group sizes on links alike have one answer
+    links = (pipeline.slowest_hop, pipeline.reduction_s(), fed_back_s)
+    size = (shape.degree, shape.micro_batches)
+    key = ("partition", component, num_stages, size, local_skips, probability, links)
+    try:
+        return scenario.remember(key, solve).boundaries
+    except ValueError as error:
+        raise InfeasibleError(str(error), "no legal cuts") from None
+
+
+def chain_costs(pipeline: Pipeline, backbone: int, *, local_skips: bool = False) -> ChainCosts:
+    """The costs that the partition minimises: layers, messages over each cut, gradient reduction."""
+    component, batch = pipeline.scenario.model.components[backbone], pipeline.local_batch
+    forward_s, backward_s = pipeline.layer_times(backbone)
+    cuts = range(len(component.layers) - 1)
+    cut_bytes = np.array([component.cut_bytes(cut) for cut in cuts]) * batch
+    wire_s, delay_s = pipeline.slowest_hop
+    legal = np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool)
+    trained = np.array([float(x.parameters if x.backward == "full" else 0) for x in component.layers])
+    reduce_s, reduce_latency_s = pipeline.reduction_s()
+    return ChainCosts(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        cut_forward_s=(cut_bytes + component.carried_bytes * batch) * wire_s + delay_s,
+        cut_backward_s=cut_bytes * wire_s + delay_s,
+        sync_s=trained * reduce_s,
+        sync_latency_s=reduce_latency_s,
+        legal_cuts=legal if local_skips else None,
+    )

@@ -1,0 +1,182 @@
+"""Pipelines: what a shape means for one scenario, before any backbone is cut.
+
+Placement, network and batches are derived here, once; whatever depends on them takes a ``Pipeline``.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from profiles.collectives import collective_time
+from profiles.costs import FloatArray
+from profiles.errors import InfeasibleError
+from profiles.models import Component
+from strategies.parameters import SKIP_ROUTES, check_choice
+from strategies.pipelining.stages import Cut, Shape
+from strategies.plans.network import Network, network_of
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Stage
+from strategies.scenario import Scenario
+
+
+class Hop(NamedTuple):
+    """A message between two positions: seconds on the wire, and of latency and calls, which hold no port."""
+
+    wire_s: float
+    delay_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from its start to its arrival."""
+        return self.wire_s + self.delay_s
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """One group of a scenario's GPUs as a pipeline of some shape."""
+
+    scenario: Scenario
+    shape: Shape
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Which GPUs the positions stand for.
+
+        Raises:
+            InfeasibleError: group, nodes and GPUs do not divide one another.
+        """
+        scenario, workload, shape = self.scenario, self.scenario.workload, self.shape
+        return scenario.remember(
+            ("placement", shape.group_size, shape.degree),
+            lambda: Placement(
+                scenario.cluster,
+                workload.num_gpus,
+                shape.group_size,
+                shape.degree,
+                workload.placement == "data-inner",
+            ),
+        )
+
+    @cached_property
+    def network(self) -> Network:
+        """The network under the positions."""
+        return network_of(self.scenario, self.placement)
+
+    @cached_property
+    def group_batch(self) -> int:
+        """Samples of one group in one iteration.
+
+        Raises:
+            InfeasibleError: it is not whole.
+        """
+        workload, size = self.scenario.workload, self.shape.group_size
+        batch, gpus = workload.batch_size, workload.num_gpus
+        if batch * size % gpus:
+            raise InfeasibleError(
+                f"batch_size({batch}) * group_size({size}) / gpus({gpus}) = {batch * size / gpus:g} is not whole",
+                "the batch does not divide",
+            )
+        return batch * size // gpus
+
+    @cached_property
+    def local_batch(self) -> int:
+        """Samples of one micro-batch on one device.
+
+        Raises:
+            InfeasibleError: it is not whole.
+        """
+        workload, degree, count = self.scenario.workload, self.shape.degree, self.shape.micro_batches
+        batch, gpus = workload.batch_size, workload.num_gpus
+        devices = gpus * count
+        if batch * degree % devices:
+            raise InfeasibleError(
+                f"batch_size({batch}) * pipeline_degree({degree}) / (gpus({gpus}) *"
+                f" micro_batches({count})) = {batch * degree / devices:g} is not whole",
+                "the batch does not divide",
+            )
+        return batch * degree // devices
+
+    @cached_property
+    def extra_forward_probability(self) -> float:
+        """The probability that some of the data-parallel groups runs the extra forward pass."""
+        return self.scenario.extra_forward_probability(self.placement.num_groups)
+
+    def component(self, stage: Stage) -> Component:
+        """The backbone that a stage is a part of."""
+        return self.scenario.model.components[stage.component]
+
+    def layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
+        """Forward and backward seconds of each layer, for one micro-batch; recomputation is among the latter."""
+        costs = self.scenario.costs.components[component]
+        forward_s, backward_s = costs.forward_s(self.local_batch), costs.backward_s(self.local_batch)
+        if self.scenario.workload.checkpointing == "full":
+            backward_s = backward_s + forward_s
+        return forward_s, backward_s
+
+    def stages_of(self, cut: Cut) -> tuple[Stage, ...]:
+        """The stages of a cut."""
+        return self.scenario.remember(("stages", cut, self.local_batch), lambda: self._make_stages(cut))
+
+    def _make_stages(self, cut: Cut) -> tuple[Stage, ...]:
+        forward_s, backward_s = self.layer_times(cut.component)
+        layers = self.scenario.model.components[cut.component].layers
+        positions = cut.positions or range(cut.num_stages)
+        return tuple(
+            Stage(
+                cut.component, first, end - 1, position,
+                float(forward_s[first:end].sum()), float(backward_s[first:end].sum()),
+                sum(layer.parameters for layer in layers[first:end]),
+            )
+            for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
+        )  # fmt: skip
+
+    def handover_bytes(self, stage: Stage, skip_route: str) -> float:
+        """Bytes a stage hands over to the next, and gets the gradient of, for one micro-batch.
+
+        Relayed, every live skip goes with the hidden state. What is carried, forwards alone, is not counted.
+        """
+        check_choice("skip_route", skip_route, SKIP_ROUTES)
+        component = self.component(stage)
+        if skip_route == "relay":
+            return component.cut_bytes(stage.last_layer) * self.local_batch
+        return component.layers[stage.last_layer].output_bytes * self.local_batch
+
+    def weight_part_s(self, stage: Stage) -> float:
+        """Seconds of a stage's backward that can wait: the gradients of its weights.
+
+        An estimate: half of the backward of every layer that is trained, none of the others'. Recomputation belongs
+        to the other part. Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, section 2 (T_B close to T_W).
+        """
+        layers = self.component(stage).layers[stage.first_layer : stage.last_layer + 1]
+        backward_s = self.scenario.costs.components[stage.component].backward_s(self.local_batch)
+        times_s = backward_s[stage.first_layer : stage.last_layer + 1]
+        return sum(float(s) / 2 for s, of in zip(times_s, layers, strict=True) if of.backward == "full")
+
+    @cached_property
+    def slowest_hop(self) -> tuple[float, float]:
+        """Seconds per byte and seconds of delay of the slowest hop between neighbours."""
+        routes = [self.network.route(p, p + 1) for p in range(self.shape.degree - 1)]
+        return max((r.wire_s_per_byte for r in routes), default=0.0), max(
+            (r.delay_s for r in routes), default=0.0
+        )
+
+    def reduction_s(self, positions: tuple[int, ...] = (0,)) -> tuple[float, float]:
+        """Seconds per trained parameter, and fixed seconds, of the gradient all-reduce of some positions."""
+
+        def make() -> tuple[float, float]:
+            size = self.scenario.workload.recipe.gradient_bytes
+            group = self.placement.group(*positions)
+            time = collective_time(self.scenario.cluster, "all_reduce", size, group)
+            return max(time.device_port_s, time.node_port_s), time.fixed_s
+
+        key = ("reduction", self.shape.degree, self.shape.group_size, positions)
+        return self.scenario.remember(key, make)
+
+    def feedback_s(self, component: int, source: int, target: int) -> float:
+        """Seconds of the message that feeds the extra forward's output back (T_F of Eq. 18)."""
+        if source == target:
+            return 0.0
+        route = self.network.route(source, target)
+        output_bytes = self.scenario.model.components[component].layers[-1].output_bytes
+        return output_bytes * self.local_batch * route.wire_s_per_byte + route.delay_s

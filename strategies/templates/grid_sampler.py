@@ -1,0 +1,63 @@
+"""The grid sampler: what samplers have in common whose devices form a grid.
+
+Such a sampler says which layout it has on a scenario, and which points are worth a look where there are several.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies.bounds.patch_rounds import least_run_seconds
+from strategies.patching.layout import GridLayout
+from strategies.plans.plan import Plan
+from strategies.scenario import SamplingScenario
+from strategies.strategy import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class GridSampler(ABC):
+    """A sampler all of whose plans, phases, bounds and bytes follow from its layout."""
+
+    task: ClassVar[str] = "sample"
+    seamless: ClassVar[bool] = True
+    baseline: ClassVar[bool] = False
+    gpu_counts: ClassVar[tuple[int, ...] | None] = None
+
+    @abstractmethod
+    def layout(self, scenario: SamplingScenario) -> GridLayout:
+        """Which device of the grid computes what.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+
+    def plan(self, scenario: SamplingScenario) -> Plan:
+        """The plan of a run."""
+        layout = self._made(scenario)
+        return layout.plan(range(layout.num_steps))
+
+    def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """The phases of a run."""
+        return self._made(scenario).phases()
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """The one point of a sampler without parameters."""
+        yield cls()
+
+    def bound(self, scenario: SamplingScenario) -> float:
+        """Seconds that no run can undercut."""
+        return least_run_seconds(self._made(scenario))
+
+    def least_memory_bytes(self, scenario: SamplingScenario) -> float:
+        """Bytes that the fullest device cannot do without."""
+        return self._made(scenario).least_memory_bytes()
+
+    def guidance_groups(self, scenario: SamplingScenario) -> int:
+        """Groups of devices that each compute one of an image's predictions."""
+        return self._made(scenario).grid.guidance
+
+    def _made(self, scenario: SamplingScenario) -> GridLayout:
+        """The layout on a scenario, made once."""
+        return scenario.remember(("layout", self), lambda: self.layout(scenario))

@@ -1,0 +1,93 @@
+"""Staged pipelines: several stages on every position, in some order."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from typing import ClassVar
+
+from strategies import parameters as fields
+from strategies.bounds.critical_path import order_bound
+from strategies.orders.capacity import most_in_flight
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import Shape
+from strategies.plans.actions import Rows
+from strategies.plans.plan import Plan
+from strategies.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPipeline(ABC):
+    """The only backbone, several stages per position.
+
+    A strategy adds its name, its summary, where its stages lie, its order and its candidates, and after the fields
+    of its own ``partition``, ``p2p`` and ``skip_route``. ``split`` says that backwards come in two parts, ``I`` and
+    ``W``.
+    """
+
+    name: ClassVar[str]
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str]
+    split: ClassVar[bool] = False
+
+    pipeline_degree: int = fields.pipeline_degree()
+    micro_batches: int = fields.micro_batches()
+    group_size: int | None = fields.group_size()
+
+    @property
+    @abstractmethod
+    def partition(self) -> str:
+        """``blocks`` or ``optimal``."""
+
+    @property
+    @abstractmethod
+    def p2p(self) -> str:
+        """``overlapped`` or ``blocking``."""
+
+    @property
+    @abstractmethod
+    def skip_route(self) -> str:
+        """``relay`` or ``local``."""
+
+    @abstractmethod
+    def positions(self) -> tuple[int, ...]:
+        """The position of each stage.
+
+        Raises:
+            InfeasibleError: this point does not exist.
+        """
+
+    @abstractmethod
+    def order(self) -> Rows:
+        """The forwards and backwards of each position."""
+
+    def layout(self, scenario: Scenario) -> Layout:
+        """The stages and where they lie.
+
+        Raises:
+            InfeasibleError: the backbone cannot be cut so.
+        """
+        return Layout.folded(scenario, Shape.of(self), self.positions(), self.partition, self.skip_route)
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
+        return self.layout(scenario).plan(self.order(), blocking=self.p2p == "blocking")
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut."""
+        return order_bound(self.layout(scenario), self.order, self._own(), split=self.split)
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that the fullest device cannot do without."""
+        return self.layout(scenario).least_memory_bytes(self.in_flight())
+
+    def in_flight(self) -> Sequence[int]:
+        """For each stage the micro-batches whose activations it holds when its position is fullest."""
+        return most_in_flight(self.order())
+
+    def _own(self) -> tuple[Hashable, ...]:
+        """The name of the strategy and the fields of its own: with the layout, they say the order."""
+        shared = (*StagedPipeline.__dataclass_fields__, "partition", "p2p", "skip_route")
+        return self.name, *(
+            getattr(self, item.name) for item in dataclass_fields(self) if item.name not in shared
+        )

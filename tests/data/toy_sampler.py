@@ -1,0 +1,24 @@
+"""A sampler in one file: pairs of devices divide the heads, a ring of pairs the tokens."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies import parameters as fields
+from strategies.patching.grid import make_grid
+from strategies.patching.patch_pipeline import Pipeline
+from strategies.scenario import SamplingScenario
+from strategies.templates.grid_sampler import GridSampler
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs(GridSampler):
+    """Tensor parallelism inside each pair, ring attention between the pairs."""
+
+    name: ClassVar[str] = "pairs"
+    summary: ClassVar[str] = "tensor parallelism in pairs, a ring of pairs"
+    keys_values: str = fields.keys_values("freed")
+
+    def layout(self, scenario: SamplingScenario) -> Pipeline:
+        """All layers on every device, half of each matrix and a pair's share of the tokens."""
+        grid = make_grid(scenario, tensor=2, ring=scenario.gpus_per_prediction // 2)
+        return Pipeline.of(scenario, grid, kept=self.keys_values == "kept")

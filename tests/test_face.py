@@ -1,0 +1,314 @@
+"""The face of ``sim``: what a notebook or a script calls."""
+
+import ast
+import importlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import sim
+from sim.cli.main import main
+from strategies.training.gpipe import GPipe
+
+ROOT = Path(__file__).parents[1]
+SMALL = {"gpus": 4, "batch_size": 16, "self_conditioning": 0.0}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return sim.run("sd21", "gpipe", pipeline_degree=4, micro_batches=4, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return sim.sweep("sd21", strategy=["ddp", "gpipe"], **SMALL)
+
+
+def python(*arguments, cwd):
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Names.
+
+
+def test_every_name_of_the_face_exists_and_is_typed():
+    tree = ast.parse(Path(sim.__file__).read_text(encoding="utf-8"))
+    typed = {
+        name.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+    }
+    assert sorted(sim.__all__) == sim.__all__ == sorted(typed - {None}) == dir(sim)
+    assert len(sim.__all__) <= 17
+    for name in sim.__all__:
+        assert getattr(sim, name).__doc__, name
+
+
+def test_an_unknown_name_of_the_face_says_what_there_is():
+    with pytest.raises(AttributeError, match="'sim' has no attribute 'simulate'; it has DeadlockError, "):
+        _ = sim.simulate
+
+
+def test_the_face_and_the_help_import_nothing_that_takes_long(tmp_path):
+    heavy = ("numpy", "pandas", "matplotlib", "simpy", "rich", "strategies.registry")
+    for line in ("import sim", "from sim.cli.main import main; main(['--help'])"):
+        loaded = python("-c", f"{line}; import sys; print(sorted(sys.modules))", cwd=tmp_path).splitlines()[
+            -1
+        ]
+        assert not set(ast.literal_eval(loaded)).intersection(heavy), line
+
+
+# A researcher's notebook, with one import.
+
+
+def test_bubble_ratios_of_five_strategies_fall_with_more_micro_batches():
+    names = ["gpipe", "1f1b", "spp", "zero-bubble", "diffusionpipe"]
+    ratios = {
+        name: [
+            sim.run("sd21", name, pipeline_degree=4, micro_batches=count, **SMALL).bubble_ratio
+            for count in np.array([2, 4, 8])
+        ]
+        for name in names
+    }
+    for name, own in ratios.items():
+        assert own[0] > own[1] > 0, name
+        assert own[-1] < own[0], name
+
+
+def test_a_gantt_chart_is_drawn_on_axes_of_ones_own(result):
+    figure = Figure()
+    upper, lower = figure.subplots(2)
+    assert result.plot_timeline(ax=upper) is figure
+    assert result.plot_memory(ax=lower) is figure
+    assert upper.get_title(loc="left").startswith("sd21 by gpipe on 4 GPUs of p4de")
+    assert [len(axes.collections) > 0 or len(axes.lines) > 0 for axes in (upper, lower)] == [True, True]
+    assert upper.get_legend() and lower.get_legend()
+    figure.canvas.draw()
+
+
+def test_a_gantt_chart_stands_alone_too(result):
+    assert result.plot_timeline()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_sweep_over_the_bandwidth_between_nodes_finds_faster_links_no_slower():
+    p4de = sim.load_cluster("p4de")
+    found = [
+        sim.sweep("sd21", p4de.scaled(inter_node=factor), gpus=16, batch_size=64, strategy="ddp", top=1).best
+        for factor in (0.25, 1.0, 4.0)
+    ]
+    times = [best.iteration_s for best in found]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+    assert len({best.cluster for best in found}) == 3
+
+
+def test_a_frame_has_a_row_for_each_point_best_first(swept):
+    frame = swept.frame()
+    assert len(frame) == len(swept) == len(list(swept)) == len(swept.rows())
+    assert frame["strategy"].iloc[0] == swept.best.strategy
+    assert {"iteration_s", "pipeline_degree", "micro_batches"} <= set(frame)
+    simulated = frame[frame["status"] == "simulated"]["samples_per_s"]
+    assert simulated.is_monotonic_decreasing
+    assert set(swept.frame(best_of_each=True)["strategy"]) == {"ddp", "gpipe"}
+
+
+# Results.
+
+
+def test_a_result_has_its_quantities_its_trace_and_its_frame(result):
+    assert result.iteration_s == result.trace.end_s
+    assert 0 < result.bubble_ratio < 1
+    (row,) = result.frame().to_dict("records")
+    assert row["iteration_s"] == result.iteration_s
+    assert row["micro_batches"] == 4
+
+
+def test_the_ops_and_bubbles_of_a_result_fill_its_iteration(result):
+    ops, bubbles = result.ops(), result.bubbles()
+    assert set(ops["device"]) == {0, 1, 2, 3}
+    assert "forward" in set(ops["category"])
+    assert bubbles["device_s"].sum() == pytest.approx(4 * result.bubble_ratio * result.iteration_s)
+    assert ops["duration_s"].sum() + bubbles["device_s"].sum() == pytest.approx(4 * result.iteration_s)
+
+
+def test_a_result_has_no_time_of_the_other_task(result):
+    with pytest.raises(
+        AttributeError, match="of gpipe has iteration_s and first_iteration_s, but no latency_s"
+    ):
+        _ = result.latency_s
+
+
+def test_what_is_made_is_short_in_print_and_a_table_in_a_notebook(result, swept):
+    for item in (result, swept, sim.schedule("gpipe"), sim.load_model("sd21"), sim.load_cluster("p4de")):
+        assert len(repr(item)) < 300, item
+    assert "<table" in result._repr_html_()
+    assert "<table" in swept._repr_html_()
+
+
+def test_a_result_says_that_it_does_not_fit():
+    large = sim.run("sdxl", "ddp", gpus=8, batch_size=8192)
+    assert not large.fits_memory
+    assert "does not fit: needs" in repr(large)
+
+
+def test_a_result_travels_without_its_traces(result):
+    back = pickle.loads(pickle.dumps(result))
+    assert back == result
+    assert len(pickle.dumps(result)) < 10_000
+    with pytest.raises(
+        sim.InputError, match="the result of sd21 by gpipe on 4 GPUs of p4de came without its"
+    ):
+        _ = back.trace
+
+
+def test_the_best_of_a_sweep_is_replayed_when_its_trace_is_asked_for(swept):
+    assert swept.best.trace.end_s == swept.best.iteration_s
+    assert swept.best_of("gpipe").strategy == "gpipe"
+    assert all(point.result is None or point.result.source is None for point in swept)
+
+
+def test_a_point_that_is_missing_says_why(swept):
+    with pytest.raises(
+        sim.InfeasibleError, match="no point of wave is feasible: the sweep did not look at it"
+    ):
+        swept.best_of("wave")
+    nothing = sim.sweep("cdm-lsun", gpus=4, strategy="gpipe")
+    with pytest.raises(sim.InfeasibleError, match="no point of the sweep is feasible"):
+        _ = nothing.best
+    with pytest.raises(sim.InfeasibleError, match="no point of gpipe is feasible: needs one backbone"):
+        nothing.best_of("gpipe")
+    with pytest.raises(sim.InputError, match="nothing to plot"):
+        nothing.plot()
+
+
+def test_a_run_of_a_sampler_has_its_latency_and_the_trace_of_its_steady_steps():
+    asked = {"gpus": 4, "patches": 4, "steps": 4}
+    drawn = sim.run("pixart", "pipefusion", "l20-pcie-8", resolution=512, include=["text_encoder"], **asked)
+    assert drawn.latency_s > drawn.step_s > 0
+    assert set(drawn.traces) == {"encode", ""}
+    assert drawn.trace is drawn.traces[""]
+    words = {"resolution": "512x512", "include": "text_encoder"}
+    again = sim.run("pixart", "pipefusion", "l20-pcie-8", **words, **asked)
+    assert again == drawn
+
+
+def test_a_scenario_and_a_strategy_of_ones_own_are_taken_as_they_are(result):
+    scenario = result.source.scenario
+    assert isinstance(scenario, sim.Scenario)
+    assert sim.run(scenario, GPipe(4, 4)) == result
+    assert sim.sweep(scenario, strategy="ddp").best.batch_size == 16
+    with pytest.raises(sim.InputError, match=r"^batch_size is given, but the scenario says it already$"):
+        sim.run(scenario, "gpipe", batch_size=8)
+    with pytest.raises(
+        sim.InputError, match=r"^micro_batches is given, but gpipe has its parameters already$"
+    ):
+        sim.run(scenario, GPipe(4, 4), micro_batches=8)
+
+
+# Lists.
+
+
+def test_models_clusters_and_strategies_are_frames():
+    assert {"sd21", "pixart"} <= set(sim.models()["name"])
+    assert {"p4de", "ideal"} <= set(sim.clusters()["name"])
+    frame = sim.strategies().set_index("name")
+    assert frame.loc["gpipe", "task"] == "train"
+    assert "micro_batches" in frame.loc["gpipe", "parameters"]
+
+
+def test_a_schedule_prints_its_order():
+    order = sim.schedule("gpipe", pipeline_degree=2, micro_batches=2)
+    assert str(order) == "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n"
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "words"),
+    [
+        ({"micro_batches": 0}, ["--micro-batches", "0"], "{} is 0, must be at least 1"),
+        ({"batch_size": 0}, ["--batch-size", "0"], "{} is 0, must be at least 1"),
+        ({"resolution": 512}, ["--resolution", "512"], "{} is of sampling, gpipe trains"),
+    ],
+)
+def test_an_error_names_the_parameter_in_python_and_the_flag_on_the_command_line(given, flags, words, capsys):
+    (name,) = given
+    with pytest.raises(sim.InputError) as caught:
+        sim.run("sd21", "gpipe", **given)
+    assert str(caught.value) == words.format(name)
+    assert main(["run", "--model", "sd21", "--strategy", "gpipe", *flags]) == 2
+    assert capsys.readouterr().err == f"sim: error: {words.format(flags[0])}\n"
+
+
+@pytest.mark.parametrize("ask", [sim.run, sim.sweep, sim.schedule])
+def test_a_misspelt_parameter_is_refused_with_those_there_are(ask):
+    given = {"model": "sd21", "strategy": "gpipe", "micro_batchs": 8}
+    with pytest.raises(
+        sim.InputError, match=r"^unknown parameter 'micro_batchs'; choose from pipeline_degree, micro_"
+    ):
+        ask(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"gpus": 7.5}, "gpus is 7.5, must be an integer"),
+        ({"gpus": "8"}, "gpus is '8', must be an integer"),
+        ({"strategy": "gpip"}, "unknown strategy 'gpip'; choose from"),
+        ({"patches": 4}, "gpipe has no parameter patches; it has pipeline_degree"),
+        (
+            {"strategy": "pipefusion", "resolution": (1, 2, 3)},
+            "resolution is (1, 2, 3), must be pixels such as",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(given, words):
+    with pytest.raises(sim.InputError) as caught:
+        sim.run(**{"model": "pixart", "strategy": "gpipe", **given})
+    assert str(caught.value).startswith(words)
+
+
+# Files and processes.
+
+
+def test_figures_hold_truetype_fonts_and_leave_the_settings_alone(result, tmp_path):
+    before = mpl.rcParams["pdf.fonttype"]
+    result.plot_timeline().savefig(tmp_path / "gantt.pdf")
+    assert b"/Type0" in (tmp_path / "gantt.pdf").read_bytes()
+    assert b"/Type3" not in (tmp_path / "gantt.pdf").read_bytes()
+    assert mpl.rcParams["pdf.fonttype"] == before
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_script_may_sweep_without_guarding_its_main_module(method, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing\n"
+        f"multiprocessing.set_start_method({method!r})\n"
+        "import sim\n"
+        "print('begins')\n"
+        "sweep = sim.sweep('sd21', gpus=8, batch_size=64, strategy='gpipe,1f1b', workers=2, top=1)\n"
+        "print(len(sweep.points) > 48, sweep.best.fits_memory)\n",
+        encoding="utf-8",
+    )
+    assert python(script, cwd=tmp_path).splitlines() == ["begins", "True True"]
+
+
+def test_the_modules_of_the_face_are_where_it_says():
+    for name, home in sim._HOMES.items():
+        assert hasattr(importlib.import_module(home), name) or name == "plots"
