@@ -12,12 +12,14 @@ from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.fitting.calibration import calibrate, errors_of
-from validate.fitting.calibration_report import (
+from validate.fitting.calibration import (
+    calibrate,
     calibrated_device,
     device_text,
+    errors_of,
     left_out_lines,
     rates_of,
+    work_of,
 )
 from validate.fitting.layer_times import CLASSES
 from validate.measuring.steps import TrainingStep, by_rates
@@ -157,7 +159,7 @@ def test_work_that_only_one_shape_does_gets_the_stand_in_of_a_device_file(tmp_pa
     backbone = replace(model, components=(replace(model.components[2], inputs=()),))
     found = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
     (fold,) = [f for f in found.shapes if f.left_out["conv"].iloc[0] > 0]
-    assert fold.rates.rates["conv_TFLOP_per_s"] == fold.rates.rates["matmul_TFLOP_per_s"] > 0
+    assert fold.fit.rates["conv_TFLOP_per_s"] == fold.fit.rates["matmul_TFLOP_per_s"] > 0
 
 
 def test_noise_of_single_layers_does_not_move_the_sum(tmp_path):
@@ -194,7 +196,8 @@ def test_traffic_counts_in_the_precision_that_was_measured(tmp_path):
     lines = lines_of(model)
     half = calibrate("a", [model], [write(tmp_path, "a", lines, HEADER.format("uvit-h", 256, "bfloat16"))])
     full = calibrate("b", [model], [write(tmp_path, "b", lines, HEADER.format("uvit-h", 256, "float32"))])
-    assert half.amounts / full.amounts == pytest.approx([1, 1, 1, 0.5, 1])
+    of_half, of_full = (work_of(found.samples).sum(axis=0) for found in (half, full))
+    assert of_half / of_full == pytest.approx([1, 1, 1, 0.5, 1])
     assert rates_of(half)["memory_GB_per_s"] == pytest.approx(rates_of(full)["memory_GB_per_s"] / 2, rel=1e-4)
 
 

@@ -18,7 +18,7 @@ from validate.__main__ import main
 from validate.fitting import least_squares
 from validate.fitting.device_fits import Report, device_text, fit_device
 from validate.fitting.equations import (
-    OBSERVATION_COLUMNS,
+    OBSERVATION_RULES,
     OBSERVATIONS,
     RATIO,
     Equation,
@@ -26,8 +26,7 @@ from validate.fitting.equations import (
     read_observations,
     read_work,
 )
-from validate.fitting.rates import fit, leave_one_out
-from validate.fitting.targets import read_target
+from validate.fitting.rates import fit, leave_one_out, read_target
 
 pytestmark = pytest.mark.slow
 
@@ -164,9 +163,9 @@ GOOD = ["a paper", "latency_s", "sdxl", "1024", "1024", "2", "50", "5.02", "fit"
     ],
 )
 def test_a_bad_observation_is_refused_by_line_and_column(tmp_path, column, cell, message):
-    cells = dict(zip(OBSERVATION_COLUMNS, GOOD, strict=True)) | {column: cell}
+    cells = dict(zip(OBSERVATION_RULES, GOOD, strict=True)) | {column: cell}
     path = tmp_path / "observed.csv"
-    path.write_text(",".join(OBSERVATION_COLUMNS) + "\n" + ",".join(cells.values()) + "\n")
+    path.write_text(",".join(OBSERVATION_RULES) + "\n" + ",".join(cells.values()) + "\n")
     with pytest.raises(InputError, match=message) as refused:
         read_observations(path)
     assert f"observed.csv:2: {column} is " in str(refused.value)
@@ -174,9 +173,9 @@ def test_a_bad_observation_is_refused_by_line_and_column(tmp_path, column, cell,
 
 @pytest.mark.parametrize(("quantity", "height"), [("latency_s", "1032"), ("frozen_over_trainable", "1024")])
 def test_an_observation_whose_work_is_not_counted_is_refused(tmp_path, quantity, height):
-    cells = dict(zip(OBSERVATION_COLUMNS, GOOD, strict=True)) | {"quantity": quantity, "height": height}
+    cells = dict(zip(OBSERVATION_RULES, GOOD, strict=True)) | {"quantity": quantity, "height": height}
     path = tmp_path / "observed.csv"
-    path.write_text(",".join(OBSERVATION_COLUMNS) + "\n" + ",".join(cells.values()) + "\n")
+    path.write_text(",".join(OBSERVATION_RULES) + "\n" + ",".join(cells.values()) + "\n")
     with pytest.raises(
         InputError, match=rf"observed.csv:2: the work of sdxl at {height}x1024 is not counted"
     ):

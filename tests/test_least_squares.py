@@ -77,7 +77,6 @@ def test_errors_are_relative_and_together_those_of_the_sum():
     assert (errors.median, errors.worst) == pytest.approx((0.1, 1.0))
     assert errors.mean == pytest.approx(1.1 / 3)
     assert errors.together == pytest.approx(0.0)
-    assert len(Errors.join([errors, errors])) == 6
     assert not Errors.of([])
 
 

@@ -11,13 +11,10 @@ from profiles.collectives import Group, bus_volume
 from profiles.errors import InputError
 from sim.cli.main import main as sim
 from validate.__main__ import main
-from validate.fitting.cluster_files import cluster_text, write_cluster
-from validate.fitting.laws import fit_law
-from validate.fitting.link_report import judged_line, pair_table
-from validate.fitting.link_samples import PING_PONG, Measurement, Sample, sample_text
-from validate.fitting.links import errors_of, fit_links, predict
-from validate.fitting.nccl_tests import read_log, read_logs
-from validate.fitting.pairs import Wiring
+from validate.fitting.least_squares import fit_law
+from validate.fitting.link_report import cluster_text, judged_line, pair_table, write_cluster
+from validate.fitting.link_samples import PING_PONG, Measurement, Sample, read_log, read_logs, sample_text
+from validate.fitting.links import Wiring, errors_of, fit_links, predict
 from validate.measuring.link_times import doublings, sample_of, sizes_up_to
 from validate.measuring.operations import Members, elements_of
 from validate.writing import whole_file
@@ -418,7 +415,10 @@ def test_a_broken_log_is_refused_in_one_line_that_names_file_and_line(fault, tmp
     [
         (["--ranks", "1"], "1 rank has no link to another"),
         (["--device", "b200"], "unknown device 'b200'"),
-        (["--output", "/nowhere/x.toml"], "there is no folder /nowhere"),
+        (
+            ["--output", "/nowhere/x.toml"],
+            "--output is '/nowhere/x.toml', must be a file in a folder that exists",
+        ),
         (["--max-mib", "0"], "--max-mib is 0, must be at least 1"),
         (["--kind", "pcie"], "--kind pcie needs --switch-size"),
         (["--switch-size", "2"], "--switch-size is of --kind pcie, not of nvswitch"),

@@ -17,13 +17,12 @@ from profiles.models import load_model
 from validate.__main__ import main
 from validate.counting.component import count_component
 from validate.counting.specs import ComponentSpec, LayerSpec, tensor
+from validate.counting.zoo import TINY
 from validate.measuring.building import build, inputs, largest_integer
 from validate.measuring.clocks import Clock, clock_of
 from validate.measuring.environment import nvidia_smi
 from validate.measuring.passes import Settings, Subject, measure
-from validate.measuring.profiler import counted_for, waiting_lines
-from validate.measuring.time_files import time_texts
-from validate.measuring.tiny import TINY
+from validate.measuring.profiler import counted_for, time_texts, waiting_lines
 
 pytestmark = pytest.mark.slow
 

@@ -13,11 +13,17 @@ from profiles.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
 from validate.fitting.layer_times import read_first_backwards
-from validate.measuring.optimizers import MasterAdamW
-from validate.measuring.programme import ONE_GPU, REHEARSAL, Programme, report_gpu
-from validate.measuring.step_rows import COLUMNS, StepRow, steps_summary
+from validate.measuring.building import MasterAdamW, profiled_architecture
+from validate.measuring.programme import (
+    ONE_GPU,
+    REHEARSAL,
+    RULES,
+    Programme,
+    StepRow,
+    report_gpu,
+    steps_summary,
+)
 from validate.measuring.steps import MeasuredStep, SamplingStep, TrainingStep, alone, by_rates
-from validate.measuring.tiny import profiled_architecture
 
 pytestmark = pytest.mark.slow
 
@@ -196,7 +202,7 @@ def test_a_run_does_not_go_on_from_another_machine(tmp_path, path):
 
 
 def test_steps_without_a_header_are_not_gone_on_from(tmp_path):
-    (tmp_path / "steps-box.csv").write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    (tmp_path / "steps-box.csv").write_text(",".join(RULES) + "\n", encoding="utf-8")
     programme = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (TrainingStep("tiny-uvit", 1, 1),))
     with pytest.raises(
         InputError, match=r"steps-box\.csv: no header beside it says what it was measured with"

@@ -9,8 +9,15 @@ from profiles.devices import RATE_KEYS, load_device
 from profiles.errors import InputError
 from validate.fitting.device_fits import fit_device, rate_source
 from validate.fitting.equations import OBSERVATIONS
-from validate.fitting.rates import fit, fit_without_peaks, leave_one_out
-from validate.fitting.targets import ASSUMED, FITTED, TOGETHER, read_target
+from validate.fitting.rates import (
+    ASSUMED,
+    FITTED,
+    TOGETHER,
+    fit,
+    fit_without_peaks,
+    leave_one_out,
+    read_target,
+)
 
 LIKE = "a100-80gb-sxm"
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from validate.fitting.calibration import calibrate as calibrate
-    from validate.fitting.calibration_report import calibrated_device as calibrated_device
-    from validate.fitting.calibration_report import class_table as class_table
-    from validate.fitting.calibration_report import summary as summary
+    from validate.fitting.calibration import calibrated_device as calibrated_device
+    from validate.fitting.calibration import class_table as class_table
+    from validate.fitting.calibration import summary as summary
     from validate.fitting.layer_times import read_first_backwards as read_first_backwards
     from validate.measuring.clocks import clock_of as clock_of
     from validate.measuring.clocks import on_one_thread as on_one_thread
@@ -27,14 +27,14 @@ _HOMES = {
     "TrainingStep": "measuring.steps",
     "by_rates": "measuring.steps",
     "calibrate": "fitting.calibration",
-    "calibrated_device": "fitting.calibration_report",
-    "class_table": "fitting.calibration_report",
+    "calibrated_device": "fitting.calibration",
+    "class_table": "fitting.calibration",
     "clock_of": "measuring.clocks",
     "on_one_thread": "measuring.clocks",
     "profile": "measuring.profiler",
     "read_first_backwards": "fitting.layer_times",
     "scratch_folder": "writing",
-    "summary": "fitting.calibration_report",
+    "summary": "fitting.calibration",
     "times_table": "measuring.profiler",
 }
 

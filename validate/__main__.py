@@ -10,8 +10,7 @@ from validate.closed_forms.command import add_closed_forms_parser
 from validate.counting.config_files import add_config_arguments, run_count
 from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
-from validate.measuring.command import add_profiling_parsers
-from validate.measuring.link_command import add_links_parser
+from validate.measuring.command import add_measuring_parsers
 from validate.published.command import add_published_parser
 from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
@@ -48,10 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     add_fitting_parsers(commands)
     add_closed_forms_parser(commands)
     add_published_parser(commands)
-    add_links_parser(commands)
+    add_measuring_parsers(commands)
     add_sample_parser(commands)
     add_report_parser(commands)
-    add_profiling_parsers(commands)
     add_run_parser(commands)
     add_green_parser(commands)
     return parser

@@ -8,11 +8,11 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.table import Table
 
@@ -79,6 +79,7 @@ def published_anchors(path: Path = INFERENCE) -> tuple[list[Found], list[tuple[C
     """Anchors in the order of the file, and the other one-GPU rows with a reason."""
     rows = [row for row in csv.DictReader(StringIO(read_text(path))) if row["num_gpus"] == "1"]
     found: list[tuple[Cells, Found]] = []
+    kept: list[Found] = []
     left: list[tuple[Cells, str]] = []
     for row in rows:
         try:
@@ -86,12 +87,10 @@ def published_anchors(path: Path = INFERENCE) -> tuple[list[Found], list[tuple[C
         except Unfit as reason:
             left.append((row, str(reason)))
     dev = {_place(anchor) for row, (_, anchor) in found if row["model"] == DEV}
-    kept: list[Found] = []
     for cells, (model, anchor) in found:
         if cells["model"] == DISTILLED and _place(anchor) in dev:
-            left.append(
-                (cells, "28 steps of the same transformer are published; 4 carry more of what is beside it")
-            )
+            why = "28 steps of the same transformer are published; 4 carry more of what is beside it"
+            left.append((cells, why))
         elif any(name == model and replace(anchor, source=other.source) == other for name, other in kept):
             left.append((cells, "the same number again"))
         else:
@@ -114,11 +113,6 @@ def write_anchors(anchors: Sequence[Found], folder: Path) -> None:
 
 
 def _anchor(row: Cells) -> Found:
-    """Anchor of a row.
-
-    Raises:
-        Unfit: it is none.
-    """
     model = MODELS.get(row["model"])
     if model is None or model not in model_names():
         raise Unfit("the model is not counted")
@@ -126,19 +120,15 @@ def _anchor(row: Cells) -> Found:
         raise Unfit("no latency")
     if row["method"] not in ("original", "baseline") or "compile" in row["method_config"]:
         raise Unfit("not the plain eager pass: compiled, or steps are skipped")
-    steps, remark = STEPS.get(row["steps"]) or (_whole(row["steps"]), "")
+    if row["steps"] not in STEPS and not row["steps"].isdigit():
+        raise Unfit("steps are not said")
+    steps, remark = STEPS.get(row["steps"]) or (int(row["steps"]), "")
     height, width = _size(row["resolution_px"], model)
     tag = re.match(r"\[([^],:]*)", row["note"])
     source = f"{row['source']}, {row['table_or_figure']} [{tag.group(1) if tag else 'text'}]{remark}"
     if row["model"] == DISTILLED:
         source += "; FLUX.1-schnell"
     return model, Anchor(_device(row), height, width, _batch(row), steps, float(row["latency_s"]), source)
-
-
-def _whole(cell: str) -> int:
-    if not cell.isdigit():
-        raise Unfit("steps are not said")
-    return int(cell)
 
 
 def _size(cell: str, model: str) -> tuple[int, int]:
@@ -171,8 +161,7 @@ def _place(anchor: Anchor) -> tuple[str, int, int]:
     return anchor.device, anchor.height, anchor.width
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(NamedTuple):
     """An anchor of a model, and the seconds that the device's rates give without it."""
 
     model: str
@@ -200,32 +189,29 @@ def report_anchors(output: Path | None) -> None:
     factors.sort(key=lambda f: (f.anchor.device, f.model, f.anchor.height * f.anchor.width))
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
-    show(170, factor_table(factors), *summary(factors), *others)
+    show(170, _factor_table(factors), *_summary(factors), *others)
     if output:
         write_anchors(found, output)
 
 
-def factor_table(factors: Sequence[Factor]) -> Table:
-    """One row per anchor."""
+def _factor_table(factors: Sequence[Factor]) -> Table:
     rows = (
         [
-            found.anchor.device,
-            found.model,
-            f"{found.anchor.height}x{found.anchor.width}",
-            f"{found.anchor.batch}",
-            f"{found.anchor.steps}",
-            f"{found.anchor.latency_s:.4g} s",
-            f"{found.estimated_s:.4g} s",
-            f"{found.value:.3f}",
-            found.anchor.source,
+            *(at.device, name, f"{at.height}x{at.width}", f"{at.batch}", f"{at.steps}"),
+            *(
+                f"{at.latency_s:.4g} s",
+                f"{estimated_s:.4g} s",
+                f"{at.latency_s / estimated_s:.3f}",
+                at.source,
+            ),
         ]
-        for found in factors
+        for name, at, estimated_s in factors
     )
     title = "one-GPU latencies: published, and by the rates alone"
     return table(title, COLUMNS, rows, left=("device", "model", "source"))
 
 
-def summary(factors: Sequence[Factor]) -> Iterator[str]:
+def _summary(factors: Sequence[Factor]) -> Iterator[str]:
     """How near each device's rates alone come, a line each."""
     for device in sorted({found.anchor.device for found in factors}):
         values = [found.value for found in factors if found.anchor.device == device]

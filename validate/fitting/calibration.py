@@ -11,67 +11,58 @@ weights moves memory and nothing else; it is part of every fit but those without
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pandas as pd
+from rich.table import Table
 
 from profiles.costs import ELEMENT_BYTES, FloatArray
-from profiles.devices import RATE_KEYS
+from profiles.devices import RATE_KEYS, Device, Rates
 from profiles.errors import InputError
-from profiles.models import Model
-from validate.fitting.errors import Errors, left_out
-from validate.fitting.layer_times import (
-    BACKWARD,
-    CLASSES,
-    FORWARD,
-    UPDATE,
-    Header,
-    read_header,
-    samples_of,
-    updates_of,
-)
+from profiles.models import Model, load_model
+from profiles.units import GB, GIB, MICROSECOND, TFLOP
+from validate.fitting import layer_times
+from validate.fitting.errors import Errors
+from validate.fitting.layer_times import CLASSES, UPDATE, Header
 from validate.fitting.least_squares import least_squares
 from validate.fitting.loading import Record
-from validate.fitting.rates import Fit
+from validate.fitting.rates import DIGITS, FREE, Fit, file_text
+from validate.printing import show, table
+from validate.writing import write_files
 
+KEYS: Final = dict(zip(CLASSES, RATE_KEYS, strict=True))
 STAND_INS: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
 """Whose rate work gets that no measured layer does."""
 LEAST_EXPECTED: Final = 0.1
 """No time counts by less than this share of what was measured, also where the rates expect nothing."""
 LAYER: Final = ["model", "component", "layer"]
 """Which layer was timed."""
+COLUMNS: Final = ("mostly", "pass", "times", "ms", "together", "median error", "worst")
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(NamedTuple):
     """A fit, and the samples that it has not seen; ``name`` is what these have in common."""
 
     name: Hashable
-    rates: Fit
+    fit: Fit
     left_out: pd.DataFrame
 
     @property
     def errors(self) -> Errors:
         """Errors on what was left out."""
-        return errors_of(self.rates, self.left_out)
+        return errors_of(self.fit, self.left_out)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """A device's rates, fitted to measured times, and how well they hold on layers that were left out.
 
-    Attributes:
-        device: name of the device.
-        headers: what the times were measured with, where their files say so.
-        samples: all measured times, one a row, with the amounts of work of each class; layers of one ``shape`` do
-            identical work.
-        fit: to all of them.
-        models: the fits without each model; none where there is but one.
-        shapes: the fits without each shape of layers; none where there is but one.
-        halves: the fits to every other layer, judged by those in between, and the other way round.
+    ``samples`` holds all measured times, one a row, with the amounts of work of each class; layers of one ``shape`` do
+    identical work. The folds leave out each model (none where there is but one), each shape, and every other layer.
     """
 
     device: str
@@ -82,16 +73,11 @@ class Calibration:
     shapes: tuple[Fold, ...]
     halves: tuple[Fold, ...]
 
-    @property
-    def amounts(self) -> FloatArray:
-        """Work of all samples together, by class."""
-        return np.asarray(work_of(self.samples).sum(axis=0))
-
     def by_class(self) -> Iterator[tuple[str, str, Errors]]:
         """Errors of the samples of each class of work, the one that takes most of their time, and quantity."""
         mostly = np.argmax(work_of(self.samples) * self.fit.seconds, axis=1)
         for number, name in enumerate(CLASSES):
-            for quantity in (FORWARD, BACKWARD, UPDATE):
+            for quantity in (layer_times.FORWARD, layer_times.BACKWARD, UPDATE):
                 found = self.samples[(mostly == number) & (self.samples["quantity"] == quantity)]
                 if len(found):
                     yield name, quantity, errors_of(self.fit, found)
@@ -104,44 +90,32 @@ class Calibration:
 
 
 def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> Calibration:
-    """Fit the rates of a device to files of measured times.
-
-    Args:
-        device: its name.
-        models: those that were measured.
-        paths: files of times; each is of the model that its header names, or of the only one.
+    """Fit the rates of a device to files of measured times, each of the model that its header names, or the only one.
 
     Raises:
-        InputError: a file breaks a rule, or is of another model.
+        InputError: a file breaks a rule, is of another model, or there are too few layers to leave half of them out.
     """
     samples: list[Record] = []
     headers = []
     for path in paths:
-        header = read_header(path)
+        header = layer_times.read_header(path)
         model = model_of(path, header, models)
-        samples += samples_of(path, model, header)
+        samples += layer_times.samples_of(path, model, header)
         if header:
-            samples += updates_of(model, header)
+            samples += layer_times.updates_of(model, header)
             headers.append(header)
-    return calibrate_samples(device, samples, headers)
+    return _calibrated(device, samples, headers)
 
 
-def calibrate_samples(device: str, records: Sequence[Record], headers: Iterable[Header] = ()) -> Calibration:
-    """Fit the rates of a device to measured times.
-
-    Raises:
-        InputError: there are too few layers to leave half of them out.
-    """
+def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header]) -> Calibration:
     samples = pd.DataFrame(records)
     samples["shape"] = pd.factorize(samples["shape"])[0]
     layers = samples[samples["quantity"] != UPDATE]
     samples["half"] = layers.groupby(LAYER, sort=False).ngroup() % 2
     times = samples["half"].value_counts()
     if min(times.get(half, 0) for half in (0, 1)) < len(RATE_KEYS):
-        number = len(layers.drop_duplicates(LAYER))
-        raise InputError(
-            f"{number} layers with {len(layers)} times are too few: each half must have {len(RATE_KEYS)}"
-        )
+        number = f"{len(layers.drop_duplicates(LAYER))} layers with {len(layers)} times"
+        raise InputError(f"{number} are too few: each half must have {len(RATE_KEYS)}")
     return Calibration(
         device,
         tuple(headers),
@@ -170,37 +144,33 @@ def work_of(samples: pd.DataFrame) -> FloatArray:
     return samples[list(CLASSES)].to_numpy(dtype=float)
 
 
-def errors_of(rates: Fit, samples: pd.DataFrame) -> Errors:
+def errors_of(found: Fit, samples: pd.DataFrame) -> Errors:
     """Errors of what rates predict."""
-    return Errors(samples["seconds"].to_numpy(), work_of(samples) @ rates.seconds)
+    return Errors(samples["seconds"].to_numpy(), work_of(samples) @ found.seconds)
 
 
 def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
     """For each value of a column the fit to all layers of other values; nothing where there is but one."""
     updates = samples["quantity"] == UPDATE
-    for name, unseen in left_out(samples[~updates], by):
+    groups = samples[~updates].groupby(by, sort=False)
+    for name, unseen in groups if groups.ngroups > 1 else ():
         rest = samples.drop(index=unseen.index)
         if by == "model":
             rest = rest[rest["model"] != name]  # the updates of its weights, too
         yield Fold(name, _completed(fit_times(rest), rest), unseen)
 
 
-def _completed(rates: Fit, samples: pd.DataFrame) -> Fit:
+def _completed(found: Fit, samples: pd.DataFrame) -> Fit:
     """Rates in which work that no sample does takes what it does in a device file."""
-    done = work_of(samples).sum(axis=0) > 0
-    seconds = rates.seconds.copy()
+    seconds = found.seconds.copy()
     for name, stand_in in STAND_INS.items():
-        if not done[CLASSES.index(name)]:
+        if not samples[name].sum() > 0:
             seconds[CLASSES.index(name)] = seconds[CLASSES.index(stand_in)]
-    return replace(rates, seconds=seconds)
+    return found._replace(seconds=seconds)
 
 
 def model_of(path: Path, header: Header | None, models: Sequence[Model]) -> Model:
-    """Model that a file of times is of.
-
-    Raises:
-        InputError: it is of none of them, of another resolution, or does not say of which.
-    """
+    """Model that a file of times is of."""
     names = ", ".join(model.name for model in models)
     if header is None:
         if len(models) > 1:
@@ -217,3 +187,122 @@ def model_of(path: Path, header: Header | None, models: Sequence[Model]) -> Mode
     if header.dtype not in ELEMENT_BYTES:
         raise InputError(f"{path}: dtype is '{header.dtype}', must be one of {', '.join(ELEMENT_BYTES)}")
     return model
+
+
+def report_calibration(
+    models: Sequence[str], paths: Sequence[Path], device: str, output: Path | None
+) -> None:
+    """Calibrate a device, print what the fit is worth, and write the device file if asked to."""
+    found = calibrate(device, [load_model(name) for name in models], paths)
+    show_calibration(found)
+    if output is not None:
+        write_files(output.parent, {Path(output.name): device_text(found)})
+
+
+def show_calibration(found: Calibration) -> None:
+    """Print what a calibration is worth."""
+    show(130, class_table(found), *summary(found))
+
+
+def class_table(found: Calibration) -> Table:
+    """Residuals of the fit to all layers, by the class of work that takes most of a layer's time."""
+    rows = (
+        [
+            *(name, quantity, f"{len(errors)}", f"{1e3 * errors.measured.sum():.2f}"),
+            *(
+                f"{100 * errors.together:+.1f} %",
+                f"{100 * errors.median:.1f} %",
+                f"{100 * errors.worst:.0f} %",
+            ),
+        ]
+        for name, quantity, errors in found.by_class()
+    )
+    title = f"{found.device}: measured layers and what the fit makes of them"
+    return table(title, COLUMNS, rows, left=("mostly", "pass"))
+
+
+def summary(found: Calibration) -> Iterator[str]:
+    """Rates with where they come from, and the errors on layers that were left out, a line each."""
+    for key, rate in rates_of(found).items():
+        yield f"{key} = {rate:.{DIGITS}g}: {rate_source(found, key)}"
+    yield from left_out_lines(found)
+    yield f"condition number {found.fit.condition:.0f}"
+
+
+def left_out_lines(found: Calibration) -> Iterator[str]:
+    """Errors on what fits have not seen, the strictest first, a line each."""
+    for fold in found.models:
+        yield f"left out, all layers of {fold.name}: {_in_words(fold.errors)}"
+    if found.shapes:
+        errors = (zip(fold.errors.measured, fold.errors.predicted, strict=True) for fold in found.shapes)
+        what = f"left out, each of {len(found.shapes)} shapes of layers"
+        yield f"{what}: {_in_words(Errors.of(chain.from_iterable(errors)))}"
+    share = f"{found.twins:.0%} of these layers have a twin of identical work in the other half"
+    for number, half in enumerate(found.halves, start=1):
+        yield f"left out, half {number}: {_in_words(half.errors)} ({share})"
+
+
+def rates_of(found: Calibration) -> dict[str, float]:
+    """Rates of the device file, in its units; those of work that was not measured are another's."""
+    rates = {key: min(rate, FREE) for key, rate in found.fit.rates.items()}
+    for name, stand_in in STAND_INS.items():
+        if not _measured(found, name):
+            rates[KEYS[name]] = rates[KEYS[stand_in]]
+    return rates
+
+
+def rate_source(found: Calibration, key: str) -> str:
+    """Where a rate comes from, and how far the layers determine it."""
+    name = CLASSES[RATE_KEYS.index(key)]
+    if not _measured(found, name):
+        return f"estimate: as {STAND_INS.get(name, 'free')}, for no measured layer does such work"
+    values = [half.fit.rates[key] for half in found.halves]
+    spread = f"{min(values):.4g} and {max(values):.4g} on either half of the layers"
+    if not np.isfinite(found.fit.rates[key]):
+        return f"not determined: the fit gives this work no time, written as {FREE:g} ({spread})"
+    return f"fitted to measured layers ({spread})"
+
+
+def calibrated_device(found: Calibration) -> Device:
+    """The device as a simulation takes it."""
+    conv, matmul, attention, memory, kernel = rates_of(found).values()
+    memory_gib = _memory_gib(found)
+    return Device(
+        name=found.device,
+        source=_source(found),
+        memory_bytes=None if memory_gib is None else memory_gib * GIB,
+        rates=Rates(conv * TFLOP, matmul * TFLOP, attention * TFLOP, memory * GB, kernel * MICROSECOND),
+    )
+
+
+def device_text(found: Calibration) -> str:
+    """Text of the device file."""
+    sources = {key: rate_source(found, key) for key in RATE_KEYS}
+    return file_text(found.device, _source(found), _memory_gib(found), rates_of(found), sources)
+
+
+def _source(found: Calibration) -> str:
+    models = ", ".join(found.samples["model"].unique())
+    dtypes = ", ".join(dict.fromkeys(header.dtype for header in found.headers)) or "a precision nobody noted"
+    left_out = "; ".join(left_out_lines(found))
+    return (
+        f"rates: python -m validate calibrate, non-negative least squares of {len(found.samples)}"
+        f" measured times of layers of {models}, in {dtypes}; {left_out}"
+    )
+
+
+def _in_words(errors: Errors) -> str:
+    worth = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %"
+    return f"{len(errors)} times, together {100 * errors.together:+.1f} %, {worth}"
+
+
+def _measured(found: Calibration, name: str) -> bool:
+    return bool(found.samples[name].sum() > 0)
+
+
+def _memory_gib(found: Calibration) -> float | None:
+    sizes = {header.memory_GiB for header in found.headers}
+    if len(sizes) > 1:
+        there = ", ".join(map(str, sizes))
+        raise InputError(f"the times were measured on devices of {there} GiB, must be one device")
+    return next(iter(sizes), None)

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -10,56 +10,36 @@ if TYPE_CHECKING:
 
 def add_fitting_parsers(commands: "Commands") -> None:
     """Add ``fit``, ``anchors``, ``efficiencies`` and ``calibrate`` to the commands."""
+    file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
     fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
     fit.add_argument("--device", required=True, help="device to fit")
-    fit.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
-    fit.set_defaults(run=_fit)
+    fit.add_argument("--output", **file, help="write the device file here")
+    fit.set_defaults(run=_run, fits="fit")
     anchors = commands.add_parser("anchors", help="read the one-GPU latencies that sampling starts from")
-    anchors.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write anchors.csv into the model folders of this folder (profiles/models)",
-    )
-    anchors.set_defaults(run=_anchors)
+    what = "write anchors.csv into the model folders of this folder (profiles/models)"
+    anchors.add_argument("--output", type=Path, metavar="DIR", help=what)
+    anchors.set_defaults(run=_run, fits="anchors")
     efficiencies = commands.add_parser("efficiencies", help="fit the links of an 8-card PCIe machine")
-    efficiencies.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the lines of the cluster file here"
-    )
-    efficiencies.set_defaults(run=_efficiencies)
-    _add_calibrate(commands)
+    efficiencies.add_argument("--output", **file, help="write the lines of the cluster file here")
+    efficiencies.set_defaults(run=_run, fits="efficiencies")
+    calibrate = commands.add_parser("calibrate", help="fit a device's rates to measured times of layers")
+    what = "names or folders of what was measured"
+    calibrate.add_argument("--model", required=True, nargs="+", help=what)
+    calibrate.add_argument("--times", required=True, nargs="+", **file, help="times/DEVICE.csv")
+    calibrate.add_argument("--device", required=True, metavar="NAME", help="of the device to calibrate")
+    calibrate.add_argument("--output", **file, help="write the device file here")
+    calibrate.set_defaults(run=_run, fits="calibrate")
 
 
-def _add_calibrate(commands: "Commands") -> None:
-    parser = commands.add_parser("calibrate", help="fit a device's rates to measured times of layers")
-    parser.add_argument("--model", required=True, nargs="+", help="names or folders of what was measured")
-    parser.add_argument(
-        "--times", required=True, nargs="+", type=Path, metavar="FILE", help="times/DEVICE.csv"
-    )
-    parser.add_argument("--device", required=True, metavar="NAME", help="of the device to calibrate")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the device file here")
-    parser.set_defaults(run=_calibrate)
+def _run(options: argparse.Namespace) -> None:
+    from validate.fitting import anchors, calibration, device_fits, efficiencies  # noqa: PLC0415  scipy takes a while
 
-
-def _fit(options: argparse.Namespace) -> None:
-    from validate.fitting.device_fits import report_fit  # noqa: PLC0415  importing scipy takes a while
-
-    report_fit(options.device, options.output)
-
-
-def _anchors(options: argparse.Namespace) -> None:
-    from validate.fitting.anchors import report_anchors  # noqa: PLC0415  as above
-
-    report_anchors(options.output)
-
-
-def _efficiencies(options: argparse.Namespace) -> None:
-    from validate.fitting.efficiencies import report_efficiencies  # noqa: PLC0415  as above
-
-    report_efficiencies(options.output)
-
-
-def _calibrate(options: argparse.Namespace) -> None:
-    from validate.fitting.calibration_report import report_calibration  # noqa: PLC0415  as above
-
-    report_calibration(options.model, options.times, options.device, options.output)
+    match options.fits:
+        case "fit":
+            device_fits.report_fit(options.device, options.output)
+        case "anchors":
+            anchors.report_anchors(options.output)
+        case "efficiencies":
+            efficiencies.report_efficiencies(options.output)
+        case "calibrate":
+            calibration.report_calibration(options.model, options.times, options.device, options.output)

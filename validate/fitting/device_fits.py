@@ -1,58 +1,30 @@
 """Device fits: the rates of a device from published numbers; what the command line prints of them, and the file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.table import Table
 
 from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
-from validate.fitting import device_files
-from validate.fitting.device_files import DIGITS
-from validate.fitting.equations import (
-    LATENCY,
-    OBSERVATIONS,
-    RATIO,
-    Equation,
-    Observation,
-    equations,
-    read_observations,
-    read_work,
-)
+from validate.fitting import equations, rates
+from validate.fitting.equations import LATENCY, OBSERVATIONS, RATIO, Equation, Observation
 from validate.fitting.errors import Errors
-from validate.fitting.rates import Fit, fit, fit_without_peaks, leave_one_out
-from validate.fitting.targets import ASSUMED, TOGETHER, Target, read_target
+from validate.fitting.rates import ASSUMED, DIGITS, FREE, TOGETHER, Fit, Target
 from validate.printing import show, table
 from validate.writing import write_file
 
-FREE: Final = 1e6
-"""A rate beyond this, in the units of a device file, is no rate: the work costs nothing."""
 FULL: Final = 0.9995
 """A fraction of the peak beyond this is a bound that a fit rests on."""
 COLUMNS: Final = (
-    "source",
-    "model",
-    "pixels",
-    "batch",
-    "published",
-    "predicted",
-    "error",
-    "without it",
-    "role",
+    *("source", "model", "pixels", "batch"),
+    *("published", "predicted", "error", "without it", "role"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A fit, and what it predicts.
-
-    Attributes:
-        rows: all equations, those that were fitted first.
-        without: for each fitted equation the fit to all others; nothing where they are too few.
-        without_peaks: the fit to the same equations that knows no peaks.
-    """
+class Report(NamedTuple):
+    """A fit to the first of all equations, to all of these but one each (where they suffice), and without peaks."""
 
     target: Target
     rows: tuple[Equation, ...]
@@ -67,28 +39,24 @@ class Report:
 
     def errors(self, role: str) -> Errors:
         """Errors of the latencies of one role."""
-        return Errors.of(
-            (row.observation.value, row.predict(self.fit.seconds))
-            for row in self.rows
-            if (row.observation.quantity, row.observation.role) == (LATENCY, role)
-        )
+        asked = (LATENCY, role)
+        rows = [row for row in self.rows if (row.observation.quantity, row.observation.role) == asked]
+        return Errors.of((row.observation.value, row.predict(self.fit.seconds)) for row in rows)
 
 
 def fit_device(name: str, folder: Path = OBSERVATIONS) -> Report:
-    """Fit a device to the observations in a folder.
-
-    Raises:
-        InputError: there are none of this device, or a file breaks a rule.
-    """
+    """Fit a device to the observations in a folder."""
     names = sorted(path.stem for path in folder.glob("*.toml"))
     if name not in names:
         raise InputError(f"no observations of device '{name}'; choose from {', '.join(names)}")
-    target = read_target(folder / f"{name}.toml")
-    rows = equations(read_observations(folder / f"{name}.csv"), read_work(folder / "work.csv"))
+    target = rates.read_target(folder / f"{name}.toml")
+    rows = equations.equations(
+        equations.read_observations(folder / f"{name}.csv"), equations.read_work(folder / "work.csv")
+    )
     rows.sort(key=lambda row: row.observation.role != "fit")
     fitted = [row for row in rows if row.observation.role == "fit"]
-    without = tuple(leave_one_out(fitted, target))
-    return Report(target, tuple(rows), fit(fitted, target), without, fit_without_peaks(fitted, target))
+    without, without_peaks = rates.leave_one_out(fitted, target), rates.fit_without_peaks(fitted, target)
+    return Report(target, tuple(rows), rates.fit(fitted, target), tuple(without), without_peaks)
 
 
 def report_fit(name: str, output: Path | None) -> None:
@@ -110,13 +78,12 @@ def _residual_rows(report: Report) -> Iterator[list[str]]:
         seen, predicted = row.observation, row.predict(report.fit.seconds)
         left_out = [row.predict(other.seconds) for other in report.without[number : number + 1]]
         yield [
-            seen.source,
-            seen.model,
-            f"{seen.height}x{seen.width}",
-            f"{seen.batch}",
-            _value(seen, seen.value),
-            _value(seen, predicted),
-            f"{100 * (predicted / seen.value - 1):+.1f} %",
+            *(seen.source, seen.model, f"{seen.height}x{seen.width}", f"{seen.batch}"),
+            *(
+                _value(seen, seen.value),
+                _value(seen, predicted),
+                f"{100 * (predicted / seen.value - 1):+.1f} %",
+            ),
             *([_value(seen, value) for value in left_out] or [""]),
             seen.role,
         ]
@@ -129,8 +96,7 @@ def summary(report: Report) -> Iterator[str]:
     for role in ("fit", "check"):
         errors = report.errors(role)
         if errors:
-            found = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.1f} %"
-            yield f"latencies, {role}: {found}"
+            yield f"latencies, {role}: {errors}"
     ratios = [row for row in report.fitted if row.observation.quantity == RATIO]
     if ratios:
         worst = max(abs(row.predict(report.fit.seconds) - row.observation.value) for row in ratios)
@@ -180,9 +146,7 @@ def _fraction(target: Target, key: str) -> str:
 def device_text(report: Report) -> str:
     """Text of the device file."""
     target, sources = report.target, {key: rate_source(report, key) for key in RATE_KEYS}
-    return device_files.device_text(
-        target.name, _source(report), target.memory_GiB, report.fit.rates, sources
-    )
+    return rates.file_text(target.name, _source(report), target.memory_GiB, report.fit.rates, sources)
 
 
 def _source(report: Report) -> str:
@@ -195,10 +159,8 @@ def _source(report: Report) -> str:
     where = "; ".join(dict.fromkeys(row.observation.source for row in report.fitted))
     numbers = f"{len(report.fitted)} published numbers" if len(report.fitted) > 1 else "one published number"
     worst = f"within {100 * errors.median:.1f} % (median) and {100 * errors.worst:.1f} % (worst)"
-    return (
-        f"{command}, non-negative least squares on relative errors"
-        f" of {numbers} ({where}), reproducing the latencies {worst}; {peaks}"
-    )
+    how = f"non-negative least squares on relative errors of {numbers} ({where})"
+    return f"{command}, {how}, reproducing the latencies {worst}; {peaks}"
 
 
 def _value(observation: Observation, value: float) -> str:

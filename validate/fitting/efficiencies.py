@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from rich.table import Table
 
-from profiles.clusters import OPERATIONS, Cluster, Collectives, Curve, load_cluster
+from profiles.clusters import OPERATIONS, Cluster, Collectives, Curve
 from profiles.units import MICROSECOND
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.pipefusion import PipeFusion
@@ -30,6 +30,7 @@ from strategies.sampling.tensor import TensorParallel
 from strategies.sampling.ulysses import Ulysses
 from strategies.strategy import Sampler
 from validate.fitting.errors import Errors
+from validate.points import cluster_of
 from validate.printing import show, table
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import Place, outcome_of
@@ -61,14 +62,11 @@ HALVINGS: Final = 8
 COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")
 
 
-class Links(NamedTuple):
-    """The links of a machine.
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of a machine: software per call and message, and the slowdown of compute beside collectives.
 
-    Attributes:
-        call_us: microseconds of software per call and message.
-        slowdown: of compute beside collectives.
-        ring: efficiency of ring operations by group size.
-        all_to_all: that of all-to-all.
+    The efficiencies of ring operations and of all-to-all are by group size.
     """
 
     call_us: float
@@ -79,11 +77,6 @@ class Links(NamedTuple):
     def curve(self, operation: str) -> Curve:
         """Efficiency of an operation by group size."""
         return self.all_to_all if operation == ALL_TO_ALL else self.ring
-
-    def plus(self, kind: str, size: int, efficiency: float) -> "Links":
-        """These links with one more point of a curve."""
-        curve = (*self.curve(kind), (size, efficiency))
-        return self._replace(ring=curve) if kind == RING else self._replace(all_to_all=curve)
 
     def on(self, cluster: Cluster) -> Cluster:
         """A cluster with these links; what is not fitted yet is 1."""
@@ -97,16 +90,8 @@ class Links(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LinkFit:
-    """The fitted links and the rows they were fitted to, or are checked by.
-
-    Attributes:
-        links: what was fitted.
-        errors: logarithmic error of each row.
-        alternatives: mean absolute error of each slowdown and of each other time per call, with the efficiencies that
-            suit them.
-    """
+class LinkFit(NamedTuple):
+    """The fitted links, the logarithmic error of each row, and the mean error of other slowdowns and times per call."""
 
     links: Links
     errors: tuple[tuple[SamplingRow, float], ...]
@@ -148,8 +133,13 @@ def links_at(call_us: float, slowdown: float) -> Links:
     links = Links(call_us, slowdown)
     for kind in (RING, ALL_TO_ALL):
         for size in SIZES:
-            links = links.plus(kind, size, _efficiency(kind, size, links))
+            links = _plus(links, kind, size, _efficiency(kind, size, links))
     return links
+
+
+def _plus(links: Links, kind: str, size: int, efficiency: float) -> Links:
+    curve = (*links.curve(kind), (size, efficiency))
+    return replace(links, ring=curve) if kind == RING else replace(links, all_to_all=curve)
 
 
 def _efficiency(kind: str, size: int, links: Links) -> float:
@@ -157,7 +147,7 @@ def _efficiency(kind: str, size: int, links: Links) -> float:
     chosen = [row for row in rows() if kind_of(row) == kind and row.num_gpus == size]
 
     def too_slow(efficiency: float) -> bool:
-        there = links.plus(kind, size, efficiency)
+        there = _plus(links, kind, size, efficiency)
         return median(error_of(row, there) for row in chosen) > 0
 
     if too_slow(1.0):
@@ -172,16 +162,10 @@ def _efficiency(kind: str, size: int, links: Links) -> float:
 def error_of(row: SamplingRow, links: Links) -> float:
     """Logarithm of predicted over published seconds."""
     assert row.num_gpus and row.latency_s
-    place = Place(row.model, links.on(load()), row.num_gpus, *row.size, row.steps, "batch")
+    place = Place(row.model, links.on(cluster_of(CLUSTER)), row.num_gpus, *row.size, row.steps, "batch")
     sampler = METHODS[row["method"]][1]
     outcome = outcome_of(place, sampler)  # type: ignore[arg-type]  # samplers are frozen dataclasses
     return log(outcome.latency_s / row.latency_s)
-
-
-@cache
-def load() -> Cluster:
-    """Cluster whose links are fitted."""
-    return load_cluster(CLUSTER)
 
 
 def loss(links: Links) -> float:
@@ -192,10 +176,10 @@ def loss(links: Links) -> float:
 def rounded(links: Links) -> Links:
     """Links with efficiencies of two digits."""
     ring, all_to_all = (
-        tuple((size, float(f"{value:.2g}")) for size, value in curve)
-        for curve in (links.ring, links.all_to_all)
+        tuple((size, float(f"{value:.2g}")) for size, value in links.curve(kind))
+        for kind in (RING, ALL_TO_ALL)
     )
-    return links._replace(ring=ring, all_to_all=all_to_all)
+    return replace(links, ring=ring, all_to_all=all_to_all)
 
 
 def report_efficiencies(output: Path | None) -> None:
@@ -208,25 +192,23 @@ def report_efficiencies(output: Path | None) -> None:
 
 def residual_table(found: LinkFit) -> Table:
     """One line per row."""
+    rows = [
+        [
+            *(row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]),
+            *(f"{seconds:.4g} s" for seconds in (row.latency_s or 0.0, (row.latency_s or 0.0) * exp(error))),
+            *(f"{100 * (exp(error) - 1):+.1f} %", kind_of(row)),
+        ]
+        for row, error in found.errors
+    ]
     title = f"{CLUSTER}: published and predicted"
-    return table(title, COLUMNS, _residual_rows(found), left=("figure", "method", "fitted"))
-
-
-def _residual_rows(found: LinkFit) -> Iterator[list[str]]:
-    for row, error in found.errors:
-        assert row.latency_s
-        seconds = (f"{row.latency_s:.4g} s", f"{row.latency_s * exp(error):.4g} s")
-        said = (*seconds, f"{100 * (exp(error) - 1):+.1f} %", kind_of(row))
-        yield [row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"], *said]
+    return table(title, COLUMNS, rows, left=("figure", "method", "fitted"))
 
 
 def summary(found: LinkFit) -> Iterator[str]:
     """Lines of a cluster file, the errors of each kind of rows, and what the grid says."""
     yield from link_text(found.links).splitlines()
     for kind in (RING, ALL_TO_ALL, CHECK):
-        errors = found.of(kind)
-        worth = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.1f} %"
-        yield f"{kind}: {len(errors)} rows, {worth}"
+        yield f"{kind}: {len(found.of(kind))} rows, {found.of(kind)}"
     for links, error in found.alternatives:
         yield f"call_us {links.call_us:g}, slowdown {links.slowdown:g}: mean error {100 * error:.1f} %"
 

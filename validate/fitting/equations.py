@@ -4,10 +4,10 @@ The cost model is linear in the seconds per unit of work, so a latency is one li
 times: frozen - ratio * trainable = 0. Each is weighted so that its residual is relative.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from validate.fitting.loading import count, load, one_of, positive
 
 OBSERVATIONS: Final = Path(__file__).parent / "observations"
 LATENCY: Final = "latency_s"
+"""Of so many steps, each a forward pass of the backbones at a batch."""
 RATIO: Final = "frozen_over_trainable"
+"""Forward time of the frozen part over forward and backward of the rest."""
 OBSERVATION_RULES: Final = {
     "source": loading.text,
     "quantity": one_of(LATENCY, RATIO),
@@ -34,11 +36,9 @@ WORK_RULES: Final = {
     "model": loading.text,
     "component": loading.text,
     "backward": one_of(*BACKWARDS),
-    "height": count,
-    "width": count,
+    **dict.fromkeys(("height", "width"), count),
     **dict.fromkeys(AMOUNTS, loading.number),
 }
-OBSERVATION_COLUMNS: Final = tuple(OBSERVATION_RULES)
 WORK_COLUMNS: Final = tuple(WORK_RULES)
 WORK_UNITS: Final = np.array([1e-3, 1e-3, 1e-3, 1e-3, 1e-6])
 """From the units of the columns of work to TFLOP, GB and million kernels; over rates in the device file's units
@@ -50,14 +50,7 @@ Resolution = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One published number.
-
-    Attributes:
-        quantity: ``latency_s``, of ``steps`` forward passes of the backbones at ``batch``; or
-            ``frozen_over_trainable``, forward time of the frozen part over forward and backward of the rest.
-        role: ``fit``, or ``check`` where the number is predicted only.
-        where: file and line, for messages.
-    """
+    """One published number, at ``where`` in a file; a ``check`` is predicted only, a ``fit`` fitted to."""
 
     source: str
     quantity: str
@@ -72,13 +65,12 @@ class Observation:
     where: str = ""
 
     @property
-    def resolution(self) -> Resolution:
-        """What its work is counted at."""
-        return (self.model, self.height, self.width)
+    def place(self) -> str:
+        """What its work is counted at, in words."""
+        return f"{self.model} at {self.height}x{self.width}"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Forward work of one component at one resolution: TFLOP of three classes, GB, million kernels."""
 
     component: str
@@ -134,33 +126,28 @@ def read_observations(path: Path) -> list[Observation]:
 
 def read_work(path: Path) -> dict[Resolution, list[Work]]:
     """Counted work by model and resolution."""
-    table: dict[Resolution, list[Work]] = {}
+    table: dict[Resolution, dict[str, Work]] = {}
     for row in load(path, WORK_RULES):
-        components = table.setdefault((row["model"], row["height"], row["width"]), [])
-        if row["component"] in (other.component for other in components):
-            where = f"{row['model']} at {row['height']}x{row['width']}"
-            rule = f"component is '{row['component']}', stands twice for {where}"
+        model, height, width, name = row["model"], row["height"], row["width"], row["component"]
+        components = table.setdefault((model, height, width), {})
+        if name in components:
+            rule = f"component is '{name}', stands twice for {model} at {height}x{width}"
             raise InputError(f"{row['where']}: {rule}")
         amounts = np.array([row[key] for key in AMOUNTS]) * WORK_UNITS
-        components.append(Work(row["component"], row["backward"], tuple(amounts.tolist())))
-    return table
+        components[name] = Work(name, row["backward"], tuple(amounts.tolist()))
+    return {place: list(components.values()) for place, components in table.items()}
 
 
-def equations(observations: Sequence[Observation], work: dict[Resolution, list[Work]]) -> list[Equation]:
-    """Equations of observations; a component without a backward pass is frozen.
-
-    Raises:
-        InputError: the work of an observation was not counted.
-    """
-    return [_equation(row, work.get(row.resolution, [])) for row in observations]
+def equations(observations: Iterable[Observation], work: dict[Resolution, list[Work]]) -> list[Equation]:
+    """Equations of observations, whose work must be counted; a component without a backward pass is frozen."""
+    return [_equation(row, work.get((row.model, row.height, row.width), [])) for row in observations]
 
 
 def _equation(row: Observation, parts: Sequence[Work]) -> Equation:
     frozen = [part for part in parts if part.backward == "none"]
     trained = [part for part in parts if part.backward != "none"]
     if not trained or (row.quantity == RATIO and not frozen):
-        where = f"{row.model} at {row.height}x{row.width}"
-        raise InputError(f"{row.where}: the work of {where} is not counted; run python -m validate work")
+        raise InputError(f"{row.where}: the work of {row.place} is not counted; run python -m validate work")
     forward = sum(part.forward(row.batch) for part in trained) + np.zeros(5)
     if row.quantity == LATENCY:
         return Equation(row, row.steps * forward, None)

@@ -1,17 +1,16 @@
-"""Errors: what predictions are worth, of one fit or of several that each leave something out to be judged by."""
+"""Errors: what predictions are worth."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from profiles.costs import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of predicted values, relative to the measured or published ones."""
+    """Errors of predicted values, relative to the measured or published ones; means and the like are without sign."""
 
     measured: FloatArray
     predicted: FloatArray
@@ -22,14 +21,11 @@ class Errors:
         measured, predicted = np.array(list(pairs), dtype=float).reshape(-1, 2).T
         return cls(measured, predicted)
 
-    @classmethod
-    def join(cls, parts: Iterable["Errors"]) -> "Errors":
-        """All errors of several fits."""
-        parts = list(parts)
-        return cls(*(np.concatenate([getattr(part, key) for part in parts]) for key in cls.__slots__))
-
     def __len__(self) -> int:
         return len(self.measured)
+
+    def __str__(self) -> str:
+        return f"median error {100 * self.median:.1f} %, worst {100 * self.worst:.1f} %"
 
     @property
     def relative(self) -> FloatArray:
@@ -43,22 +39,15 @@ class Errors:
 
     @property
     def mean(self) -> float:
-        """Mean error, without sign."""
+        """Mean error."""
         return float(np.abs(self.relative).mean())
 
     @property
     def median(self) -> float:
-        """Median error, without sign."""
+        """Median error."""
         return float(np.median(np.abs(self.relative)))
 
     @property
     def worst(self) -> float:
-        """Largest error, without sign."""
+        """Largest error."""
         return float(np.abs(self.relative).max())
-
-
-def left_out(samples: pd.DataFrame, by: str) -> Iterator[tuple[Hashable, pd.DataFrame]]:
-    """Each value of a column and the samples of it, to be left out; nothing where there is but one."""
-    groups = samples.groupby(by, sort=False)
-    if groups.ngroups > 1:
-        yield from groups

@@ -5,9 +5,8 @@ Beside ``times/<device>.csv``, which a model folder is read with, stand a header
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from profiles.costs import ELEMENT_BYTES
 from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
-from profiles.models import Layer, Model
+from profiles.models import Model
 from profiles.recipes import RECIPES
 from profiles.units import GB, MILLISECOND, TFLOP
 from validate.fitting import loading
@@ -45,8 +44,7 @@ FirstBackwards = Mapping[tuple[str, int, int], float]
 """Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """A measured step of the optimizer of one component, by the memory recipe that it follows."""
 
     component: str
@@ -55,8 +53,7 @@ class Update:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What a calibration reads of a header: which model was measured, how, a GPU's memory, and the rows written."""
 
     model: str
@@ -83,16 +80,15 @@ def read_header(times: Path) -> Header | None:
         source=table.text("source"),
         memory_GiB=table.positive("memory_GiB") if "memory_GiB" in table else None,
         rows=table.integer("rows") if "rows" in table else None,
-        updates=tuple(map(_read_update, table.tables("optimizer"))),
-    )
-
-
-def _read_update(table: Table) -> Update:
-    return Update(
-        table.text("component"),
-        table.integer("parameters", minimum=1),
-        table.choice("recipe", tuple(RECIPES)),
-        table.positive("ms") * MILLISECOND,
+        updates=tuple(
+            Update(
+                update.text("component"),
+                update.integer("parameters", minimum=1),
+                update.choice("recipe", tuple(RECIPES)),
+                update.positive("ms") * MILLISECOND,
+            )
+            for update in table.tables("optimizer")
+        ),
     )
 
 
@@ -108,15 +104,12 @@ def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
 
 
 def read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
-    """Times of a model's layers, as many as a header says.
-
-    Raises:
-        InputError: the file breaks a rule, or is of other layers than the model's.
-    """
+    """Times of a model's layers, as many as a header says; InputError where they are of other layers."""
     layers = {component.name: len(component.layers) for component in model.components}
     rows: dict[tuple[str, int, int], Record] = {}
     for row in load(path, TIME_RULES):
         component, index, batch = key = row["component"], row["index"], row["batch_size"]
+        rule = ""
         if component not in layers:
             rule = f"component is '{component}', is none of {model.name}'s: {', '.join(layers)}"
         elif index >= layers[component]:
@@ -124,10 +117,9 @@ def read_times(path: Path, model: Model, header: Header | None = None) -> list[R
             rule = f"index is '{index}', must be below {limit}"
         elif key in rows:
             rule = f"index is '{index}', stands twice for {component} at batch {batch}"
-        else:
-            rows[key] = row
-            continue
-        raise InputError(f"{row['where']}: {rule}")
+        if rule:
+            raise InputError(f"{row['where']}: {rule}")
+        rows[key] = row
     if header is not None and header.rows not in (None, len(rows)):
         raise InputError(f"{path}: has {len(rows)} rows, its header says {header.rows}: it is not whole")
     if not rows:
@@ -151,7 +143,10 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
     samples = []
     for row in read_times(path, model, header):
         component, index, batch = row["component"], row["index"], row["batch_size"]
-        work = work_of(component, layers[component][index], size)
+        layer = layers[component][index]
+        flop = [each / TFLOP for each in (layer.conv_flop, layer.matmul_flop, layer.attention_flop)]
+        moved, kernels = size * layer.moved_bytes / GB, layer.kernels / LAUNCHES
+        work = Work(component, layer.backward, (*flop, moved, kernels))
         for quantity, amounts in ((FORWARD, work.forward(batch)), (BACKWARD, work.backward_pass(batch))):
             seconds = row[f"{quantity}_ms"] * MILLISECOND
             if seconds > 0 and amounts.any():
@@ -169,14 +164,6 @@ def updates_of(model: Model, header: Header) -> list[Record]:
         place = {"model": model.name, "component": update.component, "layer": -1, "batch": 1, "shape": ()}
         samples.append(_sample(place, UPDATE, update.seconds, np.array([0.0, 0.0, 0.0, moved, 0.0])))
     return samples
-
-
-def work_of(component: str, layer: Layer, size: float) -> Work:
-    """Work of a layer; its memory traffic times ``size``."""
-    flop = (layer.conv_flop, layer.matmul_flop, layer.attention_flop)
-    amounts = [each / TFLOP for each in flop]
-    memory, kernels = size * layer.moved_bytes / GB, layer.kernels / LAUNCHES
-    return Work(component, layer.backward, (*amounts, memory, kernels))
 
 
 def _sample(place: Record, quantity: str, seconds: float, amounts: np.ndarray) -> Record:

@@ -1,17 +1,18 @@
 """The one least squares of this project: non-negative or otherwise bounded, re-weighted until it settles.
 
-What is known beforehand of an unknown is a bound, or one more row with a weight of its own.
+What is known beforehand of an unknown is a bound, or one more row with a weight of its own. The times of messages
+follow laws of their bytes, which are fitted robustly.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from profiles.costs import FloatArray
+from validate.fitting.errors import Errors
 
 SETTLED: Final = 1e-12
 MAX_ROUNDS: Final = 200
@@ -19,13 +20,19 @@ ROUNDING: Final = 1e-13
 """Share of the largest unknown, each in units of its rows, that counts as none."""
 NARROWEST: Final = 1e-12
 """The solver wants some room between two bounds."""
+ROBUST_ROUNDS: Final = 30
+ALIKE: Final = 0.01
+"""Relative residuals below this weigh alike; larger ones weigh with their size, not its square."""
+NEEDED: Final = 0.1
+"""Mean relative error of one straight line above which two are tried."""
+POINTS: Final = 3
+"""Fewest sizes on either side of a break."""
 
 Weigh = Callable[[FloatArray | None], FloatArray]
 """Weight of each row, given the unknowns of the round before; None before the first round."""
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(NamedTuple):
     """The unknowns, whether each rests on a bound, and the weighted rows that they were found from."""
 
     values: FloatArray
@@ -49,13 +56,7 @@ def least_squares(
 ) -> Solution:
     """Unknowns within bounds that minimise the weighted squares of ``columns @ unknowns - aim``.
 
-    Args:
-        columns: shape (rows, unknowns).
-        aim: shape (rows,).
-        weigh: weights, which may depend on the solution; it is renewed until it settles.
-        lower: bound of each unknown.
-        upper: bound of each unknown.
-        rounds: after so many the last solution counts.
+    Weights may depend on the solution: they are renewed until it settles, or for so many rounds.
     """
     low = np.broadcast_to(lower, columns.shape[1]).astype(float)
     high = np.maximum(np.broadcast_to(upper, columns.shape[1]), low + NARROWEST)
@@ -77,3 +78,67 @@ def _solve(
     rests = found.x <= low * scale + ROUNDING * np.abs(found.x).max()  # or is below, by a rounding
     values = np.where(rests, low, found.x / scale)
     return Solution(values, rests | (found.active_mask != 0), rows)
+
+
+def robust_fit(
+    columns: FloatArray, target: FloatArray, seconds: FloatArray, upper: FloatArray | float = np.inf
+) -> FloatArray:
+    """Non-negative coefficients of columns that come nearest to a target, up to an upper bound of each.
+
+    Least absolute residuals, relative to ``seconds``, by re-weighting: a few disturbed measurements do not matter.
+    """
+    matrix, aim = columns / seconds[:, None], target / seconds
+
+    def weigh(found: FloatArray | None) -> FloatArray:
+        if found is None:
+            return np.ones(len(aim))
+        return np.asarray(np.maximum(np.abs(matrix @ found - aim), ALIKE) ** -0.5)
+
+    return least_squares(matrix, aim, weigh, upper=upper, rounds=ROBUST_ROUNDS).values
+
+
+class Law(NamedTuple):
+    """``seconds = fixed_s + volume * s_per_unit``.
+
+    ``break_at`` is the volume at which another line begins, 0 where one line is enough; the law then has the fixed
+    time of the lower line and the slope of the upper one, or is the best single line, whichever errs less.
+    """
+
+    fixed_s: float
+    s_per_unit: float
+    break_at: float = 0.0
+
+    def error(self, volumes: FloatArray, seconds: FloatArray) -> float:
+        """Mean absolute relative error."""
+        return Errors(seconds, self.fixed_s + volumes * self.s_per_unit).mean
+
+
+def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
+    """Law of measured times, in whichever order."""
+    order = np.argsort(volumes, kind="stable")
+    volumes, seconds = volumes[order], seconds[order]
+    line = _line(volumes, seconds)
+    error = line.error(volumes, seconds)
+    breaks = range(POINTS, len(volumes) - POINTS + 1)
+    if error <= NEEDED or not breaks:
+        return line
+
+    def two_lines(at: int) -> tuple[float, int, list[Law]]:
+        parts = [(volumes[:at], seconds[:at]), (volumes[at:], seconds[at:])]
+        lines = [_line(*part) for part in parts]
+        errors = [each.error(*part) * len(part[0]) for each, part in zip(lines, parts, strict=True)]
+        return sum(errors) / len(volumes), at, lines
+
+    best, at, (lower, upper) = min(map(two_lines, breaks), key=lambda found: found[0])
+    if best > error / 2:
+        return line
+    both = [
+        Law(start.fixed_s, slope.s_per_unit, float(volumes[at]))
+        for start, slope in ((lower, upper), (line, line))
+    ]
+    return min(both, key=lambda law: law.error(volumes, seconds))
+
+
+def _line(volumes: FloatArray, seconds: FloatArray) -> Law:
+    fixed_s, s_per_unit = robust_fit(np.column_stack([np.ones_like(volumes), volumes]), seconds, seconds)
+    return Law(float(fixed_s), float(s_per_unit))

@@ -1,20 +1,23 @@
-"""What ``links`` prints: measured bandwidths and times beside those of the cluster file it wrote.
+"""What ``links`` writes and prints: the cluster file, and measured bandwidths and times beside those of that file.
 
 Its errors are of rounds that the file was not fitted to; of logs, which have no rounds, of what it was fitted to.
 """
 
+import json
+import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Final
 
 from rich.table import Table
 
-from profiles.clusters import Cluster, Link
+from profiles.clusters import OPERATIONS, Cluster, Curve, Link, read_cluster
 from profiles.units import GB, MICROSECOND
-from validate.fitting.link_samples import Measurement, Sample, by_curve, by_pair
-from validate.fitting.links import errors_of
-from validate.fitting.pairs import law_of
+from validate.fitting.link_samples import Measurement, by_curve, by_pair
+from validate.fitting.links import PCIE, LinkFit, errors_of, law_of
 from validate.printing import show, table
+from validate.writing import whole_file
 
 CURVE_COLUMNS: Final = (
     *("operation", "ranks", "nodes", "least us"),
@@ -28,30 +31,25 @@ def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]
     tables = [curve_table(measurement, cluster)]
     if by_pair(measurement.idle()):
         tables.append(pair_table(measurement, cluster))
-    lines = (judged_line(measurement, cluster), *link_lines(cluster), *beside_lines(measurement), *notes)
+    lines = (judged_line(measurement, cluster), *beside_lines(measurement), *notes)
     show(120, *tables, *lines)
 
 
 def curve_table(measurement: Measurement, cluster: Cluster) -> Table:
     """What was measured idle, and how far the file's cluster is from it."""
     what = "times held back from the fit" if measurement.held_back else "times"
-    rows = (_curve_row(cluster, samples) for samples in by_curve(measurement.judges()).values())
+    rows = []
+    for (operation, group), samples in by_curve(measurement.judges()).items():
+        errors, at_most = errors_of(cluster, samples), max(sample.bus_gb_per_s for sample in samples)
+        worst = int(abs(errors.relative).argmax())
+        found = [
+            f"{errors.measured.min() / MICROSECOND:.1f}",
+            f"{at_most:.3g}",
+            f"{100 * errors.median:.1f} %",
+        ]
+        found += [f"{100 * errors.relative[worst]:+.0f} %", f"{samples[worst].size_bytes:.0f}"]
+        rows.append([operation, f"{group.size}", f"{group.num_nodes}", *found])
     return table(f"{what}, and what the cluster file makes of them", CURVE_COLUMNS, rows, left=("operation",))
-
-
-def _curve_row(cluster: Cluster, samples: Sequence[Sample]) -> list[str]:
-    (operation, group), errors = samples[0].curve, errors_of(cluster, samples)
-    worst = int(abs(errors.relative).argmax())
-    return [
-        operation,
-        f"{group.size}",
-        f"{group.num_nodes}",
-        f"{errors.measured.min() / MICROSECOND:.1f}",
-        f"{max(sample.bus_gb_per_s for sample in samples):.3g}",
-        f"{100 * errors.median:.1f} %",
-        f"{100 * errors.relative[worst]:+.0f} %",
-        f"{samples[worst].size_bytes:.0f}",
-    ]
 
 
 def pair_table(measurement: Measurement, cluster: Cluster) -> Table:
@@ -75,18 +73,6 @@ def judged_line(measurement: Measurement, cluster: Cluster) -> str:
     return f"nothing was held back: {found} times that the file is fitted to"
 
 
-def link_lines(cluster: Cluster) -> Iterator[str]:
-    """One line for each kind of link."""
-    links: dict[str, Link | None] = {"inside a node": cluster.intra_node, "between nodes": cluster.inter_node}
-    for where, link in links.items():
-        if link and link.kind != "ideal":
-            yield (
-                f"messages {where}: {link.call_s / MICROSECOND:.4g} us software + {link.latency_s / MICROSECOND:.4g} "
-                f"us wire + bytes / {link.bandwidth_bytes_per_s / GB:.4g} GB/s"
-            )
-    yield f"collectives: {cluster.collectives.call_s / MICROSECOND:.4g} us per call"
-
-
 def beside_lines(measurement: Measurement) -> Iterator[str]:
     """How compute and communication slow one another down, a line each; the file holds the former alone."""
     idle = {(sample.curve, sample.size_bytes): sample.seconds for sample in measurement.idle()}
@@ -98,3 +84,51 @@ def beside_lines(measurement: Measurement) -> Iterator[str]:
             factor = median(sample.seconds / seconds for sample, seconds in alone)
             compute = f", compute {slowdowns[operation]:.2f} times" if operation in slowdowns else ""
             yield f"{operation} of {group.size} beside compute: takes {factor:.2f} times as long{compute}"
+
+
+def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
+    """Text of a cluster file; what has to be said about the fit stands in comments."""
+    cluster = found.cluster
+    words = {"name": cluster.name, "source": cluster.source, "device": cluster.device.name}
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in words.items()]
+    lines += [f"devices_per_node = {cluster.devices_per_node}", f"max_nodes = {cluster.max_nodes}"]
+    slowdown = f"overlap_slowdown = {cluster.overlap_slowdown:.4g}"
+    lines += [slowdown if slowdown_measured else f"{slowdown}          # not measured", ""]
+    lines += ["[intra_node]", *_link_lines(cluster.intra_node)]
+    if cluster.inter_node:
+        lines += ["", "[inter_node]", *_link_lines(cluster.inter_node)]
+    for note in found.notes:
+        lines += ["", *textwrap.wrap(note, 118, initial_indent="# ", subsequent_indent="# ")]
+    lines += ["", "[collectives]", f"call_us = {cluster.collectives.call_s / MICROSECOND:.4g}"]
+    curves = dict(cluster.collectives.efficiency)
+    lines += [f"{operation} = {_curve_text(curves[operation])}" for operation in OPERATIONS]
+    lines.append(f"nodes = {_curve_text(cluster.collectives.nodes)}")
+    return "\n".join(lines) + "\n"
+
+
+def _link_lines(link: Link) -> list[str]:
+    if link.kind == "ideal":
+        return ['kind = "ideal"                  # one device per node: nothing runs inside it']
+    numbers = {
+        "bandwidth_GB_per_s": link.bandwidth_bytes_per_s / GB,
+        "latency_us": link.latency_s / MICROSECOND,
+        "call_us": link.call_s / MICROSECOND,
+    }
+    if link.kind == PCIE:
+        numbers |= {
+            "switch_size": link.switch_size,
+            "switch_bandwidth_GB_per_s": link.switch_bandwidth_bytes_per_s / GB,
+            "host_bandwidth_GB_per_s": link.host_bandwidth_bytes_per_s / GB,
+        }
+    return [f'kind = "{link.kind}"', *(f"{key} = {number:.4g}" for key, number in numbers.items())]
+
+
+def _curve_text(curve: Curve) -> str:
+    return "{ " + ", ".join(f"{at:.0f} = {value:.4g}" for at, value in curve) + " }"
+
+
+def write_cluster(path: Path, text: str) -> Cluster:
+    """Write a cluster file under its name once it reads back, and read it."""
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+        return read_cluster(partial)

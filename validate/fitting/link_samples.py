@@ -1,13 +1,24 @@
-"""Link samples: what was measured on the links of a machine, by own runs or by nccl-tests."""
+"""Link samples: what was measured on the links of a machine, by own runs or by nccl-tests.
 
-from collections.abc import Callable, Hashable, Iterable
+Logs of nccl-tests are read by their headers, and refused where they are cut short or say something else.
+
+Source: nccl-tests, src/common.cu (the layout), doc/PERFORMANCE.md (algorithm and bus bandwidth). ``size`` is the
+larger of the buffers sent and received, which is what ``collective_time`` counts.
+"""
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from datetime import date
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from profiles.collectives import Group, bus_volume
 from profiles.costs import FloatArray
+from profiles.errors import InputError
+from profiles.files import parse_number, read_text
 from profiles.units import GB, MICROSECOND
 from validate.machine import NOT_KNOWN
 from validate.writing import csv_text
@@ -18,23 +29,32 @@ COLUMNS: Final = (
     *("operation", "group_size", "num_nodes", "pair", "beside_compute", "held_back"),
     *("size_bytes", "us"),
 )
+TESTS: Final = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+}
+"""Operations by the name of their test, less ``_perf``."""
+HEADER: Final = {"size", "time", "algbw", "busbw"}
+NOISE: Final = re.compile(r"NCCL (INFO|WARN|VERSION|TRACE)|^NCCL version")
+RANK: Final = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s*(.*)")
+CLOSE: Final = 0.03
+"""Bus bandwidth is printed with two digits and belongs to an average; more than this is another operation."""
 
 Key = TypeVar("Key", bound=Hashable)
 Curve = tuple[str, Group]
 """Operation and members, of which there are times by size."""
+Line = tuple[str, str]
+"""File and number of a line, and its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The time of one operation at one size.
+    """The time of one call of an operation: ``ping_pong`` of a pair, or one of ``collective_time``, whose bytes count.
 
-    Attributes:
-        operation: ``ping_pong``, or an operation of ``profiles.collectives.collective_time``.
-        group: its members.
-        size_bytes: as ``collective_time`` counts them.
-        seconds: of one call.
-        beside_compute: every device computed meanwhile.
-        pair: the two ranks, of ``ping_pong``.
+    Every device may have computed beside it.
     """
 
     operation: str
@@ -60,15 +80,10 @@ class Sample:
 class Measurement:
     """Everything that was measured on a machine.
 
-    Attributes:
-        devices_per_node: ranks of a node.
-        num_nodes: nodes.
-        environment: what ran where, one sentence for the ``source`` of a cluster file.
-        samples: the medians of odd rounds, to which links are fitted.
-        slowdowns: compute beside a collective over compute alone, by operation; empty where it was not measured.
-        missing: operations that the backend has not.
-        other_cores: cores that other programs kept busy meanwhile on any node; NaN where that is not known.
-        held_back: the medians of even rounds, idle, by which links are judged; none of logs.
+    Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds, idle; logs have
+    none of the latter. ``slowdowns`` is compute beside a collective over compute alone, by operation; ``missing`` the
+    operations that the backend has not; ``other_cores`` the cores that other programs kept busy on any node, NaN where
+    that is not known. ``environment`` says in one sentence what ran where.
     """
 
     devices_per_node: int
@@ -89,8 +104,7 @@ class Measurement:
         return list(self.held_back) or self.idle()
 
 
-def grouped(samples: Iterable[Sample], key: Callable[[Sample], Key]) -> dict[Key, list[Sample]]:
-    """Samples by a key, in their order."""
+def _grouped(samples: Iterable[Sample], key: Callable[[Sample], Key]) -> dict[Key, list[Sample]]:
     groups: dict[Key, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(key(sample), []).append(sample)
@@ -99,12 +113,12 @@ def grouped(samples: Iterable[Sample], key: Callable[[Sample], Key]) -> dict[Key
 
 def by_curve(samples: Iterable[Sample]) -> dict[Curve, list[Sample]]:
     """Samples by operation and members."""
-    return grouped(samples, lambda sample: sample.curve)
+    return _grouped(samples, lambda sample: sample.curve)
 
 
 def by_pair(samples: Iterable[Sample]) -> dict[tuple[int, ...], list[Sample]]:
     """Ping-pong samples of each pair."""
-    return grouped((s for s in samples if s.operation == PING_PONG and s.pair), lambda sample: sample.pair)
+    return _grouped((s for s in samples if s.operation == PING_PONG and s.pair), lambda sample: sample.pair)
 
 
 def seconds_of(samples: Iterable[Sample]) -> FloatArray:
@@ -122,3 +136,107 @@ def _row(sample: Sample, held_back: str) -> list[object]:
     pair, beside = "-".join(map(str, sample.pair)), "yes" if sample.beside_compute else "no"
     where = [sample.operation, sample.group.size, sample.group.num_nodes, pair, beside, held_back]
     return [*where, f"{sample.size_bytes:.0f}", f"{sample.seconds / MICROSECOND:.3f}"]
+
+
+class Log(NamedTuple):
+    """One log of nccl-tests: its operation, its ranks and its rows."""
+
+    operation: str
+    group: Group
+    gpu: str
+    samples: tuple[Sample, ...]
+
+
+def read_logs(paths: Sequence[Path]) -> Measurement:
+    """What logs of nccl-tests measured; InputError where one is cut short, of something else, or of too few ranks."""
+    logs = [read_log(path) for path in paths]
+    gpus = sorted({log.gpu for log in logs if log.gpu})
+    tests = ", ".join(f"{log.operation} of {log.group.size} over {log.group.num_nodes} nodes" for log in logs)
+    return Measurement(
+        max(log.group.size // log.group.num_nodes for log in logs),
+        max(log.group.num_nodes for log in logs),
+        f"logs of nccl-tests, read {date.today().isoformat()} by python -m validate links: {tests}; "
+        f"GPU: {', '.join(gpus) or 'not named'}; out-of-place times",
+        tuple(sample for log in logs for sample in log.samples),
+    )
+
+
+def read_log(path: Path) -> Log:
+    """One log, likewise."""
+    lines = [(f"{path}:{number}", line) for number, line in enumerate(read_text(path).splitlines(), start=1)]
+    headers = (
+        at for at, (_, line) in enumerate(lines) if line.startswith("#") and set(line.split()) >= HEADER
+    )
+    header = next(headers, None)
+    if header is None:
+        where = lines[0][0] if lines else f"{path}:1"
+        raise InputError(f"{where}: no log of nccl-tests: no header '# size count type ... time algbw busbw'")
+    columns = lines[header][1].lstrip("# ").split()
+    where, units = lines[header + 1] if header + 1 < len(lines) else lines[header]
+    if not units.startswith("#") or "(B)" not in units or "(us)" not in units:
+        raise InputError(f"{where}: expected the units, '# (B) (elements) ... (us) (GB/s) (GB/s)'")
+    ranks = [match for _, line in lines[:header] if (match := RANK.match(line))]
+    if len(ranks) < 2:
+        raise InputError(f"{lines[header][0]}: names {len(ranks)} ranks above its header, needs at least 2")
+    group = _group(lines[header][0], [rank[2] for rank in ranks])
+    operation = _operation(path, [line for _, line in lines])
+    rows = _rows(lines[header + 2 :], columns)
+    if not rows:
+        raise InputError(f"{lines[-1][0]}: ends without a row of times")
+    samples = tuple(_sample(where, row, operation, group) for where, row in rows if row["size"] != "0")
+    return Log(operation, group, ranks[0][3].strip(), samples)
+
+
+def _group(where: str, hosts: list[str]) -> Group:
+    num_nodes = len(set(hosts))
+    if len(hosts) % num_nodes or any(hosts.count(host) * num_nodes != len(hosts) for host in set(hosts)):
+        raise InputError(f"{where}: {len(hosts)} ranks on {num_nodes} hosts, must be equally many on each")
+    return Group(len(hosts), num_nodes)
+
+
+def _operation(path: Path, lines: list[str]) -> str:
+    """Operation by the name that newer logs state, or by the file's name."""
+    stated = [line for line in lines if line.startswith("#") and "_perf" in line]
+    for text in (*stated, path.name):
+        for test, operation in TESTS.items():
+            if re.search(rf"(?<![a-z]){test}(?![a-z])", text):
+                return operation
+    known = ", ".join(f"{test}_perf" for test in TESTS)
+    raise InputError(f"{path}:1: neither the log nor its file name says which test it is of; known: {known}")
+
+
+def _rows(lines: list[Line], columns: list[str]) -> list[tuple[str, dict[str, str]]]:
+    """Rows up to the summary, each as a mapping with its first (out-of-place) times."""
+    rows: list[tuple[str, dict[str, str]]] = []
+    for where, line in lines:
+        words = line.split()
+        if line.startswith("#"):
+            if "Avg bus bandwidth" in line:
+                return rows
+            continue
+        if not words or NOISE.search(line):
+            continue
+        if len(words) != len(columns):
+            raise InputError(f"{where}: has {len(words)} columns, the header has {len(columns)}: cut short?")
+        rows.append((where, dict(reversed(list(zip(columns, words, strict=True))))))
+    where = lines[-1][0] if lines else "log"
+    raise InputError(f"{where}: ends before the line '# Avg bus bandwidth': cut short")
+
+
+def _sample(where: str, row: dict[str, str], operation: str, group: Group) -> Sample:
+    wrong = row.get("#wrong", row.get("wrong", "0"))
+    if wrong not in ("0", "N/A"):
+        raise InputError(f"{where}: #wrong is {wrong}, must be 0: these results are not to be trusted")
+    size = parse_number(where, "size", row["size"], minimum=1, whole=True)
+    seconds = parse_number(where, "time", row["time"]) * MICROSECOND
+    if seconds == 0:
+        raise InputError(f"{where}: time is 0, must be positive")
+    printed = parse_number(where, "busbw", row["busbw"])
+    sample = Sample(operation, group, size, seconds)
+    bus = sample.bus_gb_per_s
+    if abs(bus - printed) > 0.01 + CLOSE * bus:
+        raise InputError(
+            f"{where}: busbw is {printed:g}, but {operation} of {group.size} gives "
+            f"{bus_volume(operation, group.size):g} * {size:g} B / {seconds / MICROSECOND:g} us = {bus:.2f} GB/s"
+        )
+    return sample

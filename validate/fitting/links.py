@@ -4,33 +4,29 @@ Every column of the fit is asked of ``profiles.collectives.collective_time``, so
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from profiles.clusters import OPERATIONS, Cluster, Collectives, Link, interpolate
 from profiles.clusters import Curve as Efficiency
-from profiles.collectives import bus_volume, collective_time
+from profiles.collectives import Group, bus_volume, collective_time
 from profiles.costs import FloatArray
 from profiles.devices import load_device
 from profiles.errors import InputError
+from profiles.units import GB, MICROSECOND
 from validate.fitting.errors import Errors
-from validate.fitting.laws import Law, fit_law, robust_fit
-from validate.fitting.link_samples import PING_PONG, Curve, Measurement, Sample, by_curve, seconds_of
-from validate.fitting.pairs import (
-    PCIE,
-    Wiring,
-    across_switches,
-    crosses,
-    law_of,
-    message_s,
-    messages,
-    spread_notes,
-)
+from validate.fitting.least_squares import Law, fit_law, robust_fit
+from validate.fitting.link_samples import PING_PONG, Curve, Measurement, Sample, by_curve, by_pair, seconds_of
 from validate.machine import disturbance
+
+NVSWITCH: Final = "nvswitch"
+PCIE: Final = "pcie"
+SPREAD: Final = 0.2
+"""By how much pairs may differ before one link no longer stands for all."""
 
 STAND_INS: Final = {
     "all_reduce": ("all_gather", "reduce_scatter", "send_recv"),
@@ -43,35 +39,60 @@ STAND_INS: Final = {
 
 FREE: Final = ((1.0, 1.0),)
 """Efficiency of what nothing slows."""
-NVLINK: Final = Wiring()
-"""Every two devices of a node alike."""
 
 Laws = dict[Curve, Law]
+Curves = dict[str, Efficiency]
+Pair = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFit:
-    """A cluster and what has to be said about it.
+class Wiring:
+    """What joins the devices of a node: ``nvswitch`` (every two alike), or ``pcie`` with so many under one switch."""
 
-    Attributes:
-        cluster: fitted.
-        notes: what was not measured, bounded or broken, one sentence each.
-    """
+    kind: str = NVSWITCH
+    switch_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind == PCIE and self.switch_size < 1:
+            raise InputError("--kind pcie needs --switch-size, the devices under one switch, at least 1")
+        if self.kind != PCIE and self.switch_size:
+            raise InputError(f"--switch-size is of --kind pcie, not of {self.kind}")
+
+    def check(self, devices_per_node: int) -> None:
+        """Refuse switches that do not divide a node."""
+        if self.kind == PCIE and devices_per_node % self.switch_size:
+            rule = f"must divide the {devices_per_node} devices of a node"
+            raise InputError(f"--switch-size is {self.switch_size}, {rule}")
+
+    def kind_of(self, sample: Sample) -> str:
+        """Where a message runs, in words."""
+        if sample.group.num_nodes > 1:
+            return "between nodes"
+        return "across switches" if crosses(self.switch_size, sample.pair) else "inside a node"
+
+
+def crosses(switch_size: int, pair: Pair) -> bool:
+    """Whether two devices hang under different switches; ``switch_size`` is 0 where there are none."""
+    return bool(switch_size and pair) and pair[0] // switch_size != pair[1] // switch_size
+
+
+NVLINK: Final = Wiring()
+"""Every two devices of a node alike."""
+
+
+class LinkFit(NamedTuple):
+    """A fitted cluster, and what was not measured, bounded or broken, one sentence each."""
 
     cluster: Cluster
     notes: tuple[str, ...]
 
 
 def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring = NVLINK) -> LinkFit:
-    """Cluster under which the measured times come out.
-
-    Raises:
-        InputError: the samples do not determine a link, or switches do not divide a node.
-    """
+    """Cluster under which the measured times come out; InputError where they do not determine a link."""
     wiring.check(measurement.devices_per_node)
     said = disturbance(measurement.other_cores)
     notes = [said] if said else []
-    notes += spread_notes(measurement.idle(), wiring)
+    notes += _spread_notes(measurement.idle(), wiring)
     cluster = _ports(measurement, name, device, wiring, notes)
     curves = _collective_curves(measurement.idle())
     laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}
@@ -84,7 +105,7 @@ def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring =
 def predict(cluster: Cluster, sample: Sample) -> float:
     """Seconds that the simulator gives an operation nobody disturbs."""
     if sample.operation == PING_PONG:
-        return message_s(cluster, sample)
+        return _message_s(cluster, sample)
     return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
 
 
@@ -100,7 +121,7 @@ def _ports(measurement: Measurement, name: str, device: str, wiring: Wiring, not
     if measurement.devices_per_node > 1:
         inside = _link(idle, 1, wiring, notes)
         if wiring.kind == PCIE:
-            inside = across_switches(idle, inside, wiring, notes)
+            inside = _across_switches(idle, inside, wiring, notes)
     return Cluster(
         name=name,
         source=measurement.environment,
@@ -116,27 +137,22 @@ def _ports(measurement: Measurement, name: str, device: str, wiring: Wiring, not
 
 def _link(samples: Sequence[Sample], num_nodes: int, wiring: Wiring, notes: list[str]) -> Link:
     where = "inside a node" if num_nodes == 1 else "between nodes"
-    single = messages(samples, num_nodes)
+    single = _messages(samples, num_nodes)
     if single:
         law = law_of([s for s in single if not crosses(wiring.switch_size, s.pair)] or single)
         if law.break_at:
-            notes.append(
-                f"messages {where}: two lines, below and from {law.break_at:.0f} bytes on, would fit them "
-                "better than the one law of this file"
-            )
+            lines = f"two lines, below and from {law.break_at:.0f} bytes on"
+            notes.append(f"messages {where}: {lines}, would fit them better than the one law of this file")
     else:
         law = _fastest(samples, num_nodes, where)
-        notes.append(
-            f"messages {where}: not measured; an estimate, the bandwidth and fixed time of the fastest collective"
-        )
+        estimate = "an estimate, the bandwidth and fixed time of the fastest collective"
+        notes.append(f"messages {where}: not measured; {estimate}")
     if law.s_per_unit <= 0:
-        raise InputError(
-            f"messages {where}: their times do not grow with their bytes; measure larger ones, or on a quieter machine"
-        )
+        rule = "their times do not grow with their bytes; measure larger ones, or on a quieter machine"
+        raise InputError(f"messages {where}: {rule}")
     bandwidth = 1 / law.s_per_unit
-    shared = (
-        (wiring.switch_size, bandwidth, bandwidth) if wiring.kind == PCIE else ()
-    )  # as fast as ports, as yet
+    as_ports = (wiring.switch_size, bandwidth, bandwidth)
+    shared = as_ports if wiring.kind == PCIE else ()
     return Link(wiring.kind, bandwidth, 0.0, law.fixed_s, *shared)
 
 
@@ -224,9 +240,8 @@ def _collectives(
     factors: dict[int, list[float]] = defaultdict(list)
     for (operation, group), value in reached.items():
         if group.num_nodes > 1 and operation in curves:
-            factors[group.num_nodes].append(
-                value / (1.0 if pcie else interpolate(curves[operation], group.size))
-            )
+            of_ports = 1.0 if pcie else interpolate(curves[operation], group.size)
+            factors[group.num_nodes].append(value / of_ports)
     nodes = FREE + tuple(
         (float(number), _bounded(f"collectives over {number} nodes", median(values), notes))
         for number, values in sorted(factors.items())
@@ -246,9 +261,7 @@ def _bounded(what: str, efficiency: float, notes: list[str]) -> float:
     return min(efficiency, 1.0)
 
 
-def _curve(
-    operation: str, curves: dict[str, Efficiency], missing: Sequence[str], notes: list[str]
-) -> Efficiency:
+def _curve(operation: str, curves: Curves, missing: Sequence[str], notes: list[str]) -> Efficiency:
     """Curve of an operation; of one that was not measured, that of another."""
     if operation in curves:
         return curves[operation]
@@ -256,3 +269,79 @@ def _curve(
     why = "the backend has none" if operation in missing else "not measured"
     notes.append(f"{operation}: {why}; {f'as {stand_in}' if stand_in else '1 is a bound'}")
     return curves[stand_in] if stand_in else FREE
+
+
+def _message_s(cluster: Cluster, sample: Sample) -> float:
+    """Seconds that the simulator gives a message that has all ports on its way to itself."""
+    link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
+    assert link is not None
+    slowest = link.bandwidth_bytes_per_s
+    if sample.group.num_nodes == 1 and crosses(link.switch_size, sample.pair):
+        slowest = min(slowest, link.switch_bandwidth_bytes_per_s, link.host_bandwidth_bytes_per_s)
+    return link.latency_s + link.call_s + sample.size_bytes / slowest
+
+
+def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
+    """Single messages: ping-pong, else a round of two."""
+    pairs = [sample for sample in samples if sample.group == Group(2, num_nodes)]
+    chosen = [sample for sample in pairs if sample.operation == PING_PONG]
+    return chosen or [sample for sample in pairs if sample.operation == "send_recv"]
+
+
+def law_of(samples: Sequence[Sample]) -> Law:
+    """Law of messages by their bytes."""
+    return fit_law(np.array([sample.size_bytes for sample in samples]), seconds_of(samples))
+
+
+def _across_switches(samples: Sequence[Sample], port: Link, wiring: Wiring, notes: list[str]) -> Link:
+    """A link over PCIe with what its switches and its host carry, as far as measured messages say.
+
+    Both are at least what one message across switches reaches, and the host what all of a ring reach at once; where
+    no message crosses, the port's bandwidth stands in. What has to be said is added to the notes.
+    """
+    crossing = [sample for sample in _messages(samples, 1) if crosses(wiring.switch_size, sample.pair)]
+    slope = law_of(crossing).s_per_unit if crossing else 0.0
+    one = 1 / slope if slope > 0 else port.bandwidth_bytes_per_s
+    rings = (sample for sample in samples if sample.operation == "send_recv" and sample.group.num_nodes == 1)
+    together = max((_ring_across(sample, wiring.switch_size) for sample in rings), default=0.0)
+    notes.append(
+        "switches and host: at least as fast as one message across switches, the host as all messages of a ring at once"
+        if crossing
+        else "switches and host: no single message crossed switches, the port's bandwidth stands in"
+    )
+    return replace(
+        port,
+        kind=PCIE,
+        switch_size=wiring.switch_size,
+        switch_bandwidth_bytes_per_s=one,
+        host_bandwidth_bytes_per_s=max(one, together),
+    )
+
+
+def _ring_across(ring: Sample, switch_size: int) -> float:
+    """Bytes per second that all messages of a ring from rank 0 on carry across switches."""
+    size = ring.group.size
+    crossing = sum(crosses(switch_size, (rank, (rank + 1) % size)) for rank in range(size))
+    return crossing * ring.size_bytes / ring.seconds
+
+
+def _spread_notes(samples: Sequence[Sample], wiring: Wiring) -> Iterator[str]:
+    """One line for each kind of pairs that differ too much for one link to stand for all."""
+    kinds: dict[str, dict[Pair, Law]] = defaultdict(dict)
+    for pair, of_pair in by_pair(samples).items():
+        kinds[wiring.kind_of(of_pair[0])][pair] = law_of(of_pair)
+    hint = "; if some cross switches, say so by --kind pcie --switch-size" if wiring.kind != PCIE else ""
+    for where, laws in kinds.items():
+        rates = {pair: 1 / law.s_per_unit / GB for pair, law in laws.items() if law.s_per_unit > 0}
+        fixed = {pair: law.fixed_s / MICROSECOND for pair, law in laws.items() if law.fixed_s > 0}
+        found = [said for said in (_spread(rates, "GB/s"), _spread(fixed, "us")) if said]
+        if found:
+            yield f"pairs {where} differ: {', '.join(found)}; one link stands for all{hint}"
+
+
+def _spread(values: dict[Pair, float], unit: str) -> str:
+    """Extremes of some pairs, where they are too far from one another."""
+    if not values or max(values.values()) <= (1 + SPREAD) * min(values.values()):
+        return ""
+    ends = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    return " to ".join(f"{values[pair]:.3g} {unit} ({'-'.join(map(str, pair))})" for pair in ends)

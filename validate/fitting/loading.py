@@ -11,15 +11,9 @@ Record = dict[str, Any]
 
 
 def load(path: Path, rules: Mapping[str, Rule]) -> list[Record]:
-    """Rows of a CSV file by column; under ``where``, file and line.
-
-    Raises:
-        InputError: the file has other columns, or a cell breaks its rule.
-    """
-    return [
-        {**{key: rule(row, key) for key, rule in rules.items()}, "where": row.where}
-        for row in read_rows(path, tuple(rules))
-    ]
+    """Rows of a CSV file by column, and under ``where`` file and line; InputError where a cell breaks its rule."""
+    rows = read_rows(path, tuple(rules))
+    return [{**{key: rule(row, key) for key, rule in rules.items()}, "where": row.where} for row in rows]
 
 
 def positive(row: Row, key: str) -> float:

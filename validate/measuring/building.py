@@ -1,33 +1,42 @@
-"""Building: a component with weights, buffers and inputs of random numbers, never of zeros.
+"""Building: a component with weights, buffers and inputs of random numbers, never of zeros, and its optimizer.
 
 A GPU draws less power on zeros and clocks higher, so products of zeros are faster than those of a model.
 """
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from validate.counting.specs import ComponentSpec
+from profiles.errors import InputError
+from validate.counting.specs import Architecture, ComponentSpec
+from validate.counting.zoo import ARCHITECTURES, TINY
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "float16"}
 """The precision that the counter knows, of as many bytes."""
+RECIPES: Final = {"float32": "fp32", "bfloat16": "mixed", "float16": "mixed"}
+"""The memory recipe whose optimizer runs in each precision."""
+STATE_BYTES: Final = {"float32": 8, "bfloat16": 16, "float16": 16}
+"""Bytes per trained parameter beside weight and gradient: both moments; with masters these and their gradients."""
 SMALL: Final = 0.02
 LARGEST_INTEGER: Final = 1000
 """Token numbers, classes and time steps are drawn below this, and below the smallest table that a component has."""
 
 
-def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
-    """Build a component on the generator's device with random weights and buffers.
+def profiled_architecture(name: str) -> Architecture:
+    """The architecture of a counted model or a tiny one."""
+    known = ARCHITECTURES | TINY
+    if name not in known:
+        raise InputError(f"unknown model '{name}'; choose from {', '.join(known)}")
+    return known[name]
 
-    Args:
-        spec: what to build; its locked parts need no gradient.
-        dtype: of weights and floating point buffers.
-        generator: draws the weights.
-    """
+
+def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
+    """Build a component, in one precision, on the generator's device; its locked parts need no gradient."""
     with torch.device("meta"):
         module = spec.build().eval().requires_grad_(spec.trainable)
     for path in spec.locked:
@@ -57,15 +66,10 @@ def samples(spec: ComponentSpec, height: int, width: int) -> list[dict[str, Any]
 def inputs(
     sample: dict[str, Any], batch: int, dtype: torch.dtype, below: int, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Inputs of a batch with random contents.
+    """Inputs of a batch with random contents, integers ``below`` a number, from those of one sample on the meta device.
 
-    Args:
-        sample: those of one sample on the meta device; a leading dimension of one is the batch. Tensors with contents
-            keep them. A list of one is a list of samples, but for one that holds a batch.
-        batch: samples.
-        dtype: of floating point tensors.
-        below: integers are drawn below this.
-        generator: draws the contents.
+    A leading dimension of one is the batch. Tensors with contents keep them. A list of one is a list of samples, but
+    for one that holds a batch.
     """
 
     def draw(tensor: Tensor) -> Tensor:
@@ -149,3 +153,38 @@ def _fill_buffer(name: str, buffer: Tensor, generator: torch.Generator) -> None:
         buffer.copy_(torch.arange(buffer.shape[-1], device=buffer.device).expand(buffer.shape))
     else:
         buffer.random_(0, 2, generator=generator)
+
+
+class Optimizer(Protocol):
+    """What follows the backward passes."""
+
+    def step(self) -> None:
+        """Update the weights."""
+
+
+class MasterAdamW:
+    """AdamW on single-precision masters of half-precision weights, as mixed precision trains."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._weights = list(weights)
+        self._masters = [weight.detach().float() for weight in weights]
+        self._gradients = [torch.empty_like(master) for master in self._masters]
+        for master, gradient in zip(self._masters, self._gradients, strict=True):
+            master.grad = gradient
+        self._adam = torch.optim.AdamW(self._masters, fused=True)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take the gradients over, update the masters, copy them to the weights."""
+        given = [weight.grad for weight in self._weights if weight.grad is not None]
+        torch._foreach_copy_(self._gradients, given)
+        self._adam.step()
+        torch._foreach_copy_(self._weights, self._masters)
+
+
+def optimizer_of(weights: Sequence[Tensor]) -> Optimizer:
+    """Optimizer of some weights, which must all be of one precision."""
+    if weights[0].dtype == torch.float32:
+        adam: Optimizer = torch.optim.AdamW(weights, fused=True)
+        return adam
+    return MasterAdamW(weights)

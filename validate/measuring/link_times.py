@@ -8,12 +8,12 @@ links are fitted to the former and judged by the latter.
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from math import isnan
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
@@ -24,10 +24,9 @@ from profiles.errors import DiffusimError, InputError
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place
 from validate.machine import NOT_KNOWN, OtherPrograms
-from validate.measuring.beside import Compute
 from validate.measuring.clocks import Clock, EventClock
 from validate.measuring.environment import gpu, processor
-from validate.measuring.operations import ELEMENT_BYTES, Call, Members, bind, elements_of
+from validate.measuring.operations import ELEMENT_BYTES, Call, Compute, Members, bind, elements_of
 from validate.measuring.watch import Watch
 
 ROUNDS: Final = 8
@@ -47,8 +46,7 @@ TIMEOUT: Final = timedelta(seconds=120)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """One measurement of this process and the ranks it is joined to."""
 
     place: Place
@@ -56,25 +54,17 @@ class Session:
     sizes: tuple[int, ...]
     everyone: Members
 
-    @property
-    def device(self) -> torch.device:
-        """Where the buffers lie."""
-        return self.clock.device
-
 
 def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
     """Message sizes in steps of four, ``max_bytes`` the largest."""
-    sizes = [max_bytes]
-    while sizes[-1] // STEP >= SMALLEST_BYTES:
-        sizes.append(sizes[-1] // STEP)
-    return tuple(reversed(sizes))
+    smaller = max_bytes // STEP
+    return (*sizes_up_to(smaller), max_bytes) if smaller >= SMALLEST_BYTES else (max_bytes,)
 
 
 def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | None:
-    """Measure the links of all ranks; return what was found on rank 0, nothing on the others.
+    """What was found on the links of all ranks, on rank 0; nothing on the others.
 
     Raises:
-        InputError: there is no GPU for a rank and NCCL was asked for.
         DiffusimError: the connection to another rank broke.
     """
     backend, device = choose_backend(place, backend)
@@ -90,9 +80,8 @@ def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device
     """Backend and the device of this rank: NCCL where every rank of a node has a GPU, else gloo."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if backend == "nccl" and gpus < place.devices_per_node:
-        raise InputError(
-            f"--backend nccl: {place.devices_per_node} ranks per node need as many GPUs, found {gpus}"
-        )
+        needed = f"{place.devices_per_node} ranks per node need as many GPUs"
+        raise InputError(f"--backend nccl: {needed}, found {gpus}")
     if backend == "gloo" or gpus < place.devices_per_node:
         return "gloo", torch.device("cpu")
     device = torch.device("cuda", place.local_rank)
@@ -178,25 +167,22 @@ def _pairs(place: Place) -> list[Members]:
 def _groups(place: Place) -> list[Members]:
     """Groups of growing size: 2, 4, 8 ranks and so on of the first node, then of 2, 4 nodes and so on."""
     inside = [Members(tuple(range(size)), 1) for size in doublings(place.devices_per_node)]
-    across = [
-        Members(tuple(range(nodes * place.devices_per_node)), nodes) for nodes in doublings(place.num_nodes)
-    ]
+    ranks = {nodes: tuple(range(nodes * place.devices_per_node)) for nodes in doublings(place.num_nodes)}
+    across = [Members(ranks[nodes], nodes) for nodes in ranks]
     return [members._replace(handle=dist.new_group(list(members.ranks))) for members in inside + across]
 
 
 def doublings(largest: int) -> list[int]:
     """2, 4, 8 and so on, and the largest; nothing where that is 1."""
-    sizes: list[int] = []
-    while 2 ** (len(sizes) + 1) < largest:
-        sizes.append(2 ** (len(sizes) + 1))
-    return [*sizes, largest] if largest > 1 else []
+    smaller = [2**power for power in range(1, largest.bit_length()) if 2**power < largest]
+    return [*smaller, largest] if largest > 1 else []
 
 
 def _supported(session: Session, operation: str) -> bool:
     """Try an operation once: some versions of gloo lack some."""
     elements = elements_of(SMALLEST_BYTES, session.everyone)
     try:
-        bind(operation, session.everyone, elements, session.device)()
+        bind(operation, session.everyone, elements, session.clock.device)()
     except (NotImplementedError, RuntimeError) as error:
         if "support" not in str(error) and not isinstance(error, NotImplementedError):
             raise
@@ -210,8 +196,9 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
     for _ in range(ROUNDS):
         for elements, medians in found.items():
             if session.place.rank in members.ranks:
-                call = bind(operation, members, elements, session.device)
-                medians.append(median(times(call, session.clock, _repeats(elements * ELEMENT_BYTES))))
+                call = bind(operation, members, elements, session.clock.device)
+                repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
+                medians.append(median(times(call, session.clock, int(repeats))))
             dist.barrier()
     if session.place.rank != members.ranks[0]:
         return [], []
@@ -228,11 +215,6 @@ def sample_of(
     """Sample of one call; of a round trip only one way counts."""
     one_way, pair = (0.5, members.ranks) if operation == PING_PONG else (1.0, ())
     return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside, pair)
-
-
-def _repeats(size_bytes: int) -> int:
-    least, most = REPEATS
-    return max(least, min(most, REPEATED_BYTES // size_bytes))
 
 
 def times(call: Call, clock: Clock, repeats: int, warm_up: int = WARM_UP) -> list[float]:
@@ -253,7 +235,7 @@ def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], lis
     """Samples of operations beside compute, and how collectives of the largest size slow the compute down."""
     samples, slowdowns = [], []
     pair = session.everyone._replace(ranks=(0, 1), num_nodes=1 if session.place.devices_per_node > 1 else 2)
-    with Compute(session.device) as compute:
+    with Compute(session.clock.device) as compute:
         dist.barrier()
         begin = time.perf_counter()
         time.sleep(2 * BESIDE_S)
@@ -266,8 +248,9 @@ def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], lis
                 if seconds:
                     samples.append(sample_of(operation, members, elements, median(seconds), beside=True))
             if operation != PING_PONG:
-                ratio = slowed / alone if slowed and alone else None
-                slowdowns += [(operation, factor) for factor in _median_of_ranks(session, ratio)]
+                ratios = _of_all_ranks(session.place, slowed / alone if slowed and alone else None)
+                known = [ratio for ratio in ratios if ratio is not None]
+                slowdowns += [(operation, median(known))] if known else []
     return samples, slowdowns
 
 
@@ -279,7 +262,7 @@ def _run_beside(
         _of_rank_0(0)
         dist.barrier()
         return [], None
-    call = bind(operation, members, elements, session.device)
+    call = bind(operation, members, elements, session.clock.device)
     first = median(times(call, session.clock, 3, warm_up=1))
     repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
     begin = time.perf_counter()
@@ -293,12 +276,6 @@ def _of_rank_0(value: int) -> int:
     agreed = [value]
     dist.broadcast_object_list(agreed, src=0)
     return agreed[0]
-
-
-def _median_of_ranks(session: Session, value: float | None) -> list[float]:
-    """Median of what the ranks found, in a list that is empty where none found anything."""
-    known = [found for found in _of_all_ranks(session.place, value) if found is not None]
-    return [median(known)] if known else []
 
 
 def _of_all_ranks(place: Place, value: T) -> list[T]:

@@ -1,5 +1,8 @@
-"""Operations on real ranks: each bound to its buffers, to be called again and again."""
+"""Operations on real ranks, each bound to its buffers, to be called again and again; and compute beside them."""
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -10,18 +13,16 @@ from profiles.collectives import Group
 from validate.fitting.link_samples import PING_PONG
 
 ELEMENT_BYTES: Final = 4
+WIDTHS: Final = {"cpu": (256, torch.float32), "cuda": (4096, torch.bfloat16)}
+"""Side and type of the matrices: some milliseconds a product on a CPU core, a quarter on an H100."""
+PRODUCTS: Final = 8
+"""Matrix products between two readings of the clock on a GPU; one on a processor."""
 
 Call = Callable[[], object]
 
 
 class Members(NamedTuple):
-    """The ranks of one operation.
-
-    Attributes:
-        ranks: ascending.
-        num_nodes: that they are on.
-        handle: their process group; none for all ranks, and for pairs, which need no group of their own.
-    """
+    """The ranks of one operation, ascending, on so many nodes; all ranks, and pairs, need no process group."""
 
     ranks: tuple[int, ...]
     num_nodes: int
@@ -84,13 +85,9 @@ def _send_recv(members: Members, elements: int, device: torch.device) -> Call:
     sent, received = torch.ones(elements, device=device), torch.ones(elements, device=device)
 
     def one_round() -> None:
-        requests = dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, sent, following, members.handle),
-                dist.P2POp(dist.irecv, received, before, members.handle),
-            ]
-        )
-        for request in requests:
+        there = dist.P2POp(dist.isend, sent, following, members.handle)
+        here = dist.P2POp(dist.irecv, received, before, members.handle)
+        for request in dist.batch_isend_irecv([there, here]):
             request.wait()
 
     return one_round
@@ -104,3 +101,43 @@ _BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
     "all_to_all": _between("all_to_all_single", mine=""),
     "send_recv": _send_recv,
 }
+
+
+class Compute:
+    """Matrix products, one after the other in a thread (on a GPU, on a stream) of its own, from ``with`` to its end."""
+
+    def __init__(self, device: torch.device) -> None:
+        width, dtype = WIDTHS[device.type]
+        self._device = device
+        self._threads = torch.get_num_threads()
+        self._matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
+        self._stop = threading.Event()
+        self._spans: list[tuple[float, float]] = []
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def __enter__(self) -> "Compute":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        on_gpu = self._device.type == "cuda"
+        torch.set_num_threads(self._threads)  # a thread has a number of its own
+        stream = torch.cuda.Stream(self._device) if on_gpu else None  # type: ignore[no-untyped-call]
+        with torch.no_grad(), torch.cuda.stream(stream) if stream else contextlib.nullcontext():
+            value = self._matrix
+            while not self._stop.is_set():
+                begin = time.perf_counter()
+                for _ in range(PRODUCTS if on_gpu else 1):
+                    value = self._matrix @ value
+                if stream:
+                    stream.synchronize()
+                self._spans.append((begin, time.perf_counter()))
+
+    def mean_s(self, begin: float, end: float) -> float | None:
+        """Seconds of one product between two readings of ``time.perf_counter``, all delays included."""
+        spans = [(first, last) for first, last in list(self._spans) if first >= begin and last <= end]
+        return (spans[-1][1] - spans[0][0]) / len(spans) if spans else None

@@ -8,10 +8,10 @@ too, during which the host gets ahead.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,9 @@ from profiles.units import GIB
 from validate.counting.component import ComponentCount
 from validate.counting.specs import LayerSpec
 from validate.fitting.layer_times import QUANTILES, QUANTITIES
-from validate.measuring.boundaries import Boundaries, Limit
-from validate.measuring.building import DTYPES, build, draws, inputs, largest_integer, samples
-from validate.measuring.clocks import WALL, Clock, Mark
-from validate.measuring.optimizers import STATE_BYTES, optimizer_of
+from validate.measuring import building
+from validate.measuring.building import DTYPES, draws
+from validate.measuring.clocks import WALL, Boundaries, Clock, Limit, Mark
 
 Pass = tuple[FloatArray, FloatArray]
 """Seconds forward and backward, of each layer or of the whole."""
@@ -49,16 +48,9 @@ class OutOfMemoryError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure.
+    """How to measure: so many rounds after some that do not count, in ``limit_s`` for one component at one batch size.
 
-    Attributes:
-        batch_sizes: samples per pass.
-        dtype: of weights and activations.
-        warmup: rounds that do not count.
-        rounds: rounds that count.
-        limit_s: seconds for one component at one batch size.
-        seed: of weights and inputs.
-        clock: of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
+    The clock is of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
     """
 
     batch_sizes: tuple[int, ...]
@@ -80,20 +72,17 @@ class Settings:
             raise InputError(f"--limit-s is {self.limit_s:g}, must be positive")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTimes:
-    """Times of one component at one batch size, in seconds.
+class BatchTimes(NamedTuple):
+    """Times of one component at one batch size, in seconds, by quantity.
 
-    Attributes:
-        layers: by quantity, shape (quantiles, layers); 0 where there is no backward pass.
-        whole: by quantity the median of passes without marks; without ``backward_first``.
-        held: the same behind a hold, which spares a GPU waiting for the host; empty on a CPU.
+    Of the layers, in shape (quantiles, layers), 0 where there is no backward pass; of the whole the median of passes
+    without marks; ``held`` is the same behind a hold, which spares a GPU waiting for the host, empty on a CPU.
     """
 
     batch: int
     layers: dict[str, FloatArray]
     whole: dict[str, float]
-    held: dict[str, float] = field(default_factory=dict)
+    held: dict[str, float]
 
     def median(self, quantity: str) -> list[float]:
         """Median of each layer."""
@@ -113,9 +102,8 @@ class BatchTimes:
         return max(0.0, 1 - self.held[quantity] / self.whole[quantity])
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentTimes:
-    """Times of one component, by batch size; ``optimizer_s`` is what one update of its weights takes."""
+class ComponentTimes(NamedTuple):
+    """Times of one component, by batch size, and the seconds that one update of its weights takes."""
 
     counted: ComponentCount
     batches: tuple[BatchTimes, ...]
@@ -128,15 +116,7 @@ class ComponentTimes:
 
 
 class Subject:
-    """A component on a device, ready to run passes.
-
-    Args:
-        counted: the component as it is counted.
-        size: height and width in pixels.
-        dtype: of weights and activations.
-        clock: of the device.
-        seed: of weights and inputs.
-    """
+    """A component, as it is counted, on a device, ready to run passes of a size, height and width in pixels."""
 
     def __init__(
         self, counted: ComponentCount, size: tuple[int, int], dtype: str, clock: Clock, seed: int = 0
@@ -145,11 +125,11 @@ class Subject:
         self.clock: Final = clock
         self._dtype = DTYPES[dtype]
         self.generator: Final = torch.Generator(clock.device).manual_seed(seed)
-        self.module: Final = build(self.spec, self._dtype, self.generator)
+        self.module: Final = building.build(self.spec, self._dtype, self.generator)
         self.layers: Final[list[LayerSpec]] = self.spec.layers(self.module)
         assert [layer.name for layer in self.layers] == [layer.name for layer in counted.layers]
-        self._samples = samples(self.spec, *size)
-        self._below = largest_integer(self.module)
+        self._samples = building.samples(self.spec, *size)
+        self._below = building.largest_integer(self.module)
 
     @property
     def trained(self) -> list[Tensor]:
@@ -158,7 +138,10 @@ class Subject:
 
     def inputs(self, batch: int) -> Given:
         """Inputs of each pass."""
-        return [inputs(sample, batch, self._dtype, self._below, self.generator) for sample in self._samples]
+        return [
+            building.inputs(sample, batch, self._dtype, self._below, self.generator)
+            for sample in self._samples
+        ]
 
     def forward(self, given: dict[str, Any]) -> Tensor:
         """Output of one pass, of a backbone with its graph."""
@@ -171,11 +154,7 @@ class Subject:
 def measure(
     counted: ComponentCount, height: int, width: int, settings: Settings, clock: Clock
 ) -> ComponentTimes:
-    """Measure every layer of a component at every batch size.
-
-    Raises:
-        InputError: it does not fit into memory, or takes too long.
-    """
+    """Measure every layer of a component at every batch size; InputError where it does not fit or takes too long."""
     check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
     with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
         subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
@@ -184,11 +163,10 @@ def measure(
         where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
         with out_of_memory(where):
             batches.append(_measure_batch(subject, batch, settings, where))
-    optimizer_s = None
-    if counted.spec.trainable:
-        with out_of_memory(f"the optimizer of {counted.spec.name}"):
-            optimizer_s = _measure_optimizer(subject, settings)
-    return ComponentTimes(counted, tuple(batches), optimizer_s)
+    if not counted.spec.trainable:
+        return ComponentTimes(counted, tuple(batches))
+    with out_of_memory(f"the optimizer of {counted.spec.name}"):
+        return ComponentTimes(counted, tuple(batches), _measure_optimizer(subject, settings))
 
 
 def trained_parameters(counted: ComponentCount) -> int:
@@ -197,22 +175,16 @@ def trained_parameters(counted: ComponentCount) -> int:
 
 
 def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) -> None:
-    """Refuse a component that cannot fit.
-
-    Raises:
-        InputError: weights, gradients, optimizer and activations need more than is free.
-    """
+    """Refuse a component whose weights, gradients, optimizer and activations need more memory than is free."""
     largest = max(work.output_bytes for work in counted.work)
     activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
     size, trained = DTYPES[dtype].itemsize, trained_parameters(counted)
-    weights = counted.parameters * size + trained * (size + STATE_BYTES[dtype])
+    weights = counted.parameters * size + trained * (size + building.STATE_BYTES[dtype])
     needed, free = weights + ROOM * batch * activations, clock.free_bytes()
     if needed > free:
-        raise OutOfMemoryError(
-            f"{counted.spec.name} at batch {batch}: weights and their training {weights / GIB:.1f} GiB + activations"
-            f" {ROOM * batch * activations / GIB:.1f} GiB = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free;"
-            f" {SMALLER}"
-        )
+        parts = f"{weights / GIB:.1f} GiB + activations {ROOM * batch * activations / GIB:.1f} GiB"
+        rule = f"{parts} = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free; {SMALLER}"
+        raise OutOfMemoryError(f"{counted.spec.name} at batch {batch}: weights and their training {rule}")
 
 
 @contextmanager
@@ -256,7 +228,7 @@ def _measure_optimizer(subject: Subject, settings: Settings) -> float:
     """Median seconds of one update, with the gradients of one pass."""
     output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
     torch.autograd.backward([output], [draws(output, subject.generator)])
-    (seconds,) = timed(subject.clock, settings, [optimizer_of(subject.trained).step])
+    (seconds,) = timed(subject.clock, settings, [building.optimizer_of(subject.trained).step])
     return seconds
 
 
@@ -276,12 +248,9 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
 
 def _foresee(settings: Settings, round_s: float, where: str) -> None:
     rounds = settings.warmup + settings.rounds
-    wanted = rounds * round_s
-    if wanted > settings.limit_s:
-        raise InputError(
-            f"{where}: {rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s"
-            f" {settings.limit_s:g}; choose a smaller size, fewer --rounds or other --components"
-        )
+    if (wanted := rounds * round_s) > settings.limit_s:
+        more = f"{rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s {settings.limit_s:g}"
+        raise InputError(f"{where}: {more}; choose a smaller size, fewer --rounds or other --components")
 
 
 def _round(subject: Subject, given: Given, limit: Limit) -> tuple[Pass, Pass, Pass]:

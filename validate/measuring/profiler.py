@@ -1,33 +1,37 @@
-"""The profiler: measures a model's components, and writes the model folder with their times."""
+"""The profiler: measures a model's components, and writes the model folder with their times.
+
+``validate.fitting.layer_times`` reads them back.
+"""
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.table import Table
 
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.models import read_model
+from profiles.units import MILLISECOND
 from validate.counting.component import ModelCount, count_model
 from validate.counting.config_files import Asked, ConfigFile
 from validate.counting.configured import count_configured, slug
 from validate.counting.folder import folder_texts
 from validate.counting.specs import ComponentSpec
 from validate.counting.trace import first_line
+from validate.fitting.layer_times import QUANTILE_RULES, QUANTITIES, TIME_RULES
 from validate.machine import OtherPrograms, disturbance
-from validate.measuring.building import COUNTED_AS, DTYPES
+from validate.measuring.building import COUNTED_AS, DTYPES, RECIPES, profiled_architecture
 from validate.measuring.clocks import WALL, Clock, clock_of
-from validate.measuring.environment import Value, clocks, device_name, environment
-from validate.measuring.passes import ComponentTimes, Settings, measure
-from validate.measuring.time_files import time_texts
-from validate.measuring.tiny import profiled_architecture
+from validate.measuring.environment import Value, clocks, device_name, environment, toml_lines
+from validate.measuring.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure, trained_parameters
 from validate.printing import show, table
-from validate.writing import write_files
+from validate.writing import csv_text, write_files
 
+BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
 WAITING: Final = 0.05
 """Share of a pass that a GPU may wait for the host without a word."""
 COLUMNS: Final = (
@@ -40,8 +44,7 @@ Files = tuple[Sequence[ConfigFile], Asked]
 """The user's own files, and what is asked for beside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """What was measured of a model on a device, with what, and the cores that other programs kept busy meanwhile."""
 
     model: str
@@ -63,18 +66,11 @@ def profile(
     name: str | None = None,
     output: Path | None = None,
 ) -> Profile:
-    """Measure every layer of a model's components, and write them.
+    """Measure every layer of a model's components, all or some, and write them into a model folder if one is named.
 
-    Args:
-        model: one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
-            encoders or one encoder, with what is asked for beside them (height and width, too).
-        device: ``cpu`` or ``cuda``.
-        settings: how to measure.
-        height: pixels; the model's own by default.
-        width: pixels; the model's own by default.
-        components: names; all by default.
-        name: of the device, by which a simulation finds the times; ``cpu`` or the GPU's by default.
-        output: the model folder; nothing is written without.
+    The model is one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
+    encoders or one encoder, with what is asked for beside them (height and width, too). A simulation finds the times by
+    the name of the device: ``cpu`` or the GPU's by default.
 
     Raises:
         InputError: an argument breaks a rule, there is no such device, a component does not fit or takes too long,
@@ -87,43 +83,28 @@ def profile(
     if isinstance(model, str):
         counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
         return _profiled(model, counted, settings, (clock, name), output)
-    counted = _counted_files(model, settings.dtype, components)
-    title = counted.architecture.title
+    files, asked = model
+    counted = count_configured(files, replace(asked, dtype=_counted_as(settings.dtype)))
+    title, parts = counted.architecture.title, counted.components
+    specs = _chosen([part.spec for part in parts], components, title)
+    kept = tuple(replace(part, spec=specs[part.spec.name]) for part in parts if part.spec.name in specs)
     try:
-        return _profiled(slug(title), counted, settings, (clock, name), output)
+        return _profiled(slug(title), replace(counted, components=kept), settings, (clock, name), output)
     except DiffusimError:
         raise
     except Exception as error:  # whatever the class says to its arguments
-        batches = ",".join(map(str, settings.batch_sizes))
-        raise InputError(
-            f"{title} cannot run at batch sizes {batches} in {settings.dtype}: {first_line(error)}"
-        ) from error
-
-
-def _counted_files(model: Files, dtype: str, names: Sequence[str]) -> ModelCount:
-    """Count of the components of the user's files that are to be measured, in their precision."""
-    files, asked = model
-    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
-    specs = _chosen([component.spec for component in counted.components], names, counted.architecture.title)
-    kept = [
-        replace(part, spec=specs[part.spec.name]) for part in counted.components if part.spec.name in specs
-    ]
-    return replace(counted, components=tuple(kept))
+        where = f"at batch sizes {','.join(map(str, settings.batch_sizes))} in {settings.dtype}"
+        raise InputError(f"{title} cannot run {where}: {first_line(error)}") from error
 
 
 def counted_for(
     model: str,
     dtype: str,
-    *,
     height: int | None = None,
     width: int | None = None,
     components: Sequence[str] = (),
 ) -> ModelCount:
-    """Count of the components of a model that are to be measured, in their precision.
-
-    Raises:
-        InputError: there is no such model, component or precision.
-    """
+    """Count of the components of a model that are to be measured, in their precision."""
     architecture, counted_as = profiled_architecture(model), _counted_as(dtype)
     kept = tuple(_chosen(architecture.components, components, architecture.title).values())
     return count_model(replace(architecture, components=kept, dtype=counted_as), height, width)
@@ -157,17 +138,39 @@ def _profiled(
     model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path | None
 ) -> Profile:
     if output is not None:
-        check_folder(output, model, counted)
-    found = _measure(model, counted, settings, *seat)
+        _check_folder(output, model, counted)
+    clock, name = seat
+    before, others = clocks(clock.device), OtherPrograms()
+    times = []
+    for component in counted.components:
+        print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
+        times.append(measure(component, counted.height, counted.width, settings, clock))
+    header: dict[str, Value] = {
+        "source": "python -m validate profile: medians of layers timed in place",
+        "model": model,
+        "height": counted.height,
+        "width": counted.width,
+        "device": clock.device.type,
+        "dtype": settings.dtype,
+        "clock": settings.clock if clock.device.type == "cpu" else "events",
+        **environment(clock.device),
+        "clocks_before": before,
+        "clocks_after": clocks(clock.device),
+        "warmup": settings.warmup,
+        "rounds": settings.rounds,
+        "seed": settings.seed,
+    }
+    cores = others.cores()
+    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
     if output is not None:
-        texts = time_texts(found.device, found.components, found.header)
+        texts = time_texts(name, times, header)
         if path_kind(output / "model.toml") == "nothing":
-            texts |= folder_texts(found.model, found.counted)
+            texts |= folder_texts(model, counted)
         write_files(output, texts)
-    return found
+    return Profile(model, name, counted, tuple(times), header, cores)
 
 
-def check_folder(folder: Path, name: str, counted: ModelCount) -> None:
+def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
     """Refuse a folder that holds another model, or this one at another size."""
     kind = path_kind(folder)
     if kind == "file":
@@ -180,37 +183,8 @@ def check_folder(folder: Path, name: str, counted: ModelCount) -> None:
         raise InputError(f"--output {folder}: holds {there.name} at {sizes}; name another folder")
     layers = [(component.name, layer.name) for component in there.components for layer in component.layers]
     if layers != [(part.spec.name, layer.name) for part in counted.components for layer in part.layers]:
-        raise InputError(
-            f"--output {folder}: holds other layers than the components of {name} that were asked for; name another"
-            " folder"
-        )
-
-
-def _measure(model: str, counted: ModelCount, settings: Settings, clock: Clock, name: str) -> Profile:
-    device_type = clock.device.type
-    before, others = clocks(clock.device), OtherPrograms()
-    times = []
-    for component in counted.components:
-        print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
-        times.append(measure(component, counted.height, counted.width, settings, clock))
-    header: dict[str, Value] = {
-        "source": "python -m validate profile: medians of layers timed in place",
-        "model": model,
-        "height": counted.height,
-        "width": counted.width,
-        "device": device_type,
-        "dtype": settings.dtype,
-        "clock": settings.clock if device_type == "cpu" else "events",
-        **environment(clock.device),
-        "clocks_before": before,
-        "clocks_after": clocks(clock.device),
-        "warmup": settings.warmup,
-        "rounds": settings.rounds,
-        "seed": settings.seed,
-    }
-    cores = others.cores()
-    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
-    return Profile(model, name, counted, tuple(times), header, cores)
+        asked = f"the components of {name} that were asked for"
+        raise InputError(f"--output {folder}: holds other layers than {asked}; name another folder")
 
 
 def report_profile(found: Profile, output: Path | None) -> None:
@@ -246,20 +220,67 @@ def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
     """One row per component and batch size, in milliseconds."""
-    return table(title, COLUMNS, _times_rows(components), left=("component",))
+    rows = []
+    for component, batch in _batches(components):
+        first, later = (sum(batch.median(name)) for name in ("backward_first", "backward_later"))
+        backward = [f"{1e3 * first:.2f}", f"{1e3 * later:.2f}"]
+        backward.append(f"{batch.sum_over_whole('backward_later'):.3f}" if later else "")
+        forward = f"{1e3 * sum(batch.median('forward')):.2f}", f"{batch.sum_over_whole('forward'):.3f}"
+        first_columns = component.name, f"{batch.batch}", f"{len(component.counted.layers)}", *forward
+        rows.append([*first_columns, *(backward if component.counted.spec.trainable else [""] * 3)])
+    return table(title, COLUMNS, rows, left=("component",))
 
 
-def _times_rows(components: Sequence[ComponentTimes]) -> Iterator[list[str]]:
+def _batches(components: Sequence[ComponentTimes]) -> Iterator[tuple[ComponentTimes, BatchTimes]]:
     for component in components:
         for batch in component.batches:
-            first, later = (sum(batch.median(name)) for name in ("backward_first", "backward_later"))
-            backward = [f"{1e3 * first:.2f}", f"{1e3 * later:.2f}"]
-            backward.append(f"{batch.sum_over_whole('backward_later'):.3f}" if later else "")
-            yield [
-                component.name,
-                f"{batch.batch}",
-                f"{len(component.counted.layers)}",
-                f"{1e3 * sum(batch.median('forward')):.2f}",
-                f"{batch.sum_over_whole('forward'):.3f}",
-                *(backward if component.counted.spec.trainable else [""] * 3),
-            ]
+            yield component, batch
+
+
+def time_texts(
+    name: str, components: Sequence[ComponentTimes], header: Mapping[str, Value]
+) -> dict[Path, str]:
+    """Files of a profile on a device of some name, by their path in the model folder."""
+    rows: list[list[object]] = []
+    quantiles: list[list[object]] = []
+    for component, batch in _batches(components):
+        columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
+        rows += (
+            [component.name, index, batch.batch, *map(_ms, times)] for index, times in enumerate(columns)
+        )
+        for quantity in QUANTITIES:
+            for index, seconds in enumerate(batch.layers[quantity].T):
+                quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
+    lines = toml_lines({**header, "backward": BACKWARD, "rows": len(rows)})
+    for component, batch in _batches(components):
+        lines += ["", "[[whole]]", *toml_lines(_whole(component, batch))]
+    for component in components:
+        if component.optimizer_s is not None:
+            update: dict[str, Value] = {
+                "component": component.name,
+                "parameters": trained_parameters(component.counted),
+                "recipe": RECIPES[str(header["dtype"])],
+                "ms": _ms(component.optimizer_s),
+            }
+            lines += ["", "[[optimizer]]", *toml_lines(update)]
+    return {
+        Path("times") / f"{name}.csv": csv_text(TIME_RULES, rows),
+        Path("times") / f"{name}.toml": "\n".join(lines) + "\n",
+        Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_RULES, quantiles),
+    }
+
+
+def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
+    found: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
+    parts = list(zip(("forward", "backward"), WHOLE, strict=True))
+    for name, quantity in parts if component.counted.spec.trainable else parts[:1]:
+        found[f"{name}_ms"] = _ms(batch.whole[quantity])
+        found[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
+    if component.counted.spec.trainable:
+        found["backward_first_ms"] = _ms(sum(batch.median("backward_first")))
+    shares = {f"{name}_waiting_for_host": batch.waiting(quantity) for name, quantity in parts}
+    return found | {key: round(share, 4) for key, share in shares.items() if share is not None}
+
+
+def _ms(seconds: float) -> float:
+    return round(float(seconds) / MILLISECOND, 5)

@@ -10,50 +10,85 @@
 
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.devices import Device
 from profiles.errors import InputError
-from profiles.files import path_kind
+from profiles.files import Row, path_kind
+from profiles.files import Table as File
 from profiles.models import Model, read_model
-from validate.fitting.calibration import calibrate
-from validate.fitting.calibration_report import calibrated_device, device_text, show_calibration
+from profiles.units import MILLISECOND
+from validate.fitting import loading
+from validate.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
+from validate.fitting.errors import Errors
 from validate.fitting.layer_times import read_first_backwards
+from validate.measuring.building import profiled_architecture
 from validate.measuring.clocks import THREAD, Clock, clock_of
-from validate.measuring.environment import Value, device_name, environment
+from validate.measuring.environment import Value, device_name, environment, toml_lines
 from validate.measuring.passes import OutOfMemoryError, Settings
 from validate.measuring.profiler import counted_for, profile, report_profile
-from validate.measuring.step_rows import (
-    StepRow,
-    check_same,
-    read_steps,
-    steps_summary,
-    steps_table,
-    write_steps,
-)
 from validate.measuring.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
-from validate.measuring.tiny import profiled_architecture
-from validate.printing import show
-from validate.writing import write_files
+from validate.printing import show, table
+from validate.writing import csv_text, write_files
+
+NOT_MEASURED: Final = "-"
+NONE: Final = "none"
+MEASURED: Final = ("measured_ms", "frozen_ms", "optimizer_ms")
+PREDICTED: Final = {"from_layers_ms": "measured layers", "from_rates_ms": "the device's rates"}
+SHOWN: Final = (
+    *("step", "measured", "frozen", "optimizer"),
+    *("from layers", "error", "from rates", "error", "note"),
+)
+SAME: Final = ("gpu", "driver", "torch", "processor", "threads", "dtype")
+"""What must not change between two parts of one measurement."""
 
 Step = TrainingStep | SamplingStep
 
 
+def _if_measured(row: Row, key: str) -> float | None:
+    return None if row.text(key) == NOT_MEASURED else row.number(key)
+
+
+RULES: Final = {
+    **dict.fromkeys(("step", "group"), loading.text),
+    **dict.fromkeys(MEASURED, _if_measured),
+    **dict.fromkeys(PREDICTED, loading.number),
+    "note": loading.text,
+}
+
+
+class StepRow(NamedTuple):
+    """A step as predicted, in seconds, and as measured, or why it was not, as for want of memory."""
+
+    step: str
+    group: str
+    measured: MeasuredStep | None
+    from_layers_s: float
+    from_rates_s: float
+    note: str = ""
+    no_memory: bool = False
+
+    @property
+    def measured_ms(self) -> list[float]:
+        """Milliseconds of the step, its frozen part and its optimizer; none where it was not measured."""
+        found = self.measured
+        seconds = (found.step_s, found.frozen_s, found.optimizer_s) if found else ()
+        return [each / MILLISECOND for each in seconds]
+
+    @property
+    def predicted_s(self) -> tuple[float, float]:
+        """From measured layers, and from the device's rates."""
+        return self.from_layers_s, self.from_rates_s
+
+
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """What is measured, and with what.
+    """What is measured, and with what: models and batch sizes whose layers are timed, and steps that are predicted.
 
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        dtype: of weights and activations.
-        profiles: models and the batch sizes at which their layers are timed.
-        steps: what is predicted and measured; those of sizes at which layers were timed are no proof of the rates.
-        warmup: rounds that do not count.
-        rounds: rounds that do.
-        clock: of a CPU.
+    Steps of sizes at which layers were timed are no proof of the rates. The clock is that of a CPU.
     """
 
     device: str
@@ -70,13 +105,10 @@ class Programme:
 
     def held_back(self, step: Step) -> bool:
         """Whether layers were timed at another size than the step's passes have."""
-        return step.passes not in [
-            (architecture.height, architecture.width, batch)
-            for model, batches in self.profiles
-            if model == step.model
-            for architecture in [profiled_architecture(model)]
-            for batch in batches
-        ]
+        architecture = profiled_architecture(step.model)
+        height, width, batch = step.passes
+        at_its_size = (height, width) == (architecture.height, architecture.width)
+        return not (at_its_size and batch in dict(self.profiles).get(step.model, ()))
 
     def group(self, step: Step) -> str:
         """Steps that one is summed up with: of one task, held back from what was timed or not."""
@@ -85,12 +117,11 @@ class Programme:
 
 def _programme(name: str) -> Programme:
     """One of the programmes of ``programmes.toml``."""
-    text = (Path(__file__).parent / "programmes.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)[name]
-    profiles = tuple((model, tuple(batches)) for model, batches in table.pop("profiles").items())
-    training = tuple(TrainingStep(*step) for step in table.pop("training"))
-    sampling = tuple(SamplingStep(*step) for step in table.pop("sampling"))
-    return Programme(profiles=profiles, steps=training + sampling, **table)
+    read = tomllib.loads(Path(__file__).with_name("programmes.toml").read_text(encoding="utf-8"))[name]
+    profiles = tuple((model, tuple(batches)) for model, batches in read.pop("profiles").items())
+    training = tuple(TrainingStep(*step) for step in read.pop("training"))
+    sampling = tuple(SamplingStep(*step) for step in read.pop("sampling"))
+    return Programme(profiles=profiles, steps=training + sampling, **read)
 
 
 ONE_GPU: Final = _programme("one_gpu")
@@ -98,22 +129,17 @@ REHEARSAL: Final = _programme("rehearsal")
 
 
 def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[StepRow]:
-    """Carry a programme out, print what it finds, and write it into a folder.
-
-    Raises:
-        InputError: there is no GPU, or a file cannot be read or written.
-    """
+    """Carry a programme out, print what it finds, and write it into a folder."""
     clock = clock_of(programme.device, programme.clock)
-    run = Run(folder, programme, clock, name or device_name(clock.device))
+    run = _Run(folder, programme, clock, name or device_name(clock.device))
     rows = run.carry_out()
-    show(150, steps_table(run.name, rows))
+    show(150, table(f"{run.name}: steps on one device", SHOWN, map(_shown, rows), left=("step", "note")))
     for line in steps_summary(rows):
         print(line)
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class _Run(NamedTuple):
     """A programme on a device of some name, in a folder in which it may have been begun."""
 
     folder: Path
@@ -143,25 +169,19 @@ class Run:
         rows = {row.step: row for row in read_steps(path)}  # refused before minutes of measuring
         for model, batch_sizes in self.programme.profiles:
             if path_kind(self.times(model)) == "nothing":
-                self._profile(model, batch_sizes)
+                settings, target = self.programme.settings(*batch_sizes), self.folder / model
+                found = profile(model, self.programme.device, settings, name=self.name, output=target)
+                report_profile(found, target)
         models = {model: read_model(self.folder / model) for model in timed}
-        device = self._calibrate(list(models.values()))
+        calibration = calibrate(self.name, list(models.values()), list(map(self.times, models)))
+        show_calibration(calibration)
+        write_files(self.folder, {Path(f"{self.name}.toml"): device_text(calibration)})
+        device = calibrated_device(calibration)
         for step in self.programme.steps:
             known = rows.get(str(step))
             rows[str(step)] = self._row(step, known.measured if known else None, models[step.model], device)
             write_steps(path, list(rows.values()), header)
         return [rows[str(step)] for step in self.programme.steps]
-
-    def _profile(self, model: str, batch_sizes: tuple[int, ...]) -> None:
-        settings, target = self.programme.settings(*batch_sizes), self.folder / model
-        found = profile(model, self.programme.device, settings, name=self.name, output=target)
-        report_profile(found, target)
-
-    def _calibrate(self, models: Sequence[Model]) -> Device:
-        found = calibrate(self.name, models, [self.times(model.name) for model in models])
-        show_calibration(found)
-        write_files(self.folder, {Path(f"{self.name}.toml"): device_text(found)})
-        return calibrated_device(found)
 
     def _row(self, step: Step, measured: MeasuredStep | None, model: Model, device: Device) -> StepRow:
         """Predict a step from the layers as measured and from the device's rates; measure it unless it was."""
@@ -178,3 +198,71 @@ class Run:
         from_rates = step.predict_s(by_rates(model), device, dtype)
         group = self.programme.group(step)
         return StepRow(str(step), group, measured, from_layers, from_rates, note, no_memory)
+
+
+def _shown(row: StepRow) -> list[str]:
+    cells = [f"{ms:.2f}" for ms in row.measured_ms] or [""] * 3
+    for seconds in row.predicted_s:
+        error = f"{100 * (seconds / row.measured.step_s - 1):+.1f} %" if row.measured else ""
+        cells += [f"{seconds / MILLISECOND:.2f}", error]
+    return [row.step, *cells, row.note]
+
+
+def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
+    """For each group how many steps were measured, and mean and worst error of either prediction."""
+    for group in dict.fromkeys(row.group for row in rows):
+        of_group = [row for row in rows if row.group == group]
+        found = [(row.measured.step_s, row.predicted_s) for row in of_group if row.measured]
+        without = sum(row.no_memory for row in of_group)
+        memory = f", {without} ran out of memory" if without else ""
+        yield f"{group}: measured {len(found)} of {len(of_group)}{memory}"
+        for at, what in enumerate(PREDICTED.values() if found else ()):
+            errors = Errors.of((seconds, predicted[at]) for seconds, predicted in found)
+            worth = f"mean error {100 * errors.mean:.1f} %, worst {100 * errors.worst:.1f} %"
+            yield f"{group}, from {what}: {worth}"
+
+
+def write_steps(path: Path, rows: Sequence[StepRow], header: Mapping[str, Value]) -> None:
+    """Write all rows, and beside them what they were measured with: what the first were, where there are some."""
+    texts = {Path(path.name): csv_text(RULES, map(_cells, rows))}
+    beside = path.with_suffix(".toml")
+    if path_kind(beside) == "nothing":
+        texts[Path(beside.name)] = "\n".join(toml_lines(header)) + "\n"
+    write_files(path.parent, texts)
+
+
+def _cells(row: StepRow) -> list[str]:
+    measured = [f"{ms:.5f}" for ms in row.measured_ms] or [NOT_MEASURED] * len(MEASURED)
+    predicted = [f"{seconds / MILLISECOND:.5f}" for seconds in row.predicted_s]
+    return [row.step, row.group, *measured, *predicted, row.note or NONE]
+
+
+def read_steps(path: Path) -> list[StepRow]:
+    """Rows of an earlier run; none where there was none."""
+    if path_kind(path) == "nothing":
+        return []
+    if path_kind(path.with_suffix(".toml")) == "nothing":
+        raise InputError(f"{path}: no header beside it says what it was measured with; name another --output")
+    return [_read(row) for row in loading.load(path, RULES)]
+
+
+def _read(row: loading.Record) -> StepRow:
+    parts = [row[key] * MILLISECOND for key in MEASURED if row[key] is not None]
+    measured = MeasuredStep(parts[0] - parts[1] - parts[2], *parts[1:]) if len(parts) == 3 else None
+    from_layers, from_rates = (row[key] * MILLISECOND for key in PREDICTED)
+    note = "" if row["note"] == NONE else row["note"]
+    return StepRow(row["step"], row["group"], measured, from_layers, from_rates, note)
+
+
+def check_same(path: Path, header: Mapping[str, Value]) -> None:
+    """Refuse to go on from what was measured with another GPU, driver or torch, by the header of an earlier run."""
+    if path_kind(path) == "nothing":
+        return
+    earlier = File.read(path)
+    for key in SAME:
+        read = earlier.integer if key == "threads" else earlier.text
+        was, now = read(key) if key in earlier else NONE, header.get(key, NONE)
+        if was != now:
+            raise InputError(
+                f"{path}: was measured with {key} '{was}', and here it is '{now}': name another --output"
+            )

@@ -7,7 +7,7 @@ backward of every micro-batch, the optimizer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -22,11 +22,9 @@ from strategies.training.ddp import DDP
 from validate.counting.component import ModelCount
 from validate.counting.specs import Architecture
 from validate.fitting.layer_times import FirstBackwards
-from validate.measuring.building import draws
+from validate.measuring.building import RECIPES, draws, optimizer_of, profiled_architecture
 from validate.measuring.clocks import Clock
-from validate.measuring.optimizers import RECIPES, optimizer_of
 from validate.measuring.passes import Given, Settings, Subject, check_memory, out_of_memory, timed
-from validate.measuring.tiny import profiled_architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +52,9 @@ class TrainingStep:
     def predict_s(
         self, model: Model, device: Device, dtype: str, first: FirstBackwards | None = None
     ) -> float:
-        """Seconds of the iteration: from measured layers where the model has times on the device.
+        """Seconds of the iteration: from measured layers where the model has times on the device, else by its rates.
 
-        Args:
-            model: with measured times or without.
-            device: whose rates time the optimizer, and layers that were not measured.
-            dtype: of the weights.
-            first: backward passes of a first micro-batch, where they were measured apart from later ones.
+        Backward passes of a first micro-batch may have been measured apart from later ones.
         """
         if first:
             model = in_turn(model, device.name, first, self.micro_batches)
@@ -77,7 +71,26 @@ class TrainingStep:
         size = (counted.height, counted.width)
         with out_of_memory(f"{self.model} at batch {self.batch}"):
             subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
-            return _measure_training(self, subjects, settings, clock)
+            return self._measure(subjects, settings, clock)
+
+    def _measure(self, subjects: Sequence[Subject], settings: Settings, clock: Clock) -> "MeasuredStep":
+        frozen = [(each, each.inputs(self.batch)) for each in subjects if not each.spec.trainable]
+        backbones = [each for each in subjects if each.spec.trainable]
+        given = [(each, each.inputs(self.batch // self.micro_batches)) for each in backbones]
+        optimizer = optimizer_of([weight for subject in backbones for weight in subject.trained])
+
+        def encode() -> None:
+            for subject, sample in frozen:
+                _forward(subject, sample)
+
+        def train() -> None:
+            for subject, sample in given:
+                subject.module.zero_grad(set_to_none=True)
+                for _ in range(self.micro_batches):
+                    output = subject.forward(sample[0])
+                    torch.autograd.backward([output], [draws(output, subject.generator)])
+
+        return MeasuredStep(*timed(clock, settings, [train, encode, optimizer.step]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +130,7 @@ class SamplingStep:
         return MeasuredStep(seconds, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
+class MeasuredStep(NamedTuple):
     """Median seconds of a step's parts."""
 
     forward_backward_s: float
@@ -160,30 +172,6 @@ def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int
 def by_rates(model: Model) -> Model:
     """A model without its measured times, so that it is estimated from a device's rates."""
     return replace(model, components=tuple(replace(part, times=()) for part in model.components))
-
-
-def _measure_training(
-    step: TrainingStep, subjects: Sequence[Subject], settings: Settings, clock: Clock
-) -> MeasuredStep:
-    frozen = [(subject, subject.inputs(step.batch)) for subject in subjects if not subject.spec.trainable]
-    backbones = [subject for subject in subjects if subject.spec.trainable]
-    given = [(subject, subject.inputs(step.batch // step.micro_batches)) for subject in backbones]
-    weights = [weight for subject in backbones for weight in subject.trained]
-    optimizer = optimizer_of(weights)
-
-    def encode() -> None:
-        for subject, sample in frozen:
-            _forward(subject, sample)
-
-    def train() -> None:
-        for subject, sample in given:
-            subject.module.zero_grad(set_to_none=True)
-            for _ in range(step.micro_batches):
-                output = subject.forward(sample[0])
-                torch.autograd.backward([output], [draws(output, subject.generator)])
-
-    forward_backward_s, frozen_s, optimizer_s = timed(clock, settings, [train, encode, optimizer.step])
-    return MeasuredStep(forward_backward_s, frozen_s, optimizer_s)
 
 
 def _forward(subject: Subject, given: Given) -> None:

@@ -66,24 +66,17 @@ class Watch:
             if self._heard.get(other, ("", 0.0))[0] != value:
                 self._heard[other] = (value, now)
         failed = [value for value in values if value.startswith("rank ")]
-        lost = [
-            other for other, (value, since) in self._heard.items() if value != DONE and now - since > LOST_S
-        ]
+        heard = self._heard.items()
+        lost = [other for other, (value, since) in heard if value != DONE and now - since > LOST_S]
         if failed or lost:
             first = min(other for other in range(len(values)) if other not in lost)
-            names = ", ".join(str(other) for other in lost)
-            _stop(
-                failed[0] if failed else f"rank {names} has been silent for {LOST_S:g} s: killed, or stuck",
-                self._rank == first,
-            )
+            silent = f"rank {', '.join(map(str, lost))} has been silent for {LOST_S:g} s: killed, or stuck"
+            _stop(failed[0] if failed else silent, self._rank == first)
 
 
 def _stop(reason: str, speak: bool) -> None:
     """End this process at once: its main thread may hang in a collective for ever."""
     if speak:
-        print(
-            f"validate: error: {reason}; the other ranks stop, nothing was written",
-            file=sys.stderr,
-            flush=True,
-        )
+        said = f"validate: error: {reason}; the other ranks stop, nothing was written"
+        print(said, file=sys.stderr, flush=True)
     os._exit(2)
