@@ -1,15 +1,13 @@
 """Writes what was counted as a model folder: ``model.toml``, ``layers.csv`` and, for sampling, ``exchanges.csv``."""
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from io import StringIO
 from pathlib import Path
 
 from profiles.models import EXCHANGE_COLUMNS, LAYER_COLUMNS, TASKS
 from validate.counting.component import ComponentCount, ModelCount
-from validate.writing import write_files
+from validate.writing import csv_text, write_files
 
 
 def write_folder(folder: Path, name: str, model: ModelCount) -> None:
@@ -31,13 +29,13 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
 
 def layers_text(model: ModelCount) -> str:
     """The contents of ``layers.csv``."""
-    return _csv(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
+    return csv_text(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
 
 
 def exchanges_text(model: ModelCount) -> str:
     """The contents of ``exchanges.csv``."""
     found = ((component.spec.name, e) for component in model.components for e in component.exchanges)
-    return _csv(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found))
+    return csv_text(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found))
 
 
 def model_text(name: str, model: ModelCount) -> str:
@@ -58,12 +56,6 @@ def model_text(name: str, model: ModelCount) -> str:
             values = {"component": count.spec.name, "input": read, "layer": layer, "MB": _scaled(size, 6)}
             lines += _table("[[reads]]", values)
     return "\n".join(lines) + "\n"
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue()
 
 
 def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:

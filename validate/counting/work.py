@@ -1,30 +1,20 @@
 """Writes the work of every (model, resolution) that was observed, so that a fit needs no counting."""
 
-import csv
+import argparse
 from collections import Counter
 from collections.abc import Iterator
-from io import StringIO
-from pathlib import Path
 
 from validate.counting.component import ComponentCount, count_component
 from validate.counting.tally import total
 from validate.counting.zoo import architecture
 from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
-from validate.writing import write_file
+from validate.writing import csv_text, write_file
 
 
-def write_work(path: Path) -> None:
-    """Count what every observation file names and write one table.
-
-    Raises:
-        InputError: an observation file breaks a rule, or the table cannot be written.
-    """
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(WORK_COLUMNS)
-    for (model, height, width), frozen in sorted(_wanted().items()):
-        writer.writerows(work_rows(model, height, width, bool(frozen)))
-    write_file(path, text.getvalue())
+def run_work(options: argparse.Namespace) -> None:
+    """Count what every observation file names and write one table."""
+    rows = (row for where, frozen in sorted(_wanted().items()) for row in work_rows(*where, bool(frozen)))
+    write_file(options.output, csv_text(WORK_COLUMNS, rows))
 
 
 def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[list[str]]:

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pandas as pd
 
 from profiles.errors import InputError
 from profiles.units import GIB
 from validate.published.records import LATENCY, Published, Record, Standing, all_published, source_names, why
-from validate.reporting.sections import Section, percent, signed
+from validate.reporting.sections import Section, grouped, percent, signed
 from validate.writing import write_file
 
 NEAR: Final = 0.15
@@ -37,7 +37,6 @@ COLUMNS: Final = (
     "provenance", "setting", "predicted_memory_GiB", "miss",
 )  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +160,6 @@ def error_words(record: Record) -> str:
     if record.reason.startswith("a bound, which "):
         return record.reason.removeprefix("a bound, which ")
     return "-" if record.relative_error is None else signed(record.relative_error)
-
-
-def grouped(records: Iterable[Record], key: Callable[[Record], T]) -> dict[T, list[Record]]:
-    """Records by what a function says of them, in the order in which that first appears."""
-    groups: dict[T, list[Record]] = {}
-    for one in records:
-        groups.setdefault(key(one), []).append(one)
-    return groups
 
 
 def method_of(record: Record) -> str:

@@ -1,15 +1,14 @@
 """Writes the report: every chapter is computed anew, so that what it says is what this checkout does."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Final
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
-from validate.closed_forms.forms import sections as form_sections
-from validate.closed_forms.forms import summary
-from validate.closed_forms.report import closed_forms
+from validate.closed_forms.report import closed_forms, summary
+from validate.closed_forms.report import sections as form_sections
 from validate.fitting.device_fits import fit_device, residual_table
 from validate.fitting.device_fits import summary as fit_summary
 from validate.fitting.equations import OBSERVATIONS
@@ -37,21 +36,20 @@ MEASURED: Final = {
 """Title and text of the chapters on files of measurements, by what they are of."""
 
 
-def write_report(path: Path, measured: Mapping[str, Sequence[Path]], task: str | None = None) -> None:
-    """Write the report into one file; nothing is left behind where it fails.
-
-    Args:
-        path: the file, which must end in .html.
-        measured: files of measurements, by the keys of ``MEASURED``.
-        task: ``train`` or ``sample`` where only one is wanted of the published numbers.
-
-    Raises:
-        InputError: a file of measurements cannot be read, or the report not be written.
-    """
-    check_path("--output", path, [".html"])
-    own = list(measured_chapters(measured))  # first: what cannot be read is said before anything is computed
-    chapters = [forms_chapter(), *published_chapters(task), device_fits(), *own, environment_chapter()]
-    write_file(path, page(TITLE, chapters))
+def run_report(options: argparse.Namespace) -> None:
+    """Write the report into one file; nothing is left behind where it fails."""
+    check_path("--output", options.output, [".html"])
+    own = list(
+        measured_chapters(vars(options))
+    )  # first: what cannot be read is said before anything is computed
+    chapters = [
+        forms_chapter(),
+        *published_chapters(options.task),
+        device_fits(),
+        *own,
+        environment_chapter(),
+    ]
+    write_file(options.output, page(TITLE, chapters))
 
 
 def forms_chapter() -> Chapter:
@@ -100,12 +98,8 @@ def cells(table: Table) -> tuple[list[str], list[list[str]]]:
     return header, [list(row) for row in zip(*columns, strict=True)]
 
 
-def measured_chapters(measured: Mapping[str, Sequence[Path]]) -> Iterator[Chapter]:
-    """One chapter per kind of measurement that files were given for.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
+def measured_chapters(measured: Mapping[str, Any]) -> Iterator[Chapter]:
+    """One chapter per kind of measurement that files were given for, by the keys of ``MEASURED``."""
     for kind, (title, words) in MEASURED.items():
         if paths := measured.get(kind):
             yield Chapter(title, words, [section for path in paths for section in read_measured(path)])

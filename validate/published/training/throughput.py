@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from profiles.units import GIB
-from validate.published.ledger import grouped
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.settings import (
@@ -20,6 +19,7 @@ from validate.published.training.settings import (
     over,
     run,
 )
+from validate.reporting.sections import grouped
 
 BASELINES: Final = ("1f1b", "wave", "zero2")
 DEGREES: Final = (2, 4, 8)
