@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.cli.console import Parser, guarded
-from validate.counting.config_files import add_config_arguments, run_count
+from validate.counting.config_files import add_config_arguments
 from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
 from validate.measuring.command import add_profiling_parsers
@@ -16,13 +16,13 @@ from validate.measuring.link_command import add_links_parser
 from validate.running.command import add_run_parser
 from validate.running.sampling.command import add_sample_parser
 
-PIXELS: Final = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
-FILES: Final = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
+PIXELS: Final[Mapping[str, Any]] = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
+FILES: Final[dict[str, Any]] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
 TASK: Final = ("train", "sample")
 COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
     "work": (
         "count the work of every observed model and resolution",
-        "validate.counting.work.run_work",
+        "validate.counting.folder.run_work",
         {"--output": {"type": Path, "metavar": "FILE", "required": True, "help": "write the table here"}},
     ),
     "closed-forms": (
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     count.add_argument("--width", **PIXELS)
     said = "write the model folder here (default: profiles/models/MODEL; with --config: nowhere)"
     count.add_argument("--output", type=Path, metavar="DIR", help=said)
-    count.set_defaults(run=run_count)
+    count.set_defaults(run=_later("validate.counting.folder.run_count"))
     for name, (words, function, flags) in COMMANDS.items():
         command = commands.add_parser(name, help=words)
         for flag, options in flags.items():

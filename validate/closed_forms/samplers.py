@@ -108,7 +108,7 @@ class Degrees(NamedTuple):
 
 
 PRODUCTS: Final = (
-    *(Degrees(*degrees) for degrees in product((1, 2), repeat=5) if prod(degrees) > 2),
+    *(Degrees(*of) for of in product((1, 2), (1, 2), (1, 2), (1, 2), (1, 2)) if prod(of) > 2),
     Degrees(1, 4, 2, 2, 1),
     Degrees(2, 2, 4, 1, 1),
     Degrees(1, 2, 1, 4, 4),

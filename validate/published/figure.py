@@ -40,11 +40,7 @@ def _drawable(one: Record) -> bool:
 
 
 def plot_published(ledger: Ledger) -> Chart:
-    """Predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off.
-
-    Raises:
-        InputError: nothing is predicted.
-    """
+    """Predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off."""
     panels = [(task, records) for task, records in plot_published_info(ledger).items() if records]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")

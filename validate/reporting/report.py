@@ -1,7 +1,11 @@
-"""Writes the report: every chapter is computed anew, so that what it says is what this checkout does."""
+"""The command ``report``: every chapter is computed anew, so that what it says is what this checkout does."""
 
 import argparse
+import os
+import platform
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from rich.table import Table
@@ -16,11 +20,47 @@ from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
-from validate.reporting.environment import environment
 from validate.reporting.measured import read_measured
 from validate.reporting.page import Chapter, page
 from validate.reporting.sections import Section
 from validate.writing import write_file
+
+PACKAGES: Final = (
+    "diffusim", "numpy", "scipy", "pandas", "simpy", "highspy", "pulp", "matplotlib", "torch", "diffusers",
+    "transformers",
+)  # fmt: skip
+
+
+def environment() -> Section:
+    """Versions, machine and time that the numbers were computed with."""
+    facts = {
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "CPU cores": str(os.cpu_count()),
+        **{package: _version(package) for package in PACKAGES},
+        "GPU": _gpu(),
+    }
+    return Section("Environment", ("", ""), [[key, value] for key, value in facts.items()])
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _gpu() -> str:
+    try:
+        import torch  # noqa: PLC0415  it may not be installed
+    except ImportError:
+        return "not looked for: torch is not installed"
+    if not torch.cuda.is_available():
+        return "none"
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"{', '.join(names)}; CUDA {torch.version.cuda}"
+
 
 TITLE: Final = "diffusim: predicted, published, measured"
 PUBLISHED: Final = {
@@ -39,24 +79,13 @@ MEASURED: Final = {
 def run_report(options: argparse.Namespace) -> None:
     """Write the report into one file; nothing is left behind where it fails."""
     check_path("--output", options.output, [".html"])
-    own = list(
-        measured_chapters(vars(options))
-    )  # first: what cannot be read is said before anything is computed
-    chapters = [
-        forms_chapter(),
-        *published_chapters(options.task),
-        device_fits(),
-        *own,
-        environment_chapter(),
-    ]
-    write_file(options.output, page(TITLE, chapters))
-
-
-def forms_chapter() -> Chapter:
-    """The closed forms: a line per family, then every value."""
+    own = list(measured_chapters(vars(options)))  # first: a bad file is refused before anything is computed
     forms = closed_forms()
     words = "What formulas say of pipelines and samplers, beside what a replay of the same plan takes."
-    return Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
+    first = Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
+    last = Chapter("How this was made", "python -m validate report; nothing is typed in.", [environment()])
+    chapters = [first, *published_chapters(options.task), device_fits(), *own, last]
+    write_file(options.output, page(TITLE, chapters))
 
 
 def published_chapters(task: str | None) -> Iterator[Chapter]:
@@ -81,14 +110,11 @@ def device_fits() -> Chapter:
         "Rates of devices, fitted to published latencies of one GPU (non-negative least squares on relative errors)."
         " 'Without it' is the prediction of the fit to all other rows."
     )
-    names = sorted(path.stem for path in OBSERVATIONS.glob("*.toml"))
-    return Chapter("Device fits", words, [_fit(name) for name in names])
-
-
-def _fit(name: str) -> Section:
-    report = fit_device(name)
-    header, rows = cells(residual_table(report))
-    return Section(name, header, rows, ". ".join(fit_summary(report)))
+    sections = []
+    for name in sorted(path.stem for path in OBSERVATIONS.glob("*.toml")):
+        fit = fit_device(name)
+        sections.append(Section(name, *cells(residual_table(fit)), ". ".join(fit_summary(fit))))
+    return Chapter("Device fits", words, sections)
 
 
 def cells(table: Table) -> tuple[list[str], list[list[str]]]:
@@ -103,8 +129,3 @@ def measured_chapters(measured: Mapping[str, Any]) -> Iterator[Chapter]:
     for kind, (title, words) in MEASURED.items():
         if paths := measured.get(kind):
             yield Chapter(title, words, [section for path in paths for section in read_measured(path)])
-
-
-def environment_chapter() -> Chapter:
-    """What the report was computed with."""
-    return Chapter("How this was made", "python -m validate report; nothing is typed in.", [environment()])
