@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from profiles.errors import InputError
 from sim.replay import engine, memory
 from strategies.plans import network
 from validate.__main__ import main
-from validate.closed_forms import hybrids, pipelines, report, samplers
-from validate.closed_forms.forms import FORMULAS, Form, summary
-from validate.closed_forms.report import FAMILIES, closed_forms
+from validate.closed_forms import pipelines, report, samplers
+from validate.closed_forms.forms import FORMULAS, Form, value_of
+from validate.closed_forms.report import FAMILIES, closed_forms, summary
 from validate.published.training.ratios import unfilled_bubbles_of
 from validate.published.training.volumes import volume
 
@@ -94,6 +95,29 @@ def test_errors_are_relative_but_where_the_formula_says_zero():
     assert not replace(second, simulated=0.1).holds
 
 
+def test_a_formula_is_worked_out_as_it_is_printed():
+    letters = {"M": 4, "P": 2, "t": 0.5}
+    assert value_of("min(M, 2 * (P - 1) + 1) / P ** 2 + t", letters) == 3 / 4 + 0.5
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "__import__('os').getpid()",
+        "M.real",
+        "(lambda: 1)()",
+        "M if M else 1",
+        "[M][0]",
+        "open('x')",
+        "max(M",
+        "'M'",
+    ],
+)
+def test_nothing_of_a_formula_is_executed(formula):
+    with pytest.raises(InputError, match=r"forms\.csv: formula is "):
+        value_of(formula, {"M": 4})
+
+
 @pytest.fixture
 def again():
     """Every form, replayed once more; nothing that was replayed with a planted error stays behind."""
@@ -152,7 +176,7 @@ def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeyp
     assert families == {"PULSE: bytes of one sample forwards", "PULSE: MiB of U-ViT 2.7 B per sample"}
     assert set(wrong) == {*families, "Bytes that a device sends in a step", "hybrid: bytes of messages"}
     assert wrong["hybrid: bytes of messages"] == sum(
-        form.family == "hybrid: bytes of messages" and form.expected > 0 for form in hybrids.hybrid()
+        form.family == "hybrid: bytes of messages" and form.expected > 0 for form in samplers.hybrid()
     )
     assert wrong["Bytes that a device sends in a step"] == sum(
         form.setting.startswith("pipefusion") for form in samplers.sent_bytes()
@@ -171,7 +195,7 @@ def test_collectives_that_send_a_tenth_less_are_caught_by_the_bytes_of_every_met
             not form.setting.startswith("pipefusion") for form in samplers.sent_bytes()
         ),
         "hybrid: bytes of collectives": sum(
-            form.family == "hybrid: bytes of collectives" for form in hybrids.hybrid()
+            form.family == "hybrid: bytes of collectives" for form in samplers.hybrid()
         ),
     }
 

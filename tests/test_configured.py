@@ -13,11 +13,11 @@ from profiles.errors import InputError
 from profiles.models import MODELS, load_model, read_model
 from sim.cli.main import main as sim_main
 from validate.__main__ import main
-from validate.counting.attention import OpaqueAttention
 from validate.counting.config_files import Asked, read_config
 from validate.counting.configured import count_configured
 from validate.counting.folder import exchanges_text, layers_text, model_text
 from validate.counting.specs import CONFIGS, tensor
+from validate.counting.trace import OpaqueAttention
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ from profiles.costs import BACKWARD_WORK
 from profiles.errors import InputError
 from profiles.models import MODELS, Component, Layer, load_model
 from validate.__main__ import main
-from validate.counting.attention import OpaqueAttention
 from validate.counting.component import count_component, count_model
-from validate.counting.controlnet import ControlledUNet
 from validate.counting.folder import exchanges_text, layers_text, model_text
+from validate.counting.networks import ControlledUNet
 from validate.counting.specs import ComponentSpec, LayerSpec, plain, tensor
+from validate.counting.trace import OpaqueAttention
 from validate.counting.zoo import ARCHITECTURES, architecture
 
 pytestmark = pytest.mark.slow

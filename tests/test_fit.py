@@ -220,7 +220,7 @@ def test_the_committed_work_is_that_of_the_committed_layers():
     [("pixart", 8192, 8192), ("sd21", 512, 512), ("hunyuan-1.5b", 1024, 1024), ("flux-dev", 4096, 4096)],
 )
 def test_the_committed_work_is_what_is_counted(model, height, width):
-    from validate.counting.work import work_rows  # noqa: PLC0415  importing torch takes seconds
+    from validate.counting.folder import work_rows  # noqa: PLC0415  importing torch takes seconds
 
     committed = (OBSERVATIONS / "work.csv").read_text().splitlines()
     counted = [",".join(row) for row in work_rows(model, height, width, frozen=model == "sd21")]

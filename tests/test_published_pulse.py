@@ -15,18 +15,20 @@ from validate.published.training.models import (
     costs_of,
     in_half_precision,
 )
-from validate.published.training.settings import (
+from validate.published.training.solving import solution_times, wave_s
+from validate.published.training.throughput import (
     Setting,
     Task,
     base_of,
     changed,
+    degrees,
+    larger_models,
     largest,
     largest_by_equation,
     over,
     run,
+    two_nodes,
 )
-from validate.published.training.solving import solution_times, wave_s
-from validate.published.training.throughput import degrees, larger_models, two_nodes
 from validate.published.training.volumes import (
     EXACT,
     messages,

@@ -10,9 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.models import Component, load_model
-from validate.counting.attention import OpaqueAttention
 from validate.counting.component import count_component
 from validate.counting.specs import ComponentSpec, LayerSpec, latent, plain, tensor
+from validate.counting.trace import OpaqueAttention
 from validate.counting.zoo import architecture
 
 DEVICES, HALF = 8, 2

@@ -2,19 +2,61 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Final
 
 from sim.cli.console import Parser, guarded
-from validate.closed_forms.command import add_closed_forms_parser
-from validate.counting.config_files import add_config_arguments, run_count
+from validate.counting.config_files import add_config_arguments
 from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
 from validate.measuring.command import add_measuring_parsers
-from validate.published.command import add_published_parser
-from validate.reporting.command import add_report_parser
 from validate.running.command import add_run_parser
 from validate.running.sampling.command import add_sample_parser
+
+PIXELS: Final[Mapping[str, Any]] = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
+FILES: Final[dict[str, Any]] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
+TASK: Final = ("train", "sample")
+COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
+    "work": (
+        "count the work of every observed model and resolution",
+        "validate.counting.folder.run_work",
+        {"--output": {"type": Path, "metavar": "FILE", "required": True, "help": "write the table here"}},
+    ),
+    "closed-forms": (
+        "print formulas beside simulated values",
+        "validate.closed_forms.report.run_closed_forms",
+        {"--all": {"action": "store_true", "help": "every value, not only a line per family"}},
+    ),
+    "published": (
+        "print published numbers beside simulated ones",
+        "validate.published.report.run_published",
+        {
+            "--task": {"choices": TASK, "help": "of one task alone (default: both)"},
+            "--output": {
+                "type": Path,
+                "metavar": "FILE",
+                "help": "write every number with its prediction here, as CSV, or as JSON if the name ends in .json",
+            },
+            "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
+        },
+    ),
+    "report": (
+        "write everything that is known into one HTML file",
+        "validate.reporting.report.run_report",
+        {
+            "--output": {
+                "type": Path, "metavar": "FILE.html", "required": True, "help": "write the report here"
+            },
+            "--times": FILES | {"help": "measured times of layers, as JSON, CSV or TOML"},
+            "--links": FILES | {"help": "measured links, as JSON, CSV or TOML"},
+            "--runs": FILES | {"help": "executed schedules beside their simulation, as JSON, CSV or TOML"},
+            "--task": {"choices": TASK, "help": "published numbers of one task alone"},
+        },
+    ),
+}  # fmt: skip
+"""Help, function and flags of each command that needs no more than that."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,33 +74,32 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")
     add_config_arguments(count)
-    count.add_argument("--height", type=int, metavar="PIXELS", help="default: the model's own")
-    count.add_argument("--width", type=int, metavar="PIXELS", help="default: the model's own")
-    count.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write the model folder here (default: profiles/models/MODEL; with --config: nowhere)",
-    )
-    count.set_defaults(run=run_count)
-    work = commands.add_parser("work", help="count the work of every observed model and resolution")
-    work.add_argument("--output", type=Path, metavar="FILE", required=True, help="write the table here")
-    work.set_defaults(run=_work)
-    add_fitting_parsers(commands)
-    add_closed_forms_parser(commands)
-    add_published_parser(commands)
-    add_measuring_parsers(commands)
-    add_sample_parser(commands)
-    add_report_parser(commands)
+    count.add_argument("--height", **PIXELS)
+    count.add_argument("--width", **PIXELS)
+    said = "write the model folder here (default: profiles/models/MODEL; with --config: nowhere)"
+    count.add_argument("--output", type=Path, metavar="DIR", help=said)
+    count.set_defaults(run=_later("validate.counting.folder.run_count"))
+    for name, (words, function, flags) in COMMANDS.items():
+        command = commands.add_parser(name, help=words)
+        for flag, options in flags.items():
+            command.add_argument(flag, **options)
+        command.set_defaults(run=_later(function))
+    for add in (add_fitting_parsers, add_measuring_parsers, add_sample_parser):
+        add(commands)
     add_run_parser(commands)
     add_green_parser(commands)
     return parser
 
 
-def _work(options: argparse.Namespace) -> None:
-    from validate.counting.work import write_work  # noqa: PLC0415  importing torch takes seconds
+def _later(path: str) -> Callable[[argparse.Namespace], int | None]:
+    """A function by its path, imported when it is called: torch and matplotlib take seconds."""
+    module, _, name = path.rpartition(".")
 
-    write_work(options.output)
+    def run(options: argparse.Namespace) -> int | None:
+        found: Callable[[argparse.Namespace], int | None] = getattr(import_module(module), name)
+        return found(options)
+
+    return run
 
 
 if __name__ == "__main__":

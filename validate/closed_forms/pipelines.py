@@ -21,7 +21,7 @@ from validate.closed_forms.forms import Form, form, said
 from validate.points import forward_bytes, replayed, scenario
 from validate.published.records import the_published
 from validate.published.training.ratios import frozen_share, unfilled_bubbles_of
-from validate.published.training.settings import Task
+from validate.published.training.throughput import Task
 from validate.published.training.volumes import volume
 
 DEGREES: Final = (2, 4, 8)

@@ -1,18 +1,19 @@
-"""The report on closed forms: one line per family, and every value that differs, or all of them."""
+"""The command ``closed-forms``: one line per family of formulas, and every value that differs, or all of them."""
 
+import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from validate.closed_forms import hybrids, pipelines, samplers
-from validate.closed_forms.forms import Form, sections, summary
-from validate.reporting.sections import print_sections
+from validate.closed_forms import pipelines, samplers
+from validate.closed_forms.forms import Form
+from validate.reporting.sections import Section, grouped, print_sections
 
 FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
     pipelines.pipelines,
     pipelines.figure_4,
     samplers.pipefusion,
     samplers.sent_bytes,
-    hybrids.hybrid,
+    samplers.hybrid,
     pipelines.skips,
     pipelines.uvit,
 )
@@ -23,7 +24,50 @@ def closed_forms() -> list[Form]:
     return [form for family in FAMILIES for form in family()]
 
 
-def print_report(forms: Sequence[Form], *, every: bool = False) -> None:
-    """Print the summary, and the tables of all values or of those that differ."""
-    shown = forms if every else [form for form in forms if not form.holds]
+def run_closed_forms(options: argparse.Namespace) -> int:
+    """Print the summary, and all values or those that differ; return 1 where one does."""
+    forms = closed_forms()
+    shown = forms if options.all else [form for form in forms if not form.holds]
     print_sections([summary(forms), *sections(shown)])
+    return int(not all(form.holds for form in forms))
+
+
+def sections(forms: Iterable[Form]) -> list[Section]:
+    """One table per family."""
+    return [_section(family, of) for family, of in grouped(forms, lambda one: one.family).items()]
+
+
+def _section(family: str, forms: Sequence[Form]) -> Section:
+    rows = []
+    for one in forms:
+        numbers = (f"{one.expected:.7g}", f"{one.simulated:.7g}", f"{one.error:+.1e}")
+        rows.append([one.setting, one.formula, *numbers, "yes" if one.holds else "NO"])
+    return Section(
+        f"{family}: {len(forms)} values, {_verdict(forms)}, largest error {_worst(forms)}",
+        ("setting", "formula", "its value", "simulated", "error", "holds"),
+        rows,
+        f"Source: {'; '.join(dict.fromkeys(one.source for one in forms))}.",
+    )
+
+
+def _verdict(forms: Sequence[Form]) -> str:
+    missed = sum(not one.holds for one in forms)
+    return f"{missed} do not hold" if missed else "all hold"
+
+
+def _worst(forms: Sequence[Form]) -> str:
+    return f"{max((one.error for one in forms), key=abs):+.1e}"
+
+
+def summary(forms: Sequence[Form]) -> Section:
+    """One line per family."""
+    families = grouped(forms, lambda one: one.family)
+    rows = []
+    for family, of in families.items():
+        formulas = "; ".join(dict.fromkeys(one.formula for one in of))
+        rows.append([family, formulas, f"{len(of)}", f"{sum(one.holds for one in of)}", _worst(of)])
+    return Section(
+        f"Closed forms: {len(forms)} values of {len(families)} families, {_verdict(forms)}",
+        ("family", "formula", "values", "hold", "largest relative error"),
+        rows,
+    )

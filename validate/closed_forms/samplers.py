@@ -2,17 +2,25 @@
 
 S steps, M patches, N devices, L layers, t seconds of one patch on one stage, A bytes of the hidden state of the whole
 image, and of both predictions where guidance is in the batch; equal layers, free links, no synchronous steps.
+
+Of hybrid: G guidance groups, U and R devices around which tokens and keys go, P stages, T devices with parts of a
+matrix, D groups with images of their own; W synchronous steps; A bytes of the hidden state, n of the noise prediction
+and l of the latents, of all samples of one pass; K skips that end in a later stage.
 """
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Final
+from math import prod
+from typing import Final, NamedTuple
 
 from profiles.synthetic import equal_blocks_transformer
+from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s
-from strategies.scenario import SamplingScenario
+from strategies.plans.traces import Trace
+from strategies.registry import make_sampler
+from strategies.scenario import SamplingScenario, SamplingWorkload
 from validate.closed_forms.forms import Form, form, said
-from validate.points import drawing, drawn, drawn_at_once, sampler
+from validate.points import cluster_of, drawing, drawn, drawn_at_once, sampler
 
 DEGREES: Final = (2, 4, 8)
 LAYERS: Final = 24
@@ -21,8 +29,11 @@ ROWS: Final = 32
 HIDDEN: Final = 64
 HIDDEN_BYTES: Final = 2.0 * ROWS**2 * HIDDEN
 LATENT_BYTES: Final = 2.0 * 4 * (2 * ROWS) ** 2
-"""Of the noise prediction, which the patches' devices gather at the end of a step."""
+"""Of one sample's noise prediction, which devices gather at the end of a step, and of one image's latents."""
 SENDING: Final = ("tensor", "distrifusion", "ring", "ulysses", "pipefusion")
+HYBRID_LAYERS: Final = 8
+STEPS: Final = 4
+WARMUP: Final = 1
 
 
 def _scenario(num_gpus: int, steps: int, guidance: str = "none") -> SamplingScenario:
@@ -66,3 +77,66 @@ def _sent(name: str, gpus: int, guidance: str, batch: int) -> float:
         return trace.p2p_bytes / (gpus - 1)
     gathered = 0.0 if name == "tensor" else (gpus - 1) * LATENT_BYTES * batch
     return (trace.collective_bytes - gathered) / gpus
+
+
+class Degrees(NamedTuple):
+    """How many ways each axis of hybrid divides the work, and the images of each data group.
+
+    With ``skips`` each layer of the first half hands its output to its mirror image, all of them in a later stage.
+    """
+
+    guidance: int
+    ulysses: int
+    ring: int
+    pipeline: int
+    tensor: int
+    data: int = 1
+    images: int = 1
+    skips: bool = False
+
+    @property
+    def letters(self) -> dict[str, float]:
+        """Those of the formulas; two patches for each stage, and both predictions where guidance is not divided."""
+        samples = self.images * 2 // self.guidance
+        return {
+            **dict(zip("GURPTD", self, strict=False)),
+            "K": HYBRID_LAYERS // 2 if self.skips else 0,
+            "M": 2 * self.pipeline if self.pipeline > 1 else 1,
+            **{"S": STEPS, "W": WARMUP, "L": HYBRID_LAYERS},
+            **{"A": samples * HIDDEN_BYTES, "n": samples * LATENT_BYTES, "l": self.images * LATENT_BYTES},
+        }
+
+
+PRODUCTS: Final = (
+    *(Degrees(*of) for of in product((1, 2), (1, 2), (1, 2), (1, 2), (1, 2)) if prod(of) > 2),
+    Degrees(1, 4, 2, 2, 1),
+    Degrees(2, 2, 4, 1, 1),
+    Degrees(1, 2, 1, 4, 4),
+    Degrees(2, 2, 2, 2, 2, data=2, images=3),
+    Degrees(1, 4, 1, 1, 2, data=3, images=2),
+    Degrees(1, 2, 1, 2, 2, skips=True),
+    Degrees(2, 2, 2, 4, 1, skips=True),
+)
+"""All products of degrees 1 and 2 that divide twice at least, and some larger."""
+
+
+def hybrid() -> Iterator[Form]:
+    """What all GPUs send in collectives and in messages, for products of degrees."""
+    for degrees in PRODUCTS:
+        trace, letters = _hybrid(degrees), degrees.letters
+        said = ", ".join(f"{letter} = {letters[letter]}" for letter in "GURPT")
+        setting = f"{said}, D = {degrees.data}, {degrees.images} images each, K = {letters['K']}"
+        for of, sent in (("collectives", trace.collective_bytes), ("messages", trace.p2p_bytes)):
+            yield form(f"hybrid: bytes of {of}", of, sent, letters, setting)
+
+
+def _hybrid(degrees: Degrees) -> Trace:
+    model = equal_blocks_transformer(HYBRID_LAYERS, rows=ROWS, hidden_size=HIDDEN, skips=degrees.skips)
+    images, size = degrees.data * degrees.images, (model.height, model.width)
+    workload = SamplingWorkload(prod(degrees[:6]), *size, STEPS, "batch", batch_size=images)
+    axes = ("guidance", "ulysses", "ring", "pipeline", "tensor")
+    asked = {f"{axis}_degree": getattr(degrees, axis) for axis in axes}
+    asked |= {"patches": degrees.letters["M"], "warmup_steps": WARMUP}
+    return simulate(
+        make_sampler("hybrid", asked).plan(SamplingScenario(model, cluster_of("ideal"), workload))
+    )

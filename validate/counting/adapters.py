@@ -30,14 +30,9 @@ SUGGESTED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A class and what it is built from.
+    """A class, and what it is built from: ``config`` has every key, those that the file leaves out at their defaults.
 
-    Attributes:
-        file: its configuration.
-        kind: the class.
-        config: every key of the class, those that the file leaves out at their defaults.
-        role: backbone, autoencoder, or encoder of text or images.
-        build: returns the module.
+    ``role`` is backbone, autoencoder, or encoder of text or images.
     """
 
     file: ConfigFile
@@ -48,11 +43,9 @@ class Found:
 
 
 class Half(nn.Module):
-    """The modules of an autoencoder, one after the other, that turn an image into a latent's moments or a latent back.
+    """The named modules of an autoencoder, one after the other: from images to moments of latents, or back.
 
-    Args:
-        autoencoder: the whole.
-        names: of its modules; those that it does without are left out.
+    Those that it does without are left out.
     """
 
     def __init__(self, autoencoder: nn.Module, names: Sequence[str]) -> None:
@@ -71,16 +64,7 @@ class Half(nn.Module):
 def spec_of(
     found: Found, name: str, sample: Sample, *, token_pixels: int = 0, text_tokens: int = 0, frames: int = 1
 ) -> ComponentSpec:
-    """A component of a class, its layers found by structure.
-
-    Args:
-        found: the class.
-        name: of the component.
-        sample: the arguments of a pass.
-        token_pixels: pixels of an image token.
-        text_tokens: of a text encoder's prompt; those of a backbone one pass shows.
-        frames: of the latent.
-    """
+    """A component of a class, its layers found by structure; ``text_tokens`` are of a text encoder's prompt."""
     backbone = found.role == BACKBONE
     return ComponentSpec(
         name,
@@ -97,12 +81,7 @@ def spec_of(
 def half_of(found: Found, name: str, half: str, scale: int, groups: Sequence[int] = ()) -> ComponentSpec:
     """The frozen encoder (of images, for training) or decoder (of latents, for sampling) of an autoencoder.
 
-    Args:
-        found: the autoencoder.
-        name: of the component.
-        half: ``encoder`` or ``decoder``.
-        scale: pixels per latent pixel.
-        groups: latent frames of a video that the decoder takes one after the other; none of an image.
+    ``scale`` is in pixels per latent pixel; ``groups`` are latent frames of a video that the decoder takes in turn.
     """
     channels, encodes = found.config["latent_channels"], half == "encoder"
     names = ("encoder", "quant_conv") if encodes else ("post_quant_conv", "decoder")
@@ -128,11 +107,7 @@ def half_of(found: Found, name: str, half: str, scale: int, groups: Sequence[int
 
 
 def find_class(file: ConfigFile, **arguments: object) -> Found:
-    """The class that a configuration names.
-
-    Args:
-        file: the configuration.
-        arguments: of a class of transformers, beside its configuration.
+    """The class that a configuration names; ``arguments`` go to a class of transformers, beside its configuration.
 
     Raises:
         InputError: it names none, an unknown one, or one whose keys it breaks.
@@ -155,11 +130,7 @@ def _of_diffusers(file: ConfigFile, name: str) -> Found:
 
 
 def found_of(file: ConfigFile, kind: type[nn.Module], role: str = BACKBONE) -> Found:
-    """A class that is built from the keys of a configuration.
-
-    Raises:
-        InputError: a key is unknown, or missing.
-    """
+    """A class that is built from the keys of a configuration, which must be known and complete."""
     name = kind.__name__
     parameters = inspect.signature(kind).parameters.values()
     keys = {p.name: p.default for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}

@@ -13,12 +13,11 @@ from torch import nn
 
 from profiles.components import Exchange
 from profiles.errors import InputError
-from validate.counting.dataflow import Flow, attended, flow_of, unread
+from validate.counting.dataflow import Flow, attended, flow_of, sums_of, units_of, unread
 from validate.counting.exchanges import exchanges_of
 from validate.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec, shown
 from validate.counting.tally import Tally, Work, together
 from validate.counting.trace import Trace, cast, paths, record, tensor_bytes, tensors
-from validate.counting.units import sums_of, units_of
 
 LATENTS: Final = ("hidden_states", "sample", "x")
 """The arguments of a backbone that are to be denoised, of which each takes one."""
@@ -79,12 +78,7 @@ class ModelCount:
 def count_model(
     architecture: Architecture, height: int | None = None, width: int | None = None
 ) -> ModelCount:
-    """Count every component of an architecture.
-
-    Args:
-        architecture: what to build.
-        height: pixels; the architecture's own by default.
-        width: pixels; the architecture's own by default.
+    """Count every component of an architecture, by default at its own resolution in pixels.
 
     Raises:
         InputError: a side is not a multiple of the architecture's granularity, or too large.
@@ -92,19 +86,14 @@ def count_model(
     height = architecture.height if height is None else height
     width = architecture.width if width is None else width
     for side, pixels in (("height", height), ("width", width)):
-        _check_side(architecture, side, pixels)
-    components = tuple(
-        count_component(spec, height, width, architecture.dtype) for spec in architecture.components
-    )
+        step, largest = architecture.granularity, architecture.largest
+        if pixels < 1 or pixels % step or (largest is not None and pixels > largest):
+            limit = "" if largest is None else f", up to {largest},"
+            rule = f"a positive multiple of {step} pixels{limit} for {architecture.title}"
+            raise InputError(f"{side} is {pixels}, must be {rule}")
+    dtype = architecture.dtype
+    components = tuple(count_component(spec, height, width, dtype) for spec in architecture.components)
     return ModelCount(architecture, height, width, components)
-
-
-def _check_side(architecture: Architecture, side: str, pixels: int) -> None:
-    largest = architecture.largest
-    if pixels < 1 or pixels % architecture.granularity or (largest is not None and pixels > largest):
-        limit = "" if largest is None else f", up to {largest},"
-        rule = f"a positive multiple of {architecture.granularity} pixels{limit} for {architecture.title}"
-        raise InputError(f"{side} is {pixels}, must be {rule}")
 
 
 def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "float16") -> ComponentCount:
@@ -134,11 +123,7 @@ def trace_of(spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any]) 
 
 
 def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
-    """Count one component from one pass at a resolution in pixels.
-
-    Raises:
-        NoBlocksError: its layers are left to its structure, which shows none.
-    """
+    """Count one component from one pass at a resolution in pixels; one without blocks is refused."""
     given, image_tokens = spec, spec.image_tokens(height, width)
     carried: Mapping[str, int] = {}
     if spec.layers is shown:
@@ -168,7 +153,7 @@ def _by_structure(
 ) -> tuple[ComponentSpec, Mapping[str, int]]:
     """A specification with what one pass shows where it left that open, and the bytes of what it carries."""
     units = units_of(trace.module, spec.word)
-    ending = [replace(unit, path=spec.ends.get(unit.path, unit.path)) for unit in units]
+    ending = [unit._replace(path=spec.ends.get(unit.path, unit.path)) for unit in units]
     flow = flow_of(trace, ending, anywhere=spec.carried is not None)
     if not flow.units:
         raise NoBlocksError
@@ -185,7 +170,6 @@ def _by_structure(
 
 
 def _layers(spec: ComponentSpec, flow: Flow, module: nn.Module) -> list[LayerSpec]:
-    """The layers of a module as one pass showed them."""
     found, block = [], -1
     ends = [unit.path for unit in flow.units] if spec.ends else flow.ends
     for unit, end, streams in zip(flow.units, ends, flow.streams, strict=True):

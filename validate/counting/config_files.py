@@ -26,6 +26,11 @@ REMOTE: Final = (
 SIZES: Final = ("frames", "text_tokens", "latent_scale")
 OWN: Final = ("name", *SIZES)
 """Options that go with files of the user's own."""
+OWN_FLAGS: Final = {
+    "--frames": "latent frames of a video (default: the config's)",
+    "--text-tokens": "tokens of a prompt (default: by class)",
+    "--latent-scale": "pixels per latent pixel, along each side (default: 1 up to 3 input channels, else 8)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,7 @@ class ConfigFile:
         return InputError(f"{self.path}: {key} is {json.dumps(self.values[key])[:80]}, {rule}")
 
     def text(self, key: str) -> str:
-        """The text under a key.
-
-        Raises:
-            InputError: it is missing, or no text.
-        """
+        """The text under a key, which must be some."""
         value = self.values.get(key)
         if not isinstance(value, str) or not value:
             raise self.fail(key, "must be the name of a class")
@@ -60,11 +61,7 @@ class ConfigFile:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read a configuration; a folder stands for the ``config.json`` in it.
-
-    Raises:
-        InputError: the file cannot be read, or is not one JSON object.
-    """
+    """Read a configuration; a folder stands for the ``config.json`` in it."""
     path = path / "config.json" if path.is_dir() else path
     try:
         values = json.loads(read_text(path), object_pairs_hook=_once, parse_constant=_finite)
@@ -94,13 +91,7 @@ def _finite(constant: str) -> float:
 class Asked:
     """What the command line asks for beside the files; None where it leaves the choice.
 
-    Attributes:
-        height: pixels.
-        width: pixels.
-        frames: of the latent.
-        text_tokens: of one prompt.
-        latent_scale: pixels per latent pixel, along each side.
-        dtype: of weights and activations.
+    Height and width are in pixels, frames of the latent, ``latent_scale`` in pixels per latent pixel along each side.
     """
 
     height: int | None = None
@@ -111,11 +102,7 @@ class Asked:
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        """Refuse numbers below one.
-
-        Raises:
-            InputError: there is one.
-        """
+        """Refuse numbers below one."""
         for key in ("height", "width", "frames", "text_tokens", "latent_scale"):
             value = getattr(self, key)
             if value is not None and value < 1:
@@ -130,32 +117,16 @@ def add_config_arguments(count: argparse.ArgumentParser) -> None:
 
 
 def add_sources(parser: argparse.ArgumentParser, model: str) -> argparse._ArgumentGroup:
-    """Add the two ways to say which architecture; return the group of what goes with the user's own.
-
-    Args:
-        parser: of a command.
-        model: help on a model by its name.
-    """
+    """Add the two ways to say which architecture; return the group of what goes with the user's own."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", help=model)
-    what.add_argument(
-        "--config",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="config.json of a diffusers or transformers class; several files: a backbone and its frozen encoders",
+    said = (
+        "config.json of a diffusers or transformers class; several files: a backbone and its frozen encoders"
     )
+    what.add_argument("--config", type=Path, nargs="+", metavar="FILE", help=said)
     own = parser.add_argument_group("with --config")
-    own.add_argument(
-        "--frames", type=int, metavar="N", help="latent frames of a video (default: the config's)"
-    )
-    own.add_argument("--text-tokens", type=int, metavar="N", help="tokens of a prompt (default: by class)")
-    own.add_argument(
-        "--latent-scale",
-        type=int,
-        metavar="N",
-        help="pixels per latent pixel, along each side (default: 1 up to 3 input channels, else 8)",
-    )
+    for flag, words in OWN_FLAGS.items():
+        own.add_argument(flag, type=int, metavar="N", help=words)
     return own
 
 
@@ -166,26 +137,8 @@ def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
     )
 
 
-def run_count(options: argparse.Namespace) -> None:
-    """Count a shipped architecture or one of the user's files."""
-    if options.config is None:
-        from validate.counting.report import report_count  # noqa: PLC0415  importing torch takes seconds
-
-        check_alone(options, OWN)
-        report_count(options.model, options.height, options.width, options.output)
-        return
-    from validate.counting.report import report_configured  # noqa: PLC0415  as above
-
-    files = [read_config(path) for path in options.config]
-    report_configured(files, asked_of(options, options.dtype), options.name, options.output)
-
-
 def check_alone(options: argparse.Namespace, keys: Sequence[str] = SIZES) -> None:
-    """Refuse options of the user's own files beside a model by its name.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Refuse options of the user's own files beside a model by its name."""
     for key in keys:
         if getattr(options, key) is not None:
             raise InputError(f"--{key.replace('_', '-')} goes with --config, not with --model")

@@ -61,9 +61,11 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
             [_count_half(one, half, found, size, asked.dtype) for one in halves]
             for half in ("encoder", "decoder")
         )
+    files_of = ", ".join(f"{one.kind.__name__} of {one.file.path.name}" for one in whole)
+    scaled = f"latents of 1/{size.scale} of the pixels"
     remarks = [
-        f"configured by the user's own files: {', '.join(_from_file(one) for one in whole)}",
-        *_remarks(main, size),
+        f"configured by the user's own files: {files_of}",
+        *([scaled] if main.role not in (TEXT, IMAGE) and size.scale > 1 else []),
         *(remark for one in whole for remark in _assumed(one, parts[id(one)], size)),
         *([] if main.role == BACKBONE else [f"{main.kind.__name__} stands alone, so it counts as trained"]),
     ]
@@ -83,7 +85,6 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
 
 
 def _main(found: Sequence[Found]) -> Found:
-    """The backbone, or the only file."""
     backbones = [one for one in found if one.role == BACKBONE]
     if len(found) == 1:
         return found[0]
@@ -103,11 +104,7 @@ def _takes_videos(found: Found, dtype: str) -> bool:
 
 
 def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) -> ComponentCount:
-    """Count one component as a whole, by the first sample that it takes.
-
-    Raises:
-        InputError: the class refuses its configuration or every sample, or has no layers.
-    """
+    """Count one component as a whole, by the first sample that it takes."""
     trained = found is size.found
     request, samples = _request(found, size, asked)
     spec = replace(
@@ -142,7 +139,6 @@ def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Iterab
 def _first_trace(
     found: Found, spec: ComponentSpec, samples: Iterable[dict[str, Any]], dtype: str
 ) -> tuple[dict[str, Any], Trace]:
-    """The first sample that a class takes, and its pass."""
     module = _built(found, spec, dtype)
     refused = ""
     for sample in samples:
@@ -154,11 +150,7 @@ def _first_trace(
 
 
 def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, dtype: str) -> ComponentCount:
-    """Count the encoder, for training, or the decoder, for sampling, of an autoencoder beside a backbone.
-
-    Raises:
-        InputError: it is no AutoencoderKL, or not of the backbone's latents.
-    """
+    """Count the encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
     levels, main = len(found.config.get("block_out_channels", ())), size.found
     if found.kind.__name__ != "AutoencoderKL":
         raise InputError(
@@ -191,18 +183,13 @@ def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
 
 
 def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
-    """A module on the meta device."""
     with _blamed(found, "cannot be built from it"):
         return build(spec, DTYPES[dtype])
 
 
 @contextmanager
 def _blamed(found: Found, failure: str) -> Iterator[None]:
-    """Turn whatever a class says to its values into one line.
-
-    Raises:
-        InputError: it says something.
-    """
+    """Turn whatever a class says to its values into one line of an InputError."""
     try:
         yield
     except NoBlocksError:
@@ -226,23 +213,12 @@ def _lacking(found: Found) -> str:
 
 
 def _complaint(error: Exception) -> str:
-    """What a class says to its arguments."""
     if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
         return f"it needs a library that is not installed, for {error.name}"
     return first_line(error)
 
 
-def _from_file(found: Found) -> str:
-    return f"{found.kind.__name__} of {found.file.path.name}"
-
-
-def _remarks(main: Found, size: Request) -> Iterator[str]:
-    if main.role not in (TEXT, IMAGE) and size.scale > 1:
-        yield f"latents of 1/{size.scale} of the pixels"
-
-
 def _assumed(found: Found, count: ComponentCount, size: Request) -> Iterator[str]:
-    """What was assumed of a component."""
     name, prompted = count.spec.name, any(key in count.spec.sample(0, 0) for key in TEXTS)
     tokens = count.spec.text_tokens if found.role == TEXT else size.text_tokens * prompted
     if tokens and (count.spec.text_tokens or found.role == BACKBONE):

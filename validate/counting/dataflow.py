@@ -1,15 +1,138 @@
-"""Data flow: which units of a network ran in which order in one pass, and which tensors later ones read."""
+"""Data flow: the units of any network that can be its layers, in which order one pass ran them, and what they read.
+
+Layers are what a partitioner may separate; blocks are the coarser units that published baselines count.
+
+A list of blocks (``nn.ModuleList``) that is not inside another gives one unit per block; single operators, such as
+norms or the output of an attention, are no blocks. The levels of a U-Net are taken apart further, into ResNets,
+attentions, resamplings and outer convolutions. Its blocks are those whose outputs the input half hands to the output
+half: each ResNet with its attention, and each downsampling; an upsampling belongs to the block before it, ``conv_out``
+(with its norm) to the last. The time embedding is part of ``conv_in``, joining a skip part of the ResNet that reads it.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from validate.counting.specs import CLASSES
 from validate.counting.trace import EndedTwiceError, Ran, Returned, Trace, storage, tensor_bytes, tensors
-from validate.counting.units import Unit, coarser
+
+SUMS: Final = r"conv_out|.+\.((resnets|downsamplers|upsamplers)\.\d+|attn1|attn2|ff)"
+"""What DistriFusion's tensor-parallel baseline sums up of a U-Net; with the first convolution it would send 1.4 % more
+than printed."""
+MODULES: Final = CLASSES["modules"]
+LEVELS: Final[dict[str, str]] = MODULES["levels"]
+NAMES: Final[dict[str, str]] = MODULES["names"]
+OPENING: Final = MODULES["opening"]
+WHOLE: Final = "whole"
+"""Name of the only layer of a network that runs a block of its own several times."""
+
+
+class Unit(NamedTuple):
+    """A module that can be a layer, by its path, the layer's name, and whether it opens a block of its own."""
+
+    path: str
+    name: str
+    opens: bool = True
+
+
+def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
+    """All units of a network, in the order of its definition; ``word`` is for a block of their only list."""
+    found = list(_units(module, ""))
+    lists = {unit.path.rpartition(".")[0] for unit in found if unit.name.startswith("#")}
+    named = []
+    for unit in found:
+        path, _, number = unit.path.rpartition(".")
+        own = word if len(lists) == 1 else path.rpartition(".")[2].removesuffix("s")
+        named.append(Unit(unit.path, f"{own}{number}") if unit.name.startswith("#") else unit)
+    return named
+
+
+def coarser(module: nn.Module, units: Sequence[Unit], path: str) -> list[Unit]:
+    """Units of which that at ``path`` gives way to the module that holds and runs it, with all others in there.
+
+    Weights that one pass reads several times cannot be cut apart, so all of these passes are one layer.
+    """
+    while path:
+        path = path.rpartition(".")[0]
+        if not isinstance(module.get_submodule(path), nn.ModuleList):
+            break
+    inside = f"{path}." if path else ""
+    kept = [unit for unit in units if not unit.path.startswith(inside) and unit.path != path]
+    return [*kept, Unit(path, path or WHOLE)]
+
+
+def _units(module: nn.Module, prefix: str) -> Iterator[Unit]:
+    names = dict(module.named_children())
+    leveled = any(name in names for name in LEVELS)
+    for name, child in names.items():
+        path = f"{prefix}{name}"
+        if name in LEVELS and isinstance(child, nn.ModuleList):
+            for number, level in enumerate(child):
+                yield from _level(level, f"{path}.{number}", f"{prefix}{LEVELS[name]}{number}")
+        elif name in MODULES["middles"]:
+            yield from _level(child, path, f"{prefix}middle", middle=True)
+        elif name in MODULES["outer"] and (leveled or "quant" in name):
+            yield Unit(path, path, name in OPENING)
+        elif isinstance(child, nn.ModuleList):
+            if all(member is not None and any(member.children()) for member in child):
+                yield from (Unit(f"{path}.{i}", "#") for i in range(len(child)))
+        else:
+            yield from _units(child, f"{path}.")
+
+
+def _level(level: nn.Module, path: str, name: str, *, middle: bool = False) -> Iterator[Unit]:
+    """Yield the members of a level of a U-Net, or of its lists; a level without lists is a unit itself.
+
+    The middle between the halves is one block, which its first ResNet opens.
+    """
+    if isinstance(level, nn.ModuleList) and not middle:
+        yield from (Unit(f"{path}.{number}", f"{name}.block{number}") for number in range(len(level)))
+        return
+    found = False
+    for kind, child in level.named_children():
+        members = child if isinstance(child, nn.ModuleList) else ()
+        numbers = [i for i, member in enumerate(members) if isinstance(member, nn.Module)]
+        numbered = len(numbers) > 1 or kind == "resnets" or (kind == "attentions" and not middle)
+        for i in numbers:
+            found, word = True, NAMES.get(kind, kind.removesuffix("s"))
+            opens = kind == "resnets" and i == 0 if middle else kind in OPENING
+            yield Unit(f"{path}.{kind}.{i}", f"{name}.{word}{i if numbered else ''}", opens)
+    if not found:
+        yield Unit(path, name)
+
+
+def sums_of(module: nn.Module, units: Sequence[Unit]) -> str:
+    """Regular expression of the submodules whose output tensor parallelism sums up.
+
+    Of a U-Net, those of the shipped ones; of a block, its self-attention and feed-forward where it has both under
+    names that are known (PipeFusion, Table 1: two sums a block), else its output; the small cross-attention runs
+    whole on every device.
+    """
+    if any(name in dict(module.named_children()) for name in LEVELS):
+        return SUMS
+    parts: dict[str, None] = {}
+    for unit in units:
+        path = unit.path.rpartition(".")[0].replace(".", r"\.")
+        children = dict(module.get_submodule(unit.path).named_children())
+        attention = next((name for name in MODULES["attentions"] if name in children), None)
+        feed_forward = next((name for name in MODULES["feed_forwards"] if name in children), None)
+        both = rf"\.({attention}|{feed_forward})" if attention and feed_forward else ""
+        parts[rf"{path}\.\d+{both}"] = None
+    return "|".join(parts)
+
+
+def parts_of(module: nn.Module) -> list[Unit]:
+    """Units of a network without lists of blocks: its children, and for each ``nn.Sequential`` those of that."""
+    found: list[Unit] = []
+    for name, child in module.named_children():
+        if isinstance(child, nn.Sequential):
+            found += [Unit(f"{name}.{unit.path}", f"{name}.{unit.name}") for unit in parts_of(child)]
+        elif not isinstance(child, nn.ModuleList | nn.ModuleDict):
+            found.append(Unit(name, name))
+    return found
+
 
 NEAR: Final = 2
 SMALL: Final = 10
@@ -17,15 +140,11 @@ SMALL: Final = 10
 state; else the units up to its reader are one, so that no cut has to carry it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """What one pass shows.
+class Flow(NamedTuple):
+    """What one pass shows: units that can be cut apart, in execution order, and where they end.
 
-    Attributes:
-        units: those that can be cut apart, in execution order.
-        ends: paths of the modules at whose return they end.
-        streams: how many of the tensors that each returns are the hidden state.
-        carried: bytes of what later units read beside the hidden state, by its names.
+    ``ends`` are the paths of the modules at whose return they end, ``streams`` how many of the tensors they return
+    are the hidden state, ``carried`` bytes of what later units read beside it, by name.
     """
 
     units: tuple[Unit, ...]
@@ -35,14 +154,10 @@ class Flow:
 
 
 def flow_of(trace: Trace, units: Sequence[Unit], *, anywhere: bool = False) -> Flow:
-    """The flow of one pass through units that can be cut apart.
+    """The flow of one pass through units (in any order) that can be cut apart.
 
-    A unit that runs several times is one with what holds it, and with the next where no cut can be after it.
-
-    Args:
-        trace: the pass.
-        units: in any order.
-        anywhere: whether a cut can be after every unit, since what it has to carry is known.
+    A unit that runs several times is one with what holds it, and with the next where no cut can be after it; with
+    ``anywhere`` a cut can be after every unit, since what it has to carry is known.
     """
     while True:
         try:

@@ -20,14 +20,8 @@ def exchanges_of(
 
     Keys and values, and sums, count the image alone: every device computes the text for itself. A halo is the
     rows that a patch sends from both of its edges; the first convolution has none, for the whole latent is
-    everywhere.
-
-    Args:
-        trace: the pass.
-        ends: paths of the modules at whose return its layers end.
-        sums: regular expression of the submodules whose output tensor parallelism sums up.
-        image_tokens: of one sample.
-        text_tokens: that attend together with them.
+    everywhere. Layers end at the return of ``ends``; ``sums`` is the regular expression of the submodules whose output
+    tensor parallelism sums up; tokens are of one sample.
     """
     convolutions = 0
     for event, position in zip(trace.events, trace.positions(ends), strict=True):

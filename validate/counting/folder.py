@@ -1,24 +1,35 @@
-"""Writes what was counted as a model folder: ``model.toml``, ``layers.csv`` and, for sampling, ``exchanges.csv``."""
+"""What the command line writes and prints of a count.
 
-import csv
+A model folder has ``model.toml``, ``layers.csv`` and, for sampling, ``exchanges.csv``; the work of every observed
+(model, resolution) is a table of its own, so that a fit needs no counting.
+"""
+
+import argparse
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from io import StringIO
 from pathlib import Path
+from typing import Final
 
-from profiles.models import EXCHANGE_COLUMNS, LAYER_COLUMNS, TASKS
-from validate.counting.component import ComponentCount, ModelCount
-from validate.writing import write_files
+from rich.console import Console
+from rich.table import Table
 
+from profiles.errors import InputError
+from profiles.models import EXCHANGE_COLUMNS, LAYER_COLUMNS, MODELS, TASKS
+from validate.counting.component import ComponentCount, ModelCount, count_component, count_model
+from validate.counting.config_files import OWN, asked_of, check_alone, read_config
+from validate.counting.configured import count_configured, slug
+from validate.counting.tally import total
+from validate.counting.zoo import architecture
+from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
+from validate.writing import csv_text, write_file, write_files
 
-def write_folder(folder: Path, name: str, model: ModelCount) -> None:
-    """Write a model's files, each number exact to the FLOP and the byte.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
-    write_files(folder, folder_texts(name, model))
+COLUMNS: Final = (
+    "layers", "blocks", "skips", "M parameters", "GMAC", "conv", "matmul", "self-attention", "GB moved", "kernels",
+    "GB saved",
+)  # fmt: skip
 
 
 def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
@@ -31,13 +42,13 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
 
 def layers_text(model: ModelCount) -> str:
     """The contents of ``layers.csv``."""
-    return _csv(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
+    return csv_text(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
 
 
 def exchanges_text(model: ModelCount) -> str:
     """The contents of ``exchanges.csv``."""
     found = ((component.spec.name, e) for component in model.components for e in component.exchanges)
-    return _csv(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found))
+    return csv_text(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found))
 
 
 def model_text(name: str, model: ModelCount) -> str:
@@ -51,19 +62,13 @@ def model_text(name: str, model: ModelCount) -> str:
         lines += _table("[[components]]", _component(count))
     for count in components:
         for source, target in count.skips:
-            skip = {"component": count.spec.name, "source": source, "target": target}
-            lines += _table("[[skips]]", skip)
+            values = {"component": count.spec.name, "source": source, "target": target}
+            lines += _table("[[skips]]", values)
     for count in components:
         for read, layer, size in count.reads:
             values = {"component": count.spec.name, "input": read, "layer": layer, "MB": _scaled(size, 6)}
             lines += _table("[[reads]]", values)
     return "\n".join(lines) + "\n"
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue()
 
 
 def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:
@@ -125,3 +130,67 @@ def _scaled(number: int, digits: int) -> Exact:
     """The number / 10**digits, exactly."""
     whole, rest = divmod(number, 10**digits)
     return Exact(f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip("."))
+
+
+def run_count(options: argparse.Namespace) -> None:
+    """Count a shipped architecture or those of the user's files, print the totals and write the model's folder.
+
+    By default the shipped folder is written at the model's own resolution in pixels, and nothing else.
+    """
+    name, folder, size = options.name, options.output, (options.height, options.width)
+    if options.config is None:
+        check_alone(options, OWN)
+        name = options.model
+        counted = count_model(architecture(name), *size)
+        folder = MODELS / name if folder is None and size == (None, None) else folder
+    else:
+        if name is not None and slug(name) != name:
+            rule = f"must be of small letters, digits and hyphens, such as '{slug(name)}'"
+            raise InputError(f"--name is '{name}', {rule}")
+        files = [read_config(path) for path in options.config]
+        counted = count_configured(files, asked_of(options, options.dtype))
+        name = name or slug(counted.architecture.title)
+    if folder is not None:
+        write_files(folder, folder_texts(name, counted))
+        print(f"validate: wrote {folder}", file=sys.stderr)
+    title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
+    Console(width=160).print(table(title, counted.components))
+
+
+def table(title: str, components: Sequence[ComponentCount]) -> Table:
+    """A table with one row per component; 1 MAC is 2 FLOP."""
+    result = Table("component", title=title, title_justify="left")
+    for column in COLUMNS:
+        result.add_column(column, justify="right")
+    for one in components:
+        whole, blocks = total(one.work), {layer.block for layer in one.layers}
+        flop = (whole.flop, whole.conv_flop, whole.matmul_flop, whole.attention_flop)
+        result.add_row(
+            *(one.spec.name, f"{len(one.work)}", f"{len(blocks)}", f"{len(one.skips)}"),
+            *(f"{whole.parameters / 1e6:.1f}", *(f"{number / 2e9:.1f}" for number in flop)),
+            *(f"{whole.moved_bytes / 1e9:.3f}", f"{whole.kernels}", f"{whole.saved_bytes / 1e9:.3f}"),
+        )
+    return result
+
+
+def run_work(options: argparse.Namespace) -> None:
+    """Count what every observation file names and write one table."""
+    wanted: Counter[tuple[str, int, int]] = Counter()  # how many rows of a point need the frozen part
+    for path in sorted(OBSERVATIONS.glob("*.toml")):
+        for seen in read_observations(path.with_suffix(".csv")):
+            wanted[seen.model, seen.height, seen.width] += seen.quantity == RATIO
+    rows = (row for where, frozen in sorted(wanted.items()) for row in work_rows(*where, bool(frozen)))
+    write_file(options.output, csv_text(WORK_COLUMNS, rows))
+
+
+def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[list[str]]:
+    """Yield one row per trainable component, and per frozen one where asked for, at a resolution in pixels."""
+    for spec in architecture(model).components:
+        if spec.trainable or (frozen and "train" in spec.tasks):
+            whole = total(count_component(spec, height, width).work)
+            flop = (whole.conv_flop, whole.matmul_flop, whole.attention_flop)
+            yield [
+                *(model, spec.name, "full" if spec.trainable else "none", str(height), str(width)),
+                *(str(number / 1e9) for number in flop),
+                *(str(whole.moved_bytes / 1e6), str(whole.kernels)),
+            ]

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from profiles.errors import InputError
-from validate.counting.dataflow import Flow, flow_of
+from validate.counting.dataflow import Flow, Unit, flow_of, parts_of, units_of
 from validate.counting.tally import Tally, Work, total
 from validate.counting.trace import first_line, record
-from validate.counting.units import Unit, parts_of, units_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +38,9 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
 
     Layers are the blocks that the structure of the module shows, else its children; what runs between two of them
     falls to the later one. Nothing is computed: a copy of the module without weights runs on torch's meta device.
-    Tensors that hold integers keep their contents, others need none.
-
-    Args:
-        module: on any device, in the precision and mode (``train`` or ``eval``) that are to be counted. Where no
-            parameter needs a gradient, nothing is saved for a backward pass.
-        sample: keyword arguments of its ``forward``: tensors on any device, of as many samples as are to be counted.
+    Tensors that hold integers keep their contents, others need none. The module counts in its own precision and mode;
+    where none of its parameters needs a gradient, nothing is saved for a backward pass. ``sample`` holds keyword
+    arguments of its ``forward``, tensors of as many samples as are to be counted.
 
     Raises:
         InputError: the module's pass depends on numbers that are not there.

@@ -23,16 +23,9 @@ PIXEL_CHANNELS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A class with its configuration, and the size of one sample.
+    """A class with its configuration, and the size of one sample: in pixels, ``scale`` of them per latent pixel.
 
-    Attributes:
-        found: the class.
-        height: pixels.
-        width: pixels.
-        frames: of the latent; 1 for images.
-        text_tokens: of one prompt.
-        scale: pixels per latent pixel, along each side.
-        framed: whether the class takes videos.
+    ``frames`` are of the latent, 1 for images; ``framed`` says whether the class takes videos.
     """
 
     found: Found
@@ -97,11 +90,7 @@ class Request:
         return inspect.signature(self.found.kind.forward).parameters
 
     def number(self, *keys: str) -> int:
-        """The first of some keys that is set to a number, or a list of numbers, of which the first.
-
-        Raises:
-            InputError: none is.
-        """
+        """The first of some keys that is set to a number, or a list of numbers, of which the first; one must be."""
         found = self._of(*keys, default=0)
         if found:
             return found
@@ -143,16 +132,7 @@ def framed(kind: type[nn.Module]) -> bool:
 
 
 def request_of(found: Found, asked: Asked, videos: bool) -> Request:
-    """The size of a sample of a class, as its configuration says or as asked.
-
-    Args:
-        found: the class.
-        asked: what the command line asks for.
-        videos: whether the class takes them.
-
-    Raises:
-        InputError: neither says it, or the two do not go together.
-    """
+    """The size of a sample of a class, as its configuration says or as asked; one of them must."""
     if found.role == TEXT:
         tokens = prompt_of(found.config, asked)
         return Request(found, asked.height or 1, asked.width or 1, text_tokens=tokens)
@@ -167,7 +147,6 @@ def request_of(found: Found, asked: Asked, videos: bool) -> Request:
 
 
 def _size_of(found: Found, asked: Asked) -> tuple[int, int, int]:
-    """Height and width in pixels, and pixels per latent pixel."""
     file, name, config = found.file, found.kind.__name__, found.config
     if any(part in name for part in KINDS["sound"]):
         raise InputError(f"{file.path}: {name} is of sound, must be of images or videos")

@@ -47,30 +47,17 @@ def shown(module: nn.Module) -> list[LayerSpec]:
 class ComponentSpec:
     """One component of a model.
 
-    Args:
-        name: its name in the model's files.
-        build: makes the module.
-        sample: the arguments of its forward pass.
-        layers: from the module to its layers in execution order; by default those that its structure shows.
-        token_pixels: pixels of one image token; 0 where the work does not depend on the pixels.
-        text_tokens: tokens that do not depend on the pixels; None for those that one pass shows.
-        trainable: whether it is a backbone.
-        inputs: components whose output it needs.
-        carried: arguments and submodules whose (output) tensors every layer needs; by default what one pass shows.
-        self_conditioning: probability of the extra forward pass.
-        locked: submodules of a backbone whose weights are not trained.
-        reads: arguments that hold the output of an input, where it matters which layers read it.
-        sums: regular expression of the submodules whose output tensor parallelism sums up; empty where nobody
-            counted what patches and shards exchange, None for those that the structure shows.
-        tasks: those that it exists for.
-        frames: latent frames of a video, each of as many image tokens.
-        again: samples of further passes, where one sample takes several; their work adds up, of bytes the
-            largest count.
-        word: for a block, in the names of layers that the structure gives.
-        names: what replaces parts of those names.
-        ends: modules at whose return a layer ends, by the path of the unit that the structure shows, where they differ;
-            if there are any, the last layer ends as all others do.
-        apart: whether each layer is a block of its own.
+    ``layers`` go from the module to its layers in execution order, by default those that its structure shows. Of image
+    tokens ``token_pixels`` is 0 where the work does not depend on the pixels; text tokens are None where one pass
+    shows them. ``inputs`` are components whose output it needs, ``reads`` the arguments that hold one, where it
+    matters which layers read it; ``carried`` arguments and submodules whose tensors every layer needs, by default what
+    one pass shows; ``self_conditioning`` the probability of the extra pass; ``locked`` submodules of a backbone that
+    are not trained; ``sums`` the regular expression of the submodules whose output tensor parallelism sums up: empty
+    where nobody counted what patches and shards exchange, None for those that the structure shows. ``frames`` are
+    latent ones of a video, each of as many image tokens; ``again`` samples of further passes: their work adds up, of
+    bytes the largest count. ``word`` names a block, ``names`` replace parts of layers' names; ``ends`` are modules at
+    whose return a layer ends, by the path of the unit that the structure shows, where they differ (the last layer then
+    ends as all others do); with ``apart`` each layer is a block of its own.
     """
 
     name: str
@@ -101,19 +88,12 @@ class ComponentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model: its components and the resolution its tables are counted at.
+    """A model: its components and the resolution in pixels its tables are counted at.
 
-    Args:
-        title: its name for people.
-        configs: where the configurations were published; empty where they were not.
-        components: its components, inputs first, but those of sampling alone last, so that training counts the same.
-        height: pixels.
-        width: pixels.
-        granularity: both must be multiples of this many pixels.
-        remark: what else the model file's source should say.
-        dtype: of activations; weights count by the memory recipe of a run.
-        largest: pixels of a side beyond which it has no positions.
-        guidance: whether it samples with classifier-free guidance (``batch``) or without (``none``).
+    Components have inputs first, but those of sampling alone last, so that training counts the same. ``configs`` says
+    where the configurations were published, ``remark`` what else the model file's source should say; both sides must be
+    multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
+    has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, else ``none``.
     """
 
     title: str

@@ -67,11 +67,8 @@ def _sums(works: Sequence[Work]) -> dict[str, Any]:
 class Tally:
     """What each layer of a trace does.
 
-    Args:
-        trace: one pass.
-        ends: paths of the modules at whose return the layers end, in execution order.
-        streams: how many of the first tensors that each of them returns are the hidden state.
-        inputs: tensors by the name of the component that wrote them; the layers that read them are noted.
+    Layers end at the return of the modules at ``ends``, whose first ``streams`` tensors are the hidden state;
+    ``inputs`` are tensors by the component that wrote them: the layers that read them are noted.
     """
 
     def __init__(

@@ -1,9 +1,17 @@
 """Traces: one forward pass, recorded operator by operator; everything that is counted is read off one.
 
-The pass runs on torch's meta device: shapes and operators are real, numbers are not.
+The pass runs on torch's meta device: shapes and operators are real, numbers are not. Attention is one opaque operator,
+as a fused kernel runs it: torch decomposes ``scaled_dot_product_attention`` there into two matrix products and a
+softmax, and the N x N scores would pass for memory traffic and for tensors that the backward pass keeps. A fused kernel
+has neither: it keeps queries, keys, values, the output and one log-sum-exp per query.
+
+A class that reads a mask (``mask.sum().tolist()``) needs its numbers, so a sample may hold real tensors; many classes
+make small tables on the CPU by themselves. On the meta device neither may meet a tensor without contents: here they
+may, and lose their contents where they do.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -12,14 +20,183 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula, sdpa_flop_count
 
-from validate.counting.attention import OpaqueAttention
-from validate.counting.mixing import mixing
+
+@torch.library.custom_op("diffusim::attention", mutates_args=())
+def attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Stand for a fused attention kernel, on the meta device only: its output and each query's log-sum-exp.
+
+    All are (batch, heads, queries or keys, head dimension).
+    """
+    raise NotImplementedError("diffusim::attention counts work on the meta device; it computes nothing")
+
+
+@attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    batch, heads, queries, _ = query.shape
+    kernel_layout = query.new_empty(batch, queries, heads, value.shape[-1])
+    return kernel_layout.transpose(1, 2), query.new_empty(batch, heads, queries, dtype=torch.float32)
+
+
+def _save(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+
+
+def _backward(ctx: FunctionCtx, *gradients: Tensor) -> None:
+    raise NotImplementedError("only forward passes are counted")
+
+
+attention.register_autograd(_backward, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.diffusim.attention)
+def attention_flop(
+    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *_: object, **__: object
+) -> int:
+    """The FLOP of the two matrix products, in full, also where a causal mask would halve them."""
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+class Instead(TorchFunctionMode):
+    """Within this context ``instead`` stands for a function of torch."""
+
+    def __init__(self, func: Callable[..., Any], instead: Callable[..., object]) -> None:
+        super().__init__()
+        self._func, self._instead = func, instead
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Replace one function, leave everything else."""
+        return (self._instead if func is self._func else func)(*args, **(kwargs or {}))
+
+
+def _unmasked(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Tensor:
+    """Call the operator without mask, dropout and scale, which cost a fused kernel next to nothing."""
+    output: Tensor = torch.ops.diffusim.attention(query, key, value)[0]
+    return output
+
+
+OpaqueAttention: Final = partial(Instead, scaled_dot_product_attention, _unmasked)
+"""Within this context every ``scaled_dot_product_attention`` is the opaque operator."""
+
 
 aten = torch.ops.aten
+
+META: Final = "meta"
+Run = Callable[[OpOverload[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+MADE_THERE: Final = {aten._to_copy, aten.copy_}
+"""Operators that may read one device and write another."""
+INDEXED: Final = {aten.index, aten.index_put, aten.index_put_}
+
+
+class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within this context operators over tensors with and without contents work without.
+
+    Experts are chosen by the contents of a token; where those are missing, tokens are spread evenly over them.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._run = run
+        self.spread = False
+        self._experts: dict[int, int] = {}
+        self._alive: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run one operator, its tensors without contents if one of them is."""
+        kwargs = kwargs or {}
+        if func.overloadpacket is aten.bincount and storage(args[0]) in self._experts:
+            self.spread = True
+            return _evenly(args[0].numel(), self._experts[storage(args[0])])
+        if func.overloadpacket not in MADE_THERE and _mixed((args, kwargs)):
+            args = _with_places(args) if func.overloadpacket in INDEXED else args
+            args, kwargs = _emptied(args), _emptied(kwargs)
+        result = self._run(func, args, kwargs)
+        if func.overloadpacket is aten.topk and _is_meta(args[0]):
+            indices = result[1]
+            self._experts[storage(indices)] = args[0].shape[-1]
+            self._alive.append(indices)  # a storage's address is its identity only while it lives
+        return result
+
+
+def _numbers(data: object, **kwargs: Any) -> Tensor:  # noqa: ANN401  torch's own
+    """A tensor that is made of numbers keeps them, whatever its device."""
+    elsewhere = {"device": "cpu"} if str(kwargs.get("device")) == META else {}
+    return torch.tensor(data, **kwargs | elsewhere)
+
+
+@contextmanager
+def mixing(run: Run) -> Iterator[Mixing]:
+    """Let tensors with and without contents meet, and let autocast stand where there is nothing to cast."""
+    original = torch.autocast
+
+    class Autocast(original):  # type: ignore[misc,valid-type]
+        def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  torch's own
+            if device_type == META:
+                super().__init__("cpu", enabled=False)
+            else:
+                super().__init__(device_type, *args, **kwargs)
+
+    torch.autocast = Autocast  # type: ignore[misc]
+    try:
+        with Instead(torch.tensor, _numbers), Mixing(run) as mixed:
+            yield mixed
+    finally:
+        torch.autocast = original  # type: ignore[misc]
+
+
+def _evenly(number: int, parts: int) -> Tensor:
+    """Shares of a number that fall to each of some parts, as evenly as can be."""
+    with _disable_current_modes():
+        return torch.tensor([number // parts + (part < number % parts) for part in range(parts)])
+
+
+def _mixed(tree: object) -> bool:
+    return len({_is_meta(tensor) for tensor in tensors(tree)}) == 2
+
+
+def _is_meta(tensor: Tensor) -> bool:
+    return tensor.device.type == META
+
+
+def _emptied(tree: Any) -> Any:  # noqa: ANN401  arguments of any operator
+    with _disable_current_modes():
+        return tree_map_only(Tensor, _without_contents, tree)
+
+
+def _with_places(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An indexing's arguments with the places that masks with contents choose in their stead."""
+    places: list[Tensor | None] = []
+    with _disable_current_modes():
+        for index in args[1]:
+            chooses = index is not None and index.dtype is torch.bool and not _is_meta(index)
+            places += index.nonzero(as_tuple=True) if chooses else [index]
+    return (args[0], places, *args[2:])
+
+
+def _without_contents(tensor: Tensor) -> Tensor:
+    if _is_meta(tensor):
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+
 
 LAUNCH_NOTHING: Final = {aten._unsafe_view, aten.lift_fresh, aten.new_empty} | {
     aten.empty, aten.empty_like, aten.empty_strided
@@ -78,14 +255,10 @@ class EndedTwiceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One pass of a module.
+    """One pass of a module on the meta device, called with ``sample``.
 
-    Attributes:
-        module: on the meta device.
-        sample: the arguments that it was called with.
-        events: in the order in which they happened; their tensors live on, so that storages stay distinct.
-        flop: FLOP of the whole pass by torch's own counter.
-        spread: whether tokens chose experts, over which they were spread evenly.
+    The tensors of its events live on, so that storages stay distinct; ``flop`` is torch's own count of the whole pass;
+    ``spread`` says that tokens chose experts, over which they were spread evenly.
     """
 
     module: nn.Module
@@ -95,11 +268,7 @@ class Trace:
     spread: bool
 
     def positions(self, ends: Iterable[str]) -> list[int]:
-        """Number of modules of ``ends`` that had returned before each event.
-
-        Raises:
-            EndedTwiceError: one of them returned twice.
-        """
+        """Number of modules of ``ends`` that had returned before each event; none may return twice."""
         left, gone, found, ended = set(ends), set[str](), [], 0
         for event in self.events:
             found.append(ended)
@@ -140,13 +309,7 @@ class Recorder:
 
 
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
-    """Run one forward pass of a module on the meta device.
-
-    Args:
-        module: what to run.
-        sample: its keyword arguments.
-        grad: whether a backward pass is to follow, for which tensors are kept.
-    """
+    """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass."""
     recorder, counter = Recorder(), FlopCounterMode(display=False)
     hooks = [
         part.register_forward_hook(partial(recorder.leave, path)) for path, part in module.named_modules()

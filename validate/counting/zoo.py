@@ -14,11 +14,10 @@ from typing import Any, Final
 from profiles.errors import InputError
 from validate.counting.adapters import TEXT, Found, find_class, found_of, half_of, spec_of
 from validate.counting.config_files import CLASS, Asked, ConfigFile
-from validate.counting.controlnet import ControlledUNet, LockedEncoder, SteeredUNet
+from validate.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
 from validate.counting.samples import samples_of
 from validate.counting.sizes import framed, request_of
 from validate.counting.specs import CONFIGS, LATENT_SCALE, Architecture, ComponentSpec, Sample, prompt
-from validate.counting.uvit import UVit
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
 OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
@@ -31,11 +30,7 @@ KNOWN: Final = {*OWN_KEYS, *PLAIN, *LISTED}
 
 
 def architecture(name: str) -> Architecture:
-    """The architecture of a name.
-
-    Raises:
-        InputError: there is none of this name.
-    """
+    """The architecture of a name."""
     if name not in ARCHITECTURES:
         raise InputError(f"unknown model '{name}'; choose from {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[name]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import inf
-from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError
@@ -13,11 +12,11 @@ from sim.report.plots.charts import (
     STRATEGY_COLOURS,
     STRATEGY_MARKERS,
     Chart,
-    save_figure,
     set_title,
 )
-from validate.published.ledger import NEAR, Ledger, grouped, judged_errors, near
+from validate.published.ledger import NEAR, Ledger, judged_errors, near
 from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
+from validate.reporting.sections import grouped
 
 TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}
 """Title and unit of the panel of a task."""
@@ -41,11 +40,7 @@ def _drawable(one: Record) -> bool:
 
 
 def plot_published(ledger: Ledger) -> Chart:
-    """Predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off.
-
-    Raises:
-        InputError: nothing is predicted.
-    """
+    """Predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off."""
     panels = [(task, records) for task, records in plot_published_info(ledger).items() if records]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
@@ -93,13 +88,3 @@ def _diagonal(axes: Any, records: Sequence[Record]) -> None:  # noqa: ANN401  as
     axes.plot(ends, ends, color=INK, linewidth=1.0, zorder=1)
     axes.fill_between(ends, low, high, color=FRONT, alpha=0.25, linewidth=0, zorder=0)
     axes.set(xlim=ends, ylim=ends)
-
-
-def write_figure(ledger: Ledger, path: Path | None) -> None:
-    """Draw the figure into a file if one is given.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    if path is not None:
-        save_figure(plot_published(ledger), path)

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pandas as pd
 
 from profiles.errors import InputError
 from profiles.units import GIB
-from validate.published.records import LATENCY, Published, Record, Standing, all_published, source_names, why
-from validate.reporting.sections import Section, percent, signed
+from validate.published.records import LATENCY, Record, Standing, all_published, source_names, why
+from validate.reporting.sections import Section, grouped, percent, signed
 from validate.writing import write_file
 
 NEAR: Final = 0.15
@@ -37,7 +37,6 @@ COLUMNS: Final = (
     "provenance", "setting", "predicted_memory_GiB", "miss",
 )  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,11 @@ class Ledger:
         left = [one for one in self.records if one.standing is not Standing.JUDGED]
         order = list(Standing)
         groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0]))
-        rows = [
-            [order[standing], reason, f"{len(group)}", "; ".join(dict.fromkeys(map(_which, group)))]
-            for (standing, reason), group in sorted(
-                groups.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1])
-            )
-        ]
+        ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1]))
+        rows = []
+        for (standing, reason), group in ordered:
+            which = dict.fromkeys(_split(one.reason)[1] or one.row.group for one in group)
+            rows.append([order[standing], reason, f"{len(group)}", "; ".join(which)])
         title = f"Not judged: {len(left)} of {len(self.records)} numbers"
         return Section(title, ("", "why", "numbers", "which"), rows)
 
@@ -98,11 +96,7 @@ class Ledger:
         return frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
 
     def write(self, path: Path | None) -> None:
-        """Write the frame as CSV, or as JSON where the file ends so, if a file is given.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write the frame as CSV, or as JSON where the file ends so, if a file is given."""
         if path is None:
             return
         frame = self.frame()
@@ -115,30 +109,21 @@ class Ledger:
 
 
 def training_ledger(records: Iterable[Record]) -> Ledger:
-    """Every number of training, in the order of the file.
-
-    Args:
-        records: of one number that of the base setting first; the others do not count.
-    """
+    """Every number of training, in the order of the file, by the first record of each: the base setting."""
     return Ledger(tuple(base for base, *_ in all_training(records)))
 
 
 def all_training(records: Iterable[Record]) -> list[list[Record]]:
     """The records of each number of training in the order of the file; one says why where there is none."""
     found = grouped(records, lambda one: one.row)
-    return [found.get(row) or [_uncovered(row)] for row in all_published()]
-
-
-def _uncovered(row: Published) -> Record:
-    return Record(row, None, Standing.UNCOVERED, why(row) or "not predicted")
+    return [
+        found.get(row) or [Record(row, None, Standing.UNCOVERED, why(row) or "not predicted")]
+        for row in all_published()
+    ]
 
 
 def coverage(numbers: Collection[Sequence[Record]]) -> Section:
-    """Each number with its prediction, or why there is none.
-
-    Args:
-        numbers: the records of each, that of the base setting first.
-    """
+    """Each number with its prediction, that of the base setting first, or why there is none."""
     covered = sum(base.predicted is not None for base, *_ in numbers)
     title = f"Every published number: {covered} of {len(numbers)} predicted"
     return Section(title, COVERAGE, [line(*records) for records in numbers])
@@ -161,14 +146,6 @@ def error_words(record: Record) -> str:
     if record.reason.startswith("a bound, which "):
         return record.reason.removeprefix("a bound, which ")
     return "-" if record.relative_error is None else signed(record.relative_error)
-
-
-def grouped(records: Iterable[Record], key: Callable[[Record], T]) -> dict[T, list[Record]]:
-    """Records by what a function says of them, in the order in which that first appears."""
-    groups: dict[T, list[Record]] = {}
-    for one in records:
-        groups.setdefault(key(one), []).append(one)
-    return groups
 
 
 def method_of(record: Record) -> str:
@@ -205,12 +182,7 @@ def _split(reason: str) -> tuple[str, str]:
     return kind, missing
 
 
-def _which(record: Record) -> str:
-    return _split(record.reason)[1] or record.row.group
-
-
 def _flat(one: Record) -> Mapping[str, Any]:
-    """The cells of a record by column."""
     memory = None if one.memory_bytes is None else one.memory_bytes / GIB
     more = {
         "unit": one.row.unit,
@@ -235,16 +207,7 @@ WORDS: Final[Mapping[str, Callable[[float], str]]] = {
 
 
 def check_path(flag: str, path: Path | None, endings: Sequence[str] = ()) -> None:
-    """Refuse a file that could not be written at the end.
-
-    Args:
-        flag: what names it.
-        path: the file; None where it is not asked for.
-        endings: what its name must end in; by default anything.
-
-    Raises:
-        InputError: it has another ending, is a folder, or its folder is missing.
-    """
+    """Refuse a file, named by a flag, that could not be written at the end, or ends otherwise than it must."""
     if path is None:
         return
     if endings and path.suffix.lower() not in endings:

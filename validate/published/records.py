@@ -1,7 +1,7 @@
 """Records: each published number once, what is predicted of it, and what becomes of it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -36,21 +36,10 @@ ESTIMATED: Final = "estimated"
 class Published:
     """One printed number: where it stands, what it is about, and the number.
 
-    Attributes:
-        task: ``train`` or ``sample``.
-        source: the paper, as the file has it.
-        item: table, figure or section.
-        model: the model, of training as a folder of ``profiles/models`` where there is one.
-        machine: the machine, of training as a file of ``profiles/clusters`` where there is one.
-        num_gpus: GPUs or devices; None where the source does not say.
-        method: what was run, or ``one/another`` where the number compares two.
-        batch_size: samples of all GPUs together; None as above.
-        quantity: what was measured; its name ends in the unit.
-        value: the number, ratios as fractions, times in seconds; infinite where memory ran out.
-        note: how the paper puts it.
-        method_config: how the method was set up; as the file has it, like the two below.
-        resolution_px: height and width in pixels.
-        steps: denoising steps.
+    Model and machine are of training named as in ``profiles``, where they are there; ``num_gpus`` and ``batch_size``
+    (of all GPUs together) are None where the source does not say; ``method`` is ``one/another`` where the number
+    compares two; ``quantity`` ends in its unit; ``value`` has ratios as fractions, times in seconds, and is infinite
+    where memory ran out; ``note`` is how the paper puts it. The last three are as the file has them.
     """
 
     task: str
@@ -127,15 +116,10 @@ class Standing(StrEnum):
 class Record:
     """One published number beside a predicted one, or the reason why there is none.
 
-    Attributes:
-        row: the published number.
-        predicted: the predicted one, infinite where memory runs out; None where the row is not covered.
-        standing: what becomes of the number.
-        reason: why it is not judged; empty where it is.
-        setting: what was simulated: of training the choices that the paper leaves open.
-        provenance: where the layer times are from.
-        miss: what is known of a large error.
-        memory_bytes: predicted bytes of the fullest device; None in training.
+    ``predicted`` is infinite where memory runs out, None where the number is not covered; ``reason`` says why it is
+    not judged; ``setting`` what was simulated: of training the choices that the paper leaves open; ``provenance``
+    where the layer times are from; ``miss`` what is known of a large error; ``memory_bytes`` are of the fullest device
+    in sampling.
     """
 
     row: Published
@@ -164,15 +148,9 @@ class Record:
         provenance: str = ESTIMATED,
         miss: str = "",
     ) -> "Record":
-        """What is predicted of a number of training.
+        """What is predicted of a number of training, in a setting of the choices that the paper leaves open.
 
-        Args:
-            row: the published number.
-            predicted: what the simulator says.
-            setting: the choices behind it that the paper leaves open.
-            fitted: what the number set, or which choice was made by it, so that it judges nothing; empty where it does.
-            provenance: where the layer times are from.
-            miss: what is known of a large error.
+        ``fitted`` says what the number set, or which choice was made by it, so that it judges nothing.
         """
         apart = _apart(row, predicted)
         standing = Standing.APART if apart else Standing.FITTED if fitted else Standing.JUDGED
@@ -210,18 +188,7 @@ def _apart(row: Published, predicted: float) -> str:
 @cache
 def all_published() -> tuple[Published, ...]:
     """All published numbers of training, in the order of the file."""
-    columns = (
-        "source",
-        "item",
-        "model",
-        "machine",
-        "num_gpus",
-        "method",
-        "batch_size",
-        "quantity",
-        "value",
-        "note",
-    )
+    columns = [field.name for field in fields(Published)][1:11]
     return tuple(Published.of(row) for row in read_rows(TRAINING, columns))
 
 
@@ -251,7 +218,6 @@ def _patterns(path: Path, columns: Patterns) -> tuple[tuple[Patterns, str], ...]
 
 
 def _texts(lines: tuple[tuple[Patterns, str], ...], said: Patterns) -> Iterator[str]:
-    """The texts of the lines that fit."""
     return (text for patterns, text in lines if all(map(fnmatchcase, said, patterns)))
 
 
@@ -266,11 +232,7 @@ def source_names() -> list[str]:
 
 @cache
 def source_name(source: str, item: str) -> str:
-    """The name of a source: that of the first pattern it fits.
-
-    Raises:
-        ValueError: it fits none.
-    """
+    """The name of a source: that of the first pattern it fits; it must fit one."""
     for name in _texts(_names(), (source, item)):
         return name
     raise ValueError(f"{SOURCES.name} has no name for source '{source}', {item}")
@@ -284,13 +246,7 @@ def explanations() -> tuple[tuple[Patterns, str], ...]:
 
 
 def about(row: Published, model: str = "", machine: str = "") -> Patterns:
-    """What the patterns of a text are held against.
-
-    Args:
-        row: the number.
-        model: the model's folder, if the row has another name for it.
-        machine: the cluster's file, likewise.
-    """
+    """What the patterns of a text are held against, with the model's folder and the cluster's file if it has others."""
     gpus = "" if row.num_gpus is None else str(row.num_gpus)
     what = (model or row.model, machine or row.machine, gpus, row.method, row.resolution_px)
     return (row.source, row.item, *what)

@@ -20,11 +20,7 @@ MAX_ROWS: Final = 2000
 
 
 def read_measured(path: Path) -> list[Section]:
-    """Tables of one file.
-
-    Raises:
-        InputError: the file cannot be read, its ending is unknown, or it holds nothing.
-    """
+    """Tables of one file."""
     ending = path.suffix.lower()
     if ending not in READERS:
         raise InputError(f"{path}: ends in '{ending}', must end in {', '.join(READERS)}")

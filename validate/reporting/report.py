@@ -1,15 +1,18 @@
-"""Writes the report: every chapter is computed anew, so that what it says is what this checkout does."""
+"""The command ``report``: every chapter is computed anew, so that what it says is what this checkout does."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Final
+import argparse
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
-from validate.closed_forms.forms import sections as form_sections
-from validate.closed_forms.forms import summary
-from validate.closed_forms.report import closed_forms
+from validate.closed_forms.report import closed_forms, summary
+from validate.closed_forms.report import sections as form_sections
 from validate.fitting.device_fits import fit_device, residual_table
 from validate.fitting.device_fits import summary as fit_summary
 from validate.fitting.equations import OBSERVATIONS
@@ -17,11 +20,47 @@ from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
-from validate.reporting.environment import environment
 from validate.reporting.measured import read_measured
 from validate.reporting.page import Chapter, page
 from validate.reporting.sections import Section
 from validate.writing import write_file
+
+PACKAGES: Final = (
+    "diffusim", "numpy", "scipy", "pandas", "simpy", "highspy", "pulp", "matplotlib", "torch", "diffusers",
+    "transformers",
+)  # fmt: skip
+
+
+def environment() -> Section:
+    """Versions, machine and time that the numbers were computed with."""
+    facts = {
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "CPU cores": str(os.cpu_count()),
+        **{package: _version(package) for package in PACKAGES},
+        "GPU": _gpu(),
+    }
+    return Section("Environment", ("", ""), [[key, value] for key, value in facts.items()])
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _gpu() -> str:
+    try:
+        import torch  # noqa: PLC0415  it may not be installed
+    except ImportError:
+        return "not looked for: torch is not installed"
+    if not torch.cuda.is_available():
+        return "none"
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"{', '.join(names)}; CUDA {torch.version.cuda}"
+
 
 TITLE: Final = "diffusim: predicted, published, measured"
 PUBLISHED: Final = {
@@ -37,28 +76,16 @@ MEASURED: Final = {
 """Title and text of the chapters on files of measurements, by what they are of."""
 
 
-def write_report(path: Path, measured: Mapping[str, Sequence[Path]], task: str | None = None) -> None:
-    """Write the report into one file; nothing is left behind where it fails.
-
-    Args:
-        path: the file, which must end in .html.
-        measured: files of measurements, by the keys of ``MEASURED``.
-        task: ``train`` or ``sample`` where only one is wanted of the published numbers.
-
-    Raises:
-        InputError: a file of measurements cannot be read, or the report not be written.
-    """
-    check_path("--output", path, [".html"])
-    own = list(measured_chapters(measured))  # first: what cannot be read is said before anything is computed
-    chapters = [forms_chapter(), *published_chapters(task), device_fits(), *own, environment_chapter()]
-    write_file(path, page(TITLE, chapters))
-
-
-def forms_chapter() -> Chapter:
-    """The closed forms: a line per family, then every value."""
+def run_report(options: argparse.Namespace) -> None:
+    """Write the report into one file; nothing is left behind where it fails."""
+    check_path("--output", options.output, [".html"])
+    own = list(measured_chapters(vars(options)))  # first: a bad file is refused before anything is computed
     forms = closed_forms()
     words = "What formulas say of pipelines and samplers, beside what a replay of the same plan takes."
-    return Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
+    first = Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
+    last = Chapter("How this was made", "python -m validate report; nothing is typed in.", [environment()])
+    chapters = [first, *published_chapters(options.task), device_fits(), *own, last]
+    write_file(options.output, page(TITLE, chapters))
 
 
 def published_chapters(task: str | None) -> Iterator[Chapter]:
@@ -83,14 +110,11 @@ def device_fits() -> Chapter:
         "Rates of devices, fitted to published latencies of one GPU (non-negative least squares on relative errors)."
         " 'Without it' is the prediction of the fit to all other rows."
     )
-    names = sorted(path.stem for path in OBSERVATIONS.glob("*.toml"))
-    return Chapter("Device fits", words, [_fit(name) for name in names])
-
-
-def _fit(name: str) -> Section:
-    report = fit_device(name)
-    header, rows = cells(residual_table(report))
-    return Section(name, header, rows, ". ".join(fit_summary(report)))
+    sections = []
+    for name in sorted(path.stem for path in OBSERVATIONS.glob("*.toml")):
+        fit = fit_device(name)
+        sections.append(Section(name, *cells(residual_table(fit)), ". ".join(fit_summary(fit))))
+    return Chapter("Device fits", words, sections)
 
 
 def cells(table: Table) -> tuple[list[str], list[list[str]]]:
@@ -100,17 +124,8 @@ def cells(table: Table) -> tuple[list[str], list[list[str]]]:
     return header, [list(row) for row in zip(*columns, strict=True)]
 
 
-def measured_chapters(measured: Mapping[str, Sequence[Path]]) -> Iterator[Chapter]:
-    """One chapter per kind of measurement that files were given for.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
+def measured_chapters(measured: Mapping[str, Any]) -> Iterator[Chapter]:
+    """One chapter per kind of measurement that files were given for, by the keys of ``MEASURED``."""
     for kind, (title, words) in MEASURED.items():
         if paths := measured.get(kind):
             yield Chapter(title, words, [section for path in paths for section in read_measured(path)])
-
-
-def environment_chapter() -> Chapter:
-    """What the report was computed with."""
-    return Chapter("How this was made", "python -m validate report; nothing is typed in.", [environment()])

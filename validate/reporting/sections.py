@@ -1,19 +1,16 @@
 """Sections: a table with its heading and a paragraph, as the terminal prints it and the page shows it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a report.
-
-    Attributes:
-        title: its heading.
-        header: the columns of its table.
-        rows: the table's cells, in words.
-        remark: one paragraph on what the numbers say; empty where they speak for themselves.
-    """
+    """One part of a report: a table in words, and a paragraph on what it says where that is not plain."""
 
     title: str
     header: Sequence[str]
@@ -34,6 +31,14 @@ class Section:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by what a function says of them, in the order in which that first appears."""
+    groups: dict[Key, list[Item]] = {}
+    for one in items:
+        groups.setdefault(key(one), []).append(one)
+    return groups
 
 
 def print_sections(sections: Iterable[Section]) -> None:

@@ -78,11 +78,7 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
 
 
 def guidance(row: SamplingRow, model_guidance: str) -> str:
-    """How the predictions with and without the prompt are divided before any degree does it.
-
-    Raises:
-        Uncovered: the row does not say whether there is any.
-    """
+    """How the predictions with and without the prompt are divided before any degree does it."""
     said = row["cfg"]
     if row["method"].endswith("cfg split"):
         return "parallel"
@@ -96,7 +92,6 @@ def guidance(row: SamplingRow, model_guidance: str) -> str:
 
 
 def _warmup(row: SamplingRow) -> int:
-    """The synchronous steps that were run."""
     said = row["method_config"]
     if run := re.search(r"(\d+) sync", said):
         return int(run[1])
@@ -171,11 +166,7 @@ def _clause(row: SamplingRow) -> str:
 
 
 def _degrees(row: SamplingRow) -> dict[str, int]:
-    """The degrees that a row gives: in its method, or for its number of GPUs in its note.
-
-    Raises:
-        Uncovered: it gives none, or they are of another number of GPUs.
-    """
+    """The degrees that a row gives: in its method, or for its number of GPUs in its note."""
     found = _read(row.method) or _read(_clause(row))
     if not found:
         raise Uncovered(f"method '{row.method}' is no strategy here, or its degrees are not said")
@@ -186,11 +177,7 @@ def _degrees(row: SamplingRow) -> dict[str, int]:
 
 
 def _of_degrees(row: SamplingRow) -> Sampler:
-    """The strategy of the degrees that a row gives, those of 1 left out.
-
-    Raises:
-        Uncovered: it is none of xDiT's.
-    """
+    """The strategy of the degrees that a row gives, those of 1 left out."""
     above = {name: degree for name, degree in _degrees(row).items() if degree > 1}
     degrees = {f"{name}_degree": degree for name, degree in above.items()}
     if "data" in above:

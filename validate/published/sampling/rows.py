@@ -38,16 +38,11 @@ class Uncovered(Exception):  # noqa: N818  no error: it says why a row is not pr
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """One published row: what ran where, and what it took.
+    """One published row: what ran where, and what it took; properties that a row does not say raise ``Uncovered``.
 
-    Attributes:
-        line: in the file.
-        cells: text by column.
-        num_gpus: GPUs; None where the source does not say.
-        latency_s: seconds; None where there is none, or memory ran out.
-        memory_gib: the printed "GB": what the allocator counts, in units of 2**30 bytes; None where there is none.
-        sent_gb: GB that one device sends in one step, of one sample; None where there is none.
-        out_of_memory: whether the row says that memory ran out.
+    ``num_gpus`` is None where the source does not say; ``memory_gib`` is the printed "GB": what the allocator counts,
+    in units of 2**30 bytes; ``sent_gb`` are GB that one device sends in one step, of one sample. Those are None where
+    there is no number, or memory ran out.
     """
 
     line: int
@@ -60,11 +55,7 @@ class SamplingRow:
 
     @classmethod
     def of(cls, cells: Mapping[str, str], line: int) -> "SamplingRow":
-        """What a row of the file says.
-
-        Raises:
-            InputError: a number is none.
-        """
+        """What a row of the file says."""
         gpus = _number(cells, line, "num_gpus")
         return cls(
             line=line,
@@ -89,21 +80,16 @@ class SamplingRow:
         """The number that it is counted by: its latency, or its memory where that alone is printed."""
         remembered = bool(self["memory_GB"]) and not self["latency_s"]
         value = self.memory_gib if remembered else self.latency_s
+        texts = ("source", "model", "method", "note", "method_config", "resolution_px", "steps")
         return Published(
-            task=TASKS[1],
-            source=self["source"],
+            TASKS[1],
             item=self.figure,
-            model=self["model"],
             machine=", ".join(filter(None, (self["hardware"], self["interconnect"]))),
             num_gpus=self.num_gpus,
-            method=self["method"],
             batch_size=int(self["batch"]) if self["batch"].isdigit() else None,
             quantity=MEMORY if remembered else LATENCY,
             value=inf if value is None else value,
-            note=self["note"],
-            method_config=self["method_config"],
-            resolution_px=self["resolution_px"],
-            steps=self["steps"],
+            **{key: self[key] for key in texts},
         )
 
     @property
@@ -113,22 +99,14 @@ class SamplingRow:
 
     @property
     def model(self) -> str:
-        """The model's folder.
-
-        Raises:
-            Uncovered: the model is not counted.
-        """
+        """The model's folder."""
         if self["model"] not in MODELS:
             raise Uncovered(f"no model folder of {self['model']}")
         return MODELS[self["model"]]
 
     @property
     def cluster(self) -> str:
-        """The cluster's file.
-
-        Raises:
-            Uncovered: the hardware is none that is known.
-        """
+        """The cluster's file."""
         for hardware, links, cluster in MACHINES:
             there = re.search(rf"(\b|\dx){hardware}\b", self["hardware"])
             if there and self["interconnect"].startswith(links):
@@ -137,11 +115,7 @@ class SamplingRow:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width in pixels; pictures are printed height first, films width first.
-
-        Raises:
-            Uncovered: the resolution is not said, or a film's is not the one that is counted.
-        """
+        """Height and width in pixels; pictures are printed height first, films width first."""
         cell = self["resolution_px"]
         film = re.fullmatch(r"(\d+)x(\d+)x(\d+)f", cell)
         if film and int(film[3]) == FRAMES.get(self.model):
@@ -153,11 +127,7 @@ class SamplingRow:
 
     @property
     def steps(self) -> int:
-        """Denoising steps; 20 where only memory is printed.
-
-        Raises:
-            Uncovered: they are not said.
-        """
+        """Denoising steps; 20 where only memory is printed."""
         cell = self["steps"]
         if cell in STEPS:
             return STEPS[cell][0]
@@ -176,10 +146,6 @@ def _number(cells: Mapping[str, str], line: int, key: str) -> float | None:
 
 @cache
 def sampling_rows() -> tuple[SamplingRow, ...]:
-    """All published rows of sampling, in the order of the file.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """All published rows of sampling, in the order of the file."""
     reader = csv.DictReader(StringIO(read_text(INFERENCE)))
     return tuple(SamplingRow.of(cells, reader.line_num) for cells in reader)

@@ -47,14 +47,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A published row beside the simulator's.
+    """A published row beside the simulator's: what was drawn where, what came out, and what was run.
 
-    Attributes:
-        row: the published row.
-        place: what was drawn where; None where the row is not covered.
-        outcome: what the simulator says; None where the row is not covered.
-        remark: what was run, or why the row is not covered.
-        again: whether an earlier row says the same number of the same point.
+    Place and outcome are None where the row is not covered, the remark then says why; ``again`` says that an earlier
+    row has the same number of the same point.
     """
 
     row: SamplingRow
@@ -98,11 +94,6 @@ class Run:
         """Whether the links of its cluster are fitted to the row, or to others of its charts."""
         gpus = self.row.num_gpus or 1
         return self.cluster == LINKS_FROM and 1 < gpus <= cluster_of(LINKS_FROM).devices_per_node
-
-    @property
-    def sets_memory(self) -> bool:
-        """Whether the constants of memory were taken from the row."""
-        return self.row.figure == MEMORY_SOURCE and self.row["method"] in MEMORY_METHODS
 
     @property
     def anchored(self) -> bool:
@@ -149,7 +140,7 @@ class Run:
             return Standing.APART, f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
         if self.for_links:
             return Standing.FITTED, f"in view when the links of {self.cluster} were set"
-        if self.sets_memory:
+        if self.row.figure == MEMORY_SOURCE and self.row["method"] in MEMORY_METHODS:
             return Standing.FITTED, "sets the constants of memory"
         if self.anchored:
             return Standing.FITTED, "a one-GPU latency that predictions start from"
@@ -170,16 +161,18 @@ def runs(
     wanted: Callable[[SamplingRow], bool] = lambda row: row.num_gpus != 1,
     clusters: Mapping[str, Cluster] | None = None,
 ) -> list[Run]:
-    """The runs of published rows; points that occur again are not replayed again.
+    """The runs of published rows, by default of all but one GPU; points that occur again are not replayed again.
 
-    Args:
-        wanted: which rows; by default all but those of one GPU.
-        clusters: by name, those that stand in for the shipped ones.
+    ``clusters``, by name, stand in for the shipped ones.
     """
     kept: list[Run] = []
     found = []
     for one in (predict(row, clusters or {}) for row in sampling_rows() if wanted(row)):
-        again = one.error is not None and any(_same(one, other) for other in kept)
+        again = any(
+            (one.place, one.outcome) == (other.place, other.outcome)
+            and same_number(one.row.latency_s, other.row.latency_s)
+            for other in kept
+        )
         kept += [one] if one.error is not None and not again else []
         found.append(replace(one, again=again))
     return found
@@ -195,15 +188,9 @@ def sampling_ledger(found: Iterable[Run]) -> Ledger:
     return Ledger(tuple(one.record for one in found))
 
 
-def _same(one: Run, other: Run) -> bool:
-    first, second = one.row.latency_s, other.row.latency_s
-    assert first is not None and second is not None
-    return one.place == other.place and one.outcome == other.outcome and same_number(first, second)
-
-
-def same_number(one: float, other: float) -> bool:
+def same_number(one: float | None, other: float | None) -> bool:
     """Whether two numbers of one point are one measurement, rounded twice."""
-    return abs(one / other - 1) < TWICE
+    return one is not None and other is not None and abs(one / other - 1) < TWICE
 
 
 def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
@@ -232,17 +219,15 @@ def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
     if row.num_gpus > cluster.max_devices:
         raise Uncovered(f"cluster {name} has {cluster.max_devices} devices, not {row.num_gpus}")
     if row["method"] == FREE:
-        cluster = without_communication(cluster)
+        free = Collectives(0.0, cluster.collectives.efficiency, cluster.collectives.nodes)
+        inter = None if cluster.inter_node is None else FREE_LINK
+        cluster = replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
     divided = guidance(row, model_of(model).guidance)
     return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided)
 
 
 def fastest(place: Place, asked: Iterable[Sampler]) -> Outcome:
-    """The fastest sampler that fits; where none does, the fastest.
-
-    Raises:
-        InfeasibleError: there is none.
-    """
+    """The fastest sampler that fits; where none does, the fastest; one must exist."""
     best: Outcome | None = None
     reason: Exception = InfeasibleError("nothing applies", "nothing applies")
     for bound_s, sampler in sorted(_bounds(place, asked), key=lambda pair: pair[0]):
@@ -271,11 +256,7 @@ def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sam
 
 @cache
 def outcome_of(place: Place, sampler: Sampler) -> Outcome:
-    """What one sampler makes of a place.
-
-    Raises:
-        InfeasibleError: it does not exist there.
-    """
+    """What one sampler makes of a place."""
     return drawn(sampler, scenario_of(place))
 
 
@@ -292,13 +273,6 @@ def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
     size = (place.height, place.width)
     return drawing(place.model, place.cluster, place.num_gpus, size, place.steps, guidance=place.guidance)
-
-
-def without_communication(cluster: Cluster) -> Cluster:
-    """A cluster with free links, on which nothing takes time but compute."""
-    free = Collectives(0.0, cluster.collectives.efficiency, cluster.collectives.nodes)
-    inter = None if cluster.inter_node is None else FREE_LINK
-    return replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
 
 
 def describe(outcome: Outcome, place: Place) -> str:

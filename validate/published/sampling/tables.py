@@ -11,7 +11,7 @@ from validate.points import cluster_of
 from validate.published.ledger import COVERAGE, coverage, line, near
 from validate.published.records import MEMORY, Standing
 from validate.published.sampling.runs import FREE, Run, sent_bytes
-from validate.reporting.sections import Section, percent, signed
+from validate.reporting.sections import Section, grouped, percent, signed
 
 NO_RIVALS: Final = (FREE, "hybrid(best)")
 """No methods that compete with others: an ideal, and the best of all the others by its definition."""
@@ -42,9 +42,7 @@ def sections(runs: Sequence[Run]) -> Iterator[Section]:
 
 def by(title: str, named: Iterable[tuple[str, float]], remark: str = "") -> Section:
     """Errors in groups, and all together."""
-    groups: dict[str, list[float]] = {}
-    for name, error in named:
-        groups.setdefault(name, []).append(error)
+    groups = {name: [error for _, error in of] for name, of in grouped(named, lambda one: one[0]).items()}
     lines = sorted(groups.items())
     lines += [("all", [error for errors in groups.values() for error in errors])] if groups else []
     return Section(title, HEADER, [_errors(name, errors) for name, errors in lines], remark)
@@ -58,14 +56,7 @@ def _errors(name: str, errors: Sequence[float]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Methods that one source compared on one machine.
-
-    Attributes:
-        words: what they drew where.
-        published: seconds by method, infinite where memory ran out.
-        predicted: likewise.
-        for_links: whether links are fitted to them.
-    """
+    """Methods that one source compared on one machine, by seconds: infinite where memory ran out."""
 
     words: str
     published: Mapping[str, float]
@@ -109,9 +100,8 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
         where = f"{row['num_gpus']} GPUs of {one.cluster}"
         what = f"{one.model}, {row['resolution_px']} px, {row['steps']} steps"
         key = (f"{row.published.paper}: {what}, {where}", one.for_links)
-        for seconds, found in zip(
-            groups.setdefault(key, ({}, {})), (row.latency_s, one.latency_s), strict=True
-        ):
+        both = groups.setdefault(key, ({}, {}))
+        for seconds, found in zip(both, (row.latency_s, one.latency_s), strict=True):
             seconds[method] = min(seconds.get(method, inf), found or inf)
     return [
         Contest(words, published, predicted, for_links)
@@ -123,21 +113,14 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
 def winners(runs: Sequence[Run]) -> Section:
     """Whether the method that is predicted to be fastest is the one that was."""
     found = contests(runs)
-    rows = [
-        [
-            one.words + (" (links)" if one.for_links else ""),
-            _order(one.published),
-            _order(one.predicted),
-            one.verdict,
-        ]
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        words = one.words + (" (links)" if one.for_links else "")
+        rows.append([words, _order(one.published), _order(one.predicted), one.verdict])
     counts = []
-    for words, for_links in (
-        ("of comparisons whose rows no link is fitted to", False),
-        ("of those that links are fitted to", True),
-    ):
-        losses = [one.loss for one in found if one.for_links == for_links]
+    fits = ("of comparisons whose rows no link is fitted to", "of those that links are fitted to")
+    for for_links, words in enumerate(fits):
+        losses = [one.loss for one in found if one.for_links == bool(for_links)]
         counts.append(f"{losses.count(0)} of {len(losses)} {words}")
     header = ("comparison", "published, fastest first", "predicted, fastest first", "winner")
     return Section("The right winner: " + ", ".join(counts), header, rows)
@@ -177,14 +160,11 @@ def memory(runs: Sequence[Run]) -> Section:
 
 def volumes(runs: Sequence[Run]) -> Section:
     """Published and predicted bytes that one device sends in one step, of one sample."""
-    printed = [
-        (one, one.row.sent_gb, sent_bytes(one) / GB) for one in runs if one.outcome and one.row.sent_gb
-    ]
-    rows = [
-        [f"{one.row.published}", f"{gb:g}", f"{found:.3f}", signed(found / gb - 1)]
-        for one, gb, found in printed
-        if gb
-    ]
+    rows = []
+    for one in runs:
+        if one.outcome and (gb := one.row.sent_gb):
+            found = sent_bytes(one) / GB
+            rows.append([f"{one.row.published}", f"{gb:g}", f"{found:.3f}", signed(found / gb - 1)])
     remark = "DistriFusion, Table 2, counts one sample without guidance; 1.48 there is a misprint of 1.58."
     header = ("row", "published", "predicted", "error")
     return Section("GB that one device sends in one step", header, rows, remark)

@@ -2,30 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from typing import Final
 
-from validate.published.training import imbalance, ratios, solving, speedups, throughput, volumes
-from validate.published.training.experiment import Experiment
+from validate.published.training.experiment import Experiment, texts
 
-EXPERIMENTS: Final[tuple[Callable[[], Experiment], ...]] = (
-    ratios.frozen_ratios,
-    ratios.synchronisation_shares,
-    ratios.unfilled_bubbles,
-    ratios.useful_share,
-    speedups.eight_nodes,
-    speedups.one_node,
-    speedups.ablation,
-    speedups.cascades,
-    volumes.pipeline_volumes,
-    volumes.reduction_volumes,
-    throughput.two_nodes,
-    throughput.eight_nodes,
-    throughput.larger_models,
-    imbalance.longest_stages,
-    imbalance.partition_speed_ups,
-    throughput.degrees,
-    volumes.messages,
-    solving.solution_times,
+EXPERIMENTS: Final[tuple[Callable[[], Experiment], ...]] = tuple(
+    getattr(import_module(f"{__name__}.{module}"), name)
+    for module, _, name in (of.partition(".") for of in texts()["order"])
 )
 WORKERS: Final = 2
 

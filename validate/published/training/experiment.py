@@ -2,10 +2,9 @@
 
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, NamedTuple, ParamSpec
 
 from profiles.files import read_text
 from validate.published.records import Record
@@ -17,21 +16,16 @@ Found = Iterator[Record | Sequence[str]]
 """What an experiment yields: records, of one number that of the base setting first, and cells of its table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """What an experiment found.
-
-    Attributes:
-        section: its table, with the texts of ``experiments.toml``.
-        records: the published numbers that it covers.
-    """
+class Experiment(NamedTuple):
+    """What an experiment found: its table, with the texts of ``experiments.toml``, and the numbers that it covers."""
 
     section: Section
     records: tuple[Record, ...]
 
 
 @cache
-def _texts() -> dict[str, Any]:
+def texts() -> dict[str, Any]:
+    """What is printed around the tables, and their order."""
     return tomllib.loads(read_text(TEXTS))
 
 
@@ -40,7 +34,7 @@ def experiment(find: Callable[Asked, Found]) -> Callable[Asked, Experiment]:
 
     @wraps(find)
     def run(*args: Asked.args, **kwargs: Asked.kwargs) -> Experiment:
-        said = _texts()[find.__module__.rpartition(".")[2]][find.__name__]
+        said = texts()[find.__module__.rpartition(".")[2]][find.__name__]
         found = list(find(*args, **kwargs))
         rows = [one for one in found if not isinstance(one, Record)]
         section = Section(said["title"], said["header"], rows, " ".join(said.get("remark", "").split()))

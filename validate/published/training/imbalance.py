@@ -4,8 +4,7 @@ Source: PULSE, sections IV and VII-C1, Figs. 6, 7 and 13.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.models import Model
 from sim.explore.pulse_equations import schedule_s
@@ -23,15 +22,10 @@ BASE_DEGREE: Final = 4
 PARTITIONS: Final = ("symmetric", "blocks")
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """One pipeline with the skip-aware partition and with block-wise stages.
+class Gain(NamedTuple):
+    """One pipeline of ``degree`` devices and micro-batches, with the skip-aware partition and with block-wise stages.
 
-    Attributes:
-        degree: devices of the pipeline, and its micro-batches.
-        aware: the skip-aware one, replayed.
-        blocks: the block-wise one, replayed.
-        by_equation: throughput of the first over the second if every step took as long as the slowest (Eq. 15).
+    ``by_equation`` is the throughput of the first over the second if every step took as long as the slowest (Eq. 15).
     """
 
     degree: int

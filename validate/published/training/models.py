@@ -67,10 +67,8 @@ def with_all_gradients(name: str, cluster: str) -> Model:
             return component
         costs = ComponentCosts(component, device)
         times = _times(TWO_BATCHES, costs.forward_s, costs.backward_s)
-        return replace(
-            _with_layers(component, lambda layer: replace(layer, backward="full")),
-            times=((device.name, times),),
-        )
+        layers = tuple(replace(layer, backward="full") for layer in component.layers)
+        return replace(component, layers=layers, times=((device.name, times),))
 
     return _changed(model_of(name), train_all)
 
@@ -116,10 +114,8 @@ def in_half_precision(name: str) -> Model:
         sizes = {key: getattr(layer, key) / 2 for key in ("moved_bytes", "output_bytes", "saved_bytes")}
         return replace(layer, **sizes)
 
-    def halve_all(component: Component) -> Component:
-        return replace(_with_layers(component, halve), carried_bytes=component.carried_bytes / 2)
-
-    return replace(_changed(model, halve_all), dtype="float16")
+    halved = _changed(model, lambda part: replace(part, carried_bytes=part.carried_bytes / 2))
+    return replace(_with_layers(halved, halve), dtype="float16")
 
 
 def with_unfused_attention(model: Model) -> Model:
@@ -127,29 +123,20 @@ def with_unfused_attention(model: Model) -> Model:
 
     ``SCORE_PASSES`` times over, in the model's type; saved bytes stay, as if they were computed again.
     """
-    size = {"float32": 4, "float16": 2}[model.dtype]
-
-    def moved(layer: Layer) -> float:
-        return layer.moved_bytes + SCORE_PASSES * size * layer.attention_flop / (4 * HEAD_CHANNELS)
-
-    return _with_traffic(model, moved)
+    passes = SCORE_PASSES * {"float32": 4, "float16": 2}[model.dtype] / (4 * HEAD_CHANNELS)
+    return _with_layers(
+        model, lambda one: replace(one, moved_bytes=one.moved_bytes + passes * one.attention_flop)
+    )
 
 
 def with_more_traffic(model: Model, factor: float) -> Model:
     """A model whose memory traffic takes that much longer."""
-    return _with_traffic(model, lambda layer: layer.moved_bytes * factor)
-
-
-def _with_traffic(model: Model, moved: Callable[[Layer], float]) -> Model:
-    def change(component: Component) -> Component:
-        return _with_layers(component, lambda layer: replace(layer, moved_bytes=moved(layer)))
-
-    return _changed(model, change)
+    return _with_layers(model, lambda one: replace(one, moved_bytes=one.moved_bytes * factor))
 
 
 def _changed(model: Model, change: Callable[[Component], Component]) -> Model:
     return replace(model, components=tuple(map(change, model.components)))
 
 
-def _with_layers(component: Component, change: Callable[[Layer], Layer]) -> Component:
-    return replace(component, layers=tuple(map(change, component.layers)))
+def _with_layers(model: Model, change: Callable[[Layer], Layer]) -> Model:
+    return _changed(model, lambda part: replace(part, layers=tuple(map(change, part.layers))))

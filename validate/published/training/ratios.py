@@ -102,10 +102,7 @@ def _first(model: str) -> Published:
 def unfilled_bubbles_of(share: float, stages: int, count: int) -> dict[str, float]:
     """Bubbles of 1F1B on equal layers behind a data-parallel frozen part, over the iteration and the frozen time.
 
-    Args:
-        share: time of the frozen part over that of the backbone.
-        stages: of the pipeline.
-        count: micro-batches.
+    ``share`` is the time of the frozen part over that of the backbone, ``count`` that of the micro-batches.
     """
     batch = stages * count * LAYERS
     model = equal_layers_model(LAYERS, frozen_share=share)

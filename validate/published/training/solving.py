@@ -63,8 +63,7 @@ def filling_s(model: str) -> float:
 def wave_s(*, certificate: bool) -> tuple[float, float]:
     """Seconds to synthesise the wave of 4 devices and 4 micro-batches with proof, and its makespan.
 
-    Args:
-        certificate: the lower bound may be the proof; else the integer programme has to find it.
+    With ``certificate`` the lower bound may be the proof; else the integer programme has to find it.
     """
     problem = wave_problem(SHAPE["pipeline_degree"], SHAPE["micro_batches"], 1)
     start = perf_counter()

@@ -9,8 +9,7 @@ Source: Tian et al., DiffusionPipe (arXiv 2405.01248), section 6.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.models import Model
 from strategies.scenario import Scenario
@@ -36,17 +35,11 @@ MACHINES: Final = ((8, 256), (64, 2048))
 LOCAL_BATCH: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedUp:
-    """Best throughputs under one choice of what moves them.
+class SpeedUp(NamedTuple):
+    """Best throughputs under one choice of what moves them, model and drawing of self-conditioning in words.
 
-    Attributes:
-        model: what was trained, in words.
-        drawn: how self-conditioning is drawn, in words.
-        pipe: the best DiffusionPipe.
-        gpipe: GPipe with 2 stages and 4 micro-batches.
-        ddp: the best data parallelism by when it reduces gradients.
-        zero3: the best ZeRO-3 that reduces after the backward; None where none fits.
+    GPipe has 2 stages and 4 micro-batches; data parallelism is given by when it reduces gradients; ZeRO-3 reduces after
+    the backward, and is None where none fits.
     """
 
     model: str
@@ -164,13 +157,7 @@ def by_fill(point: Scenario) -> dict[str, Outcome]:
 
 
 def losses_unfilled(filled: dict[str, Outcome], batch: int, name: str) -> Iterator[Record]:
-    """Fig. 15's losses where bubbles are filled less, or not.
-
-    Args:
-        filled: the best DiffusionPipe by what it fills.
-        batch: samples of all GPUs.
-        name: what was trained, in words.
-    """
+    """Fig. 15's losses where bubbles are filled less, or not; ``name`` says what was trained."""
     compared = {
         "no partial batch/diffusionpipe": ("full", "partial"),
         "no filling/diffusionpipe": ("none", "partial"),

@@ -7,16 +7,15 @@ Source: PULSE, Table III and section VII-C2; its MB is MiB.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.units import MIB
 from validate.points import forward_bytes, replayed, scenario
 from validate.published.ledger import error_words
 from validate.published.records import Published, Record, published, why
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.settings import Task, base_of
+from validate.published.training.throughput import Task, base_of
 
 DEGREES: Final = (4, 8)
 PIPELINES: Final = ("pulse", "wave", "1f1b")
@@ -41,8 +40,7 @@ def volume(task: Task, strategy: str, degree: int) -> dict[str, float]:
     return {way: size / batch / MIB for way, size in zip(WAYS, sizes, strict=True)}
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One way to count a cell, and what comes out."""
 
     degree: int
@@ -66,14 +64,9 @@ def nearest(row: Published, found: Sequence[Reading]) -> Reading:
 
 def _read(row: Published, found: Sequence[Reading]) -> Record:
     best = nearest(row, found)
-    exact = abs(best.value / row.value - 1) < EXACT
-    return Record.of(
-        row,
-        best.value,
-        f"nearest of {len(found)} conventions: {best}",
-        fitted="chooses how it is counted",
-        miss="" if exact else why(row),
-    )
+    miss = "" if abs(best.value / row.value - 1) < EXACT else why(row)
+    setting = f"nearest of {len(found)} conventions: {best}"
+    return Record.of(row, best.value, setting, fitted="chooses how it is counted", miss=miss)
 
 
 @experiment
@@ -82,17 +75,9 @@ def pipeline_volumes() -> Found:
     for row in _cells(PIPELINES):
         found = readings(row)
         record = _read(row, found)
-        values = [f"{reading.value:.2f}" for reading in found]
-        error = error_words(record)
         yield record
-        yield [
-            _name(row),
-            f"{row.value:.2f}",
-            *values,
-            f"{nearest(row, found)}",
-            error,
-            record.miss or "exact",
-        ]
+        cells = [f"{row.value:.2f}", *(f"{reading.value:.2f}" for reading in found), f"{nearest(row, found)}"]
+        yield [_name(row), *cells, error_words(record), record.miss or "exact"]
 
 
 @experiment
@@ -101,8 +86,8 @@ def messages() -> Found:
     for row in published("VII-C2", quantity="p2p_MB_per_sample"):
         found = readings(row, [int(row.method.split("=")[1])])
         record = _read(row, found)
-        values = [f"{reading.value:.2f}" for reading in found]
         yield record
+        values = [f"{reading.value:.2f}" for reading in found]
         yield [f"{row.model}, {row.method}", f"{row.value:g}", *values, error_words(record)]
 
 
