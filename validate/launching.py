@@ -47,11 +47,7 @@ class Place:
 
 
 def launched_place() -> Place | None:
-    """This process's place if a launcher such as torchrun gave it one.
-
-    Raises:
-        InputError: the variables contradict one another.
-    """
+    """This process's place if a launcher such as torchrun gave it one."""
     if "RANK" not in os.environ:
         return None
     missing = [name for name in LAUNCHED if name not in os.environ]
@@ -69,11 +65,7 @@ def launched_place() -> Place | None:
 
 
 def check_count(num_ranks: int) -> None:
-    """Refuse fewer than two ranks.
-
-    Raises:
-        InputError: there are fewer.
-    """
+    """Refuse fewer than two ranks."""
     if num_ranks < 2:
         raise InputError(
             f"{num_ranks} rank has no link to another: start at least 2, with --ranks or torchrun --nproc-per-node"
@@ -81,22 +73,13 @@ def check_count(num_ranks: int) -> None:
 
 
 def check_own_ranks(num_ranks: int) -> None:
-    """Refuse more ranks than one machine should start.
-
-    Raises:
-        InputError: there are more.
-    """
+    """Refuse more ranks than one machine should start."""
     if num_ranks > MOST:
         raise InputError(f"{num_ranks} ranks on this machine, must be at most {MOST}; torchrun starts more")
 
 
 def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T]:
-    """Results of some work on each of so many ranks of this machine, by rank.
-
-    Raises:
-        DiffusimError: a rank was killed or failed; the text says which, or what it complained of. The others are
-            stopped.
-    """
+    """Results of some work on each of so many ranks of this machine; if one fails or is killed, one line says which."""
     from torch import multiprocessing  # noqa: PLC0415  importing torch takes seconds
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std  # noqa: PLC0415  as above
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  as above

@@ -15,13 +15,7 @@ from validate.green.work import LayerWork
 
 
 class GraphWork:
-    """Replays the ops of other work; messages and sums, which are few kernels, are enqueued as they are.
-
-    Args:
-        work: what is captured; it must have run eagerly before, so that libraries have set themselves up.
-        plan: whose ops they are.
-        lanes: on whose streams.
-    """
+    """Replays the ops of other work; messages and sums, which are few kernels, are enqueued as they are."""
 
     def __init__(self, work: LayerWork, plan: Plan, lanes: GreenLanes) -> None:
         self.work = work

@@ -41,15 +41,10 @@ class Work(Protocol):
 
 @dataclass(slots=True)
 class Record:
-    """One iteration, in seconds since its gate opened.
+    """One iteration, in seconds since its gate opened, until all is done that it waits for.
 
-    Attributes:
-        ops: when each op of each device began and ended.
-        messages: for each slot of a transfer when it was written and when it arrived.
-        collectives: when each collective began and ended.
-        end_s: when all was done that the iteration waits for.
-        enqueue_s: what it took to enqueue.
-        behind: whether the gate had opened before all was enqueued.
+    A message lasts from when it was written until it arrives, by slot; ``behind`` says that the gate opened before all
+    was enqueued.
     """
 
     ops: list[list[Span]]
@@ -81,16 +76,7 @@ class _Marks:
 
 
 class Runner:
-    """Carries a plan out on lanes.
-
-    Args:
-        lanes: as many as the map of the plan's devices counts.
-        wiring: the plan.
-        work: what its steps do.
-
-    Raises:
-        InputError: lanes cannot carry it out.
-    """
+    """Carries a plan out on lanes."""
 
     def __init__(self, lanes: Lanes, wiring: Wiring, work: Work) -> None:
         check_plan(wiring.plan)

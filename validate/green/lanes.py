@@ -45,7 +45,7 @@ class Lanes(Protocol):
         ...
 
     def seconds(self, start: Mark, end: Mark) -> float:
-        """Return the seconds between two marks of settled lanes."""
+        """The seconds between two marks of settled lanes."""
         ...
 
     def close(self) -> None:
@@ -64,11 +64,7 @@ class ThreadMark:
 
 
 class ThreadLanes:
-    """Lanes that are threads of this process.
-
-    Args:
-        count: how many.
-    """
+    """Lanes that are threads of this process."""
 
     device = torch.device("cpu")
 
@@ -110,12 +106,7 @@ class ThreadLanes:
         self.submit(lane, lambda: sleep_until(mark.at + seconds))
 
     def settle(self) -> None:
-        """Wait until all lanes are empty.
-
-        Raises:
-            DiffusimError: they wait for each other.
-            Exception: what work raised.
-        """
+        """Wait until all lanes are empty."""
         last = [self.record(lane) for lane in range(len(self._queues))]
         if not all(mark.passed.wait(TIMEOUT_S) for mark in last):
             raise DiffusimError(f"the lanes did not settle in {TIMEOUT_S:g} s: they wait for each other")
@@ -124,7 +115,7 @@ class ThreadLanes:
             raise error
 
     def seconds(self, start: ThreadMark, end: ThreadMark) -> float:
-        """Return the seconds between two marks."""
+        """The seconds between two marks."""
         return end.at - start.at
 
     def close(self) -> None:

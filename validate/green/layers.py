@@ -18,7 +18,7 @@ AHEAD_S: Final = 3e-3
 def layer_times(
     lanes: Lanes, model: Model, batch: int, shape: Shape
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return (forward, backward) seconds of each (component, layer) at a batch, medians, on the first lane alone."""
+    """(Forward, backward) seconds of each (component, layer) at a batch, medians, on the first lane alone."""
     return {
         (component, layer): _layer_time(lanes, model, (component, layer), batch, shape)
         for component, of in enumerate(model.components)

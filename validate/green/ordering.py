@@ -41,23 +41,20 @@ class LaneMap:
     Ops of a device are on the lane of its number. Messages leave a device on two lanes: one copies, and one lets what
     was copied arrive. As what a device writes is written in the order of its list, messages on one such lane never
     wait for one that is written later.
-
-    Attributes:
-        devices: of the plan.
     """
 
     devices: int
 
     def copies(self, source: int) -> int:
-        """Return the lane that copies what a device sends."""
+        """The lane that copies what a device sends."""
         return self.devices + source
 
     def wire(self, source: int) -> int:
-        """Return the lane on which that arrives."""
+        """The lane on which that arrives."""
         return 2 * self.devices + source
 
     def collectives(self, members: tuple[int, ...]) -> int:
-        """Return the lane of the collectives of some devices; those that share a device keep their order anyway."""
+        """The lane of the collectives of some devices; those that share a device keep their order anyway."""
         return 3 * self.devices + min(members)
 
     @property
@@ -72,11 +69,7 @@ class LaneMap:
 
 
 def enqueue_order(wiring: Wiring) -> list[Step]:
-    """Return all steps of an iteration, each after those that it waits for.
-
-    Raises:
-        DeadlockError: there is no such order.
-    """
+    """All steps of an iteration, each after those that it waits for."""
     steps: list[Step] = []
     there: set[int] = set()
     done = [0] * wiring.plan.num_devices
@@ -112,17 +105,13 @@ def _advance(wiring: Wiring, device: int, done: list[int], there: set[int], step
 
 
 def written_slots(wiring: Wiring, device: int, index: int) -> list[int]:
-    """Return the deliveries that an op makes; what it writes early is there at its end, too."""
+    """The deliveries that an op makes; what it writes early is there at its end, too."""
     early = wiring.early[device].get(index, [])
     return [*wiring.sends[device][index], *(slot for _, slots in early for slot in slots)]
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuse plans that lanes cannot carry out.
-
-    Raises:
-        InputError: receives are posted, weights are divided, or positions have replicas.
-    """
+    """Refuse plans that lanes cannot carry out."""
     if plan.blocking or plan.posted_after:
         raise InputError(
             "messages that wait for their receiver cannot be enqueued ahead: give --p2p overlapped"

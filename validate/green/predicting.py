@@ -23,14 +23,7 @@ SETTLED: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the simulator says of one iteration.
-
-    Attributes:
-        end_s: the makespan, in seconds.
-        bubble_ratio: of all devices.
-        alone_s: the makespan if every op took as long as alone.
-        busy_s: the makespan if every op took as long as with all others busy.
-    """
+    """What the simulator says of one iteration; ``alone_s`` and ``busy_s`` where every op takes as long as so."""
 
     end_s: float
     bubble_ratio: float
@@ -39,20 +32,14 @@ class Prediction:
 
 
 def predict(plan: Plan, alone: Durations, busy: Durations) -> Prediction:
-    """Return the prediction of an iteration.
-
-    Args:
-        plan: what was carried out.
-        alone: seconds of each op while the other partitions are idle.
-        busy: the same while all others are busy.
-    """
+    """The prediction of an iteration from the seconds of each op while all others are idle, and while they are busy."""
     trace = _shared(plan, alone, busy)
     extremes = [simulate(with_durations(plan, durations)).end_s for durations in (alone, busy)]
     return Prediction(trace.end_s, idle_s(trace) / trace.end_s, *extremes)
 
 
 def with_durations(plan: Plan, durations: Durations) -> Plan:
-    """Return a plan whose ops take so long, and whose tensors are there when their op ends."""
+    """A plan whose ops take so long, and whose tensors are there when their op ends."""
     rows = (
         tuple(_timed(op, seconds) for op, seconds in zip(row, own, strict=True))
         for row, own in zip(plan.ops, durations, strict=True)
@@ -66,7 +53,7 @@ def _timed(op: Op, seconds: float) -> Op:
 
 
 def _shared(plan: Plan, alone: Durations, busy: Durations) -> Trace:
-    """Return the trace in which each op takes as long as the others that run beside it let it."""
+    """The trace in which each op takes as long as the others that run beside it let it."""
     shares = [[1.0] * len(row) for row in alone]
     end_s = 0.0
     for _ in range(ROUNDS):
@@ -86,7 +73,7 @@ def _shared(plan: Plan, alone: Durations, busy: Durations) -> Trace:
 
 
 def busy_shares(rows: Sequence[Sequence[Span]]) -> list[list[float]]:
-    """Return for each op of each device the share of the other devices that are busy while it runs, in the mean."""
+    """For each op of each device the share of the other devices that are busy while it runs, in the mean."""
     return [
         [_share(span, [other for number, other in enumerate(rows) if number != device]) for span in row]
         for device, row in enumerate(rows)

@@ -45,19 +45,10 @@ CALL_ROOM: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """What is carried out.
+    """What is carried out: schedules on partitions of ``sms`` multiprocessors, None for as many as possible.
 
-    Attributes:
-        model: whose structure is trained.
-        schedules: names of strategies.
-        partitions: pipeline degree.
-        sms: multiprocessors of each partition; None for as many as possible.
-        micro_batches: of the pipeline.
-        samples: of a micro-batch.
-        link_s: what each message takes.
-        rounds: iterations that count.
-        graphs: whether ops are captured as CUDA graphs.
-        rehearse: threads of the CPU in the place of green contexts.
+    ``samples`` are those of a micro-batch, ``rounds`` the iterations that count; ``graphs`` are CUDA graphs of ops, and
+    a rehearsal has threads of the CPU in the place of green contexts.
     """
 
     model: str = "sd21"
@@ -77,17 +68,13 @@ class Programme:
         return (SMALL, SMALL) if self.rehearse else (LARGE, CHECKED_LARGE)
 
     def question(self, schedule: str) -> Question:
-        """Return what is asked of a strategy."""
+        """What is asked of a strategy."""
         parameters = {"pipeline_degree": self.partitions, "micro_batches": self.micro_batches}
         return Question(schedule, parameters, self.partitions, self.samples * self.micro_batches, self.link_s)
 
 
 def report_green(folder: Path, programme: Programme, name: str | None = None) -> list[Result]:
-    """Carry a programme out, print what it finds, and write it into a folder after every schedule.
-
-    Raises:
-        InputError: there is no GPU that can be split so, or a file cannot be written.
-    """
+    """Carry a programme out, print what it finds, and write it into a folder after every schedule."""
     if name is not None and not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
     model = load_model(programme.model).for_task("train")
@@ -152,7 +139,7 @@ def _result(empty: Result, programme: Programme, plan: Plan, training: Training,
 
 
 def _prepare(plan: Plan, training: Training, shape: Shape, lanes: Lanes, *, graphs: bool) -> Work:
-    """Return work that has run, and is captured where the lanes are those of a GPU."""
+    """Work that has run, and is captured where the lanes are those of a GPU."""
     wiring = wire(plan)
     work = LayerWork(training, wiring, lanes.device, shape)
     runner = Runner(lanes, wiring, work)
@@ -163,7 +150,7 @@ def _prepare(plan: Plan, training: Training, shape: Shape, lanes: Lanes, *, grap
 
 
 def check_gradients(plan: Plan, training: Training, shape: Shape, lanes: Lanes, *, graphs: bool) -> float:
-    """Return the largest difference of a gradient from that of a single process, over the largest of its layer."""
+    """The largest difference of a gradient from that of a single process, over the largest of its layer."""
     with torch.backends.cudnn.flags(allow_tf32=False):
         work = _prepare(plan, training, shape, lanes, graphs=graphs)
         layers = work.work if isinstance(work, GraphWork) else work
@@ -185,7 +172,7 @@ def check_gradients(plan: Plan, training: Training, shape: Shape, lanes: Lanes, 
 
 
 def with_calls(plan: Plan, work: Work, lanes: Lanes) -> Plan:
-    """Return a plan whose collectives take at least what summing up takes here, with room."""
+    """A plan whose collectives take at least what summing up takes here, with room."""
     lane, found = LaneMap(plan.num_devices).collectives((0,)), [0.0]
     for number in range(len(plan.collectives)):
         marks = [lanes.record(lane)]
@@ -199,7 +186,7 @@ def with_calls(plan: Plan, work: Work, lanes: Lanes) -> Plan:
 
 
 def profiled(plan: Plan, runner: Runner, rounds: int) -> Prediction:
-    """Return the prediction from ops that are profiled alone, and with all other lanes busy."""
+    """The prediction from ops that are profiled alone, and with all other lanes busy."""
     everyone = range(plan.num_devices)
     alone = [runner.free_run([device], rounds)[device] for device in everyone]
     return predict(plan, alone, runner.free_run(everyone, rounds))
@@ -222,7 +209,7 @@ def _measured(records: Sequence[Record], prediction: Prediction, error: float, l
 
 
 def _late_s(records: Sequence[Record], link_s: float) -> float:
-    """Return by how much more than the link's time the slowest message of the median iteration took."""
+    """By how much more than the link's time the slowest message of the median iteration took."""
     slowest = [max((b - a - link_s for a, b in r.messages.values()), default=0.0) for r in records]
     return median(slowest)
 
@@ -240,11 +227,7 @@ def _note(records: Sequence[Record], link_s: float, error: float, tolerance: flo
 
 
 def check_programme(programme: Programme) -> None:
-    """Refuse numbers that mean nothing.
-
-    Raises:
-        InputError: one of them is too small.
-    """
+    """Refuse numbers that mean nothing."""
     for flag, value, least in (
         ("--partitions", programme.partitions, 2),
         ("--sms", programme.sms or 1, 1),

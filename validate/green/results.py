@@ -25,16 +25,8 @@ SHOWN: Final = ("schedule", "measured", "predicted", "error", "alone", "busy", "
 class Measured:
     """What was measured of a schedule, and predicted, in seconds; medians over rounds.
 
-    Attributes:
-        rounds: iterations that count.
-        measured_s: the makespan.
-        least_s: the shortest.
-        most_s: the longest.
-        bubble_ratio: of the intervals of its ops.
-        prediction: from ops profiled without the schedule.
-        gradient_error: of the same plan, from those of a single process.
-        late_s: by how much the slowest message took longer than the link it stands for.
-        enqueue_s: what the host took to enqueue an iteration.
+    ``late_s`` is by how much the slowest message took longer than the link it stands for; ``gradient_error`` is of the
+    same plan, from those of a single process.
     """
 
     rounds: int
@@ -90,11 +82,7 @@ COLUMNS: Final = (*ASKED, *FOUND, "note")
 def write_results(
     folder: Path, name: str, results: Sequence[Result], device: torch.device, rehearsal: bool
 ) -> None:
-    """Write ``green-<name>.csv`` and, beside it, what it was measured with.
-
-    Raises:
-        InputError: they cannot be written.
-    """
+    """Write ``green-<name>.csv`` and, beside it, what it was measured with."""
     header = {"what": REHEARSAL} if rehearsal else {}
     lines = toml_lines({**header, **environment(device)})
     texts = {Path(f"green-{name}.csv"): _text(results), Path(f"green-{name}.toml"): "\n".join(lines) + "\n"}
@@ -123,7 +111,7 @@ def print_results(name: str, results: Sequence[Result], *, rehearsal: bool) -> N
 
 
 def results_table(name: str, results: Sequence[Result], *, rehearsal: bool) -> Table:
-    """Return the schedules, measured and predicted, in milliseconds."""
+    """The schedules, measured and predicted, in milliseconds."""
     title = f"{name}: pipelines on parts of one device" + (f" ({REHEARSAL})" if rehearsal else "")
     table = Table(title=title, title_justify="left")
     for column in SHOWN:

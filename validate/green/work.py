@@ -38,14 +38,7 @@ class SleepWork:
 
 
 class LayerWork:
-    """Trains a small real model as a plan says.
-
-    Args:
-        training: what is trained.
-        wiring: the plan.
-        place: the device of torch.
-        shape: how large its layers are.
-    """
+    """Trains a small real model as a plan says."""
 
     def __init__(
         self, training: Training, wiring: Wiring, place: torch.device = CPU, shape: Shape = SMALL

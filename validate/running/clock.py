@@ -14,11 +14,11 @@ class Instant(NamedTuple):
     virtual: float
 
     def later(self, other: "Instant") -> "Instant":
-        """Return the later of two moments, in each time for itself."""
+        """The later of two moments, in each time for itself."""
         return Instant(max(self.wall, other.wall), max(self.virtual, other.virtual))
 
     def after(self, seconds: float) -> "Instant":
-        """Return the moment so much later."""
+        """The moment so much later."""
         return Instant(self.wall + seconds, self.virtual + seconds)
 
 
@@ -26,7 +26,7 @@ ALWAYS: Final = Instant(float("-inf"), float("-inf"))
 
 
 def now() -> float:
-    """Return seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
+    """Seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
     return time.perf_counter()
 
 

@@ -17,9 +17,8 @@ from validate.running.job import Iteration, Job, Outcome
 class Pair:
     """One iteration: what the run took and what the simulator says, in seconds and as bubble ratios.
 
-    Attributes:
-        late_share: the share of the iteration by which ops of the latest rank started late, in all.
-        charged_s: simulated seconds where what an op started late counts as part of it.
+    ``late_share`` is the share of the iteration by which ops of the latest rank started late, in all; ``charged_s`` the
+    simulated seconds where what an op started late counts as part of it.
     """
 
     measured_s: float
@@ -95,7 +94,7 @@ class Comparison:
 
 
 def compare(job: Job, outcome: Outcome) -> Comparison:
-    """Return a run beside its simulation.
+    """A run beside its simulation.
 
     ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of both
     there is a second simulation, of each iteration's own durations with what the machine let an op start late: what is
@@ -126,24 +125,17 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) 
     measured_s = max(rank.end[virtual] for rank in iteration.ranks)
     busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration.ranks)
     return Pair(
-        measured_s,
-        trace.end_s,
-        1 - busy_s / measured_s,
-        idle_s(trace) / trace.end_s,
-        iteration.late_share,
+        measured_s, trace.end_s, 1 - busy_s / measured_s, idle_s(trace) / trace.end_s, iteration.late_share
     )
 
 
 def with_durations(
     plan: Plan, iterations: Sequence[Iteration], *, virtual: bool = False, charged: bool = False
 ) -> Plan:
-    """Return a plan whose ops take as long as they did, and write when they did; medians over iterations.
+    """A plan whose ops take as long as they did, and write when they did; medians over iterations.
 
-    Args:
-        plan: what was carried out.
-        iterations: of all ranks; of those that carry out the same device the slowest counts.
-        virtual: whether virtual time counts, or wall time.
-        charged: whether what an op started late counts as part of it.
+    Of the ranks that carry out the same device the slowest counts. Wall time counts, or virtual time; if ``charged``,
+    what an op started late is part of it.
     """
     rows = []
     for device, row in enumerate(plan.ops):

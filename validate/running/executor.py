@@ -27,13 +27,8 @@ RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all
 class OpTimes:
     """When one op ran: seconds since the iteration began, in wall and in virtual time.
 
-    Attributes:
-        start: after everything it reads was there.
-        written: when what it wrote was ready to be sent.
-        end: when its messages were handed over.
-        late_s: how long after that the machine let it start, in wall time.
-        over_s: how much longer than planned a kernel that sleeps took, in wall time.
-        early: when it wrote what it writes before it ends, in wall time.
+    It starts when all it reads is there, and ends when its messages are handed over. ``late_s`` after that the machine
+    let it start; a kernel that sleeps took ``over_s`` longer than planned; ``early`` are writes before its end (wall).
     """
 
     start: Instant
@@ -46,12 +41,7 @@ class OpTimes:
 
 @dataclass(slots=True)
 class RankIteration:
-    """What one rank recorded of one iteration.
-
-    Attributes:
-        ops: for each op of its list.
-        end: when the last op, collective and kept tensor was done, in both times.
-    """
+    """What one rank recorded of one iteration: its ops, and when the last op, collective and kept tensor was done."""
 
     ops: list[OpTimes] = field(default_factory=list)
     end: Instant = ALWAYS
@@ -63,16 +53,7 @@ class RankIteration:
 
 
 class Executor:
-    """Carries out one device's part of a plan.
-
-    Args:
-        wiring: the plan and its deliveries.
-        seat: which device this rank carries out, for whom.
-        kernels: what its ops do.
-        groups: process groups of the collectives that it takes part in, by number.
-        link_s: what every message takes.
-        payloads: what carries them.
-    """
+    """Carries out one device's part of a plan; every message takes ``link_s``."""
 
     def __init__(
         self,
@@ -101,13 +82,9 @@ class Executor:
         *,
         die: bool = False,
     ) -> RankIteration:
-        """Carry out one iteration.
+        """Carry out one iteration from the moment that ``synchronize`` gives; ``turn`` is entered while a kernel runs.
 
-        Args:
-            iteration: its number.
-            synchronize: returns the moment at which all ranks begin.
-            turn: entered while a kernel runs.
-            die: whether this process is killed in its midst, to show what then happens.
+        If it ``die``s, this process is killed in its midst, to show what then happens.
         """
         self._turn = turn or nullcontext()
         self._kernels.begin(iteration)

@@ -14,7 +14,7 @@ DEVICE: Final = "ideal"
 
 
 def emulated_cluster(delay_s: float) -> Cluster:
-    """Return one node whose links carry any number of messages at once, each in the same time."""
+    """One node whose links carry any number of messages at once, each in the same time."""
     return Cluster(
         name="emulated",
         source=f"processes of one machine; every message arrives {delay_s:g} s after it was sent",

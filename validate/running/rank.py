@@ -47,22 +47,14 @@ _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 
 
 def run_jobs(jobs: Sequence[Job], command: str = "run") -> list[Outcome]:
-    """Outcomes of jobs, all of as many ranks, which are started for them.
-
-    Raises:
-        DiffusimError: a rank failed or died; the text names it.
-    """
+    """Outcomes of jobs, all of as many ranks, which are started for them."""
     (num_ranks,) = {job.num_ranks for job in jobs}
     check_gpus(jobs[0].device, num_ranks)
     return launch(num_ranks, take_part, partial(list, jobs), command, jobs[0].device)[0][1]
 
 
 def run_job(make: Callable[[], Job], device: str, command: str) -> tuple[Job, Outcome] | None:
-    """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it.
-
-    Raises:
-        DiffusimError: it takes another number of ranks, or one failed or died.
-    """
+    """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it."""
     place = launched_place()
     if place is None:
         job = make()
@@ -78,16 +70,7 @@ def run_job(make: Callable[[], Job], device: str, command: str) -> tuple[Job, Ou
 
 
 def take_part(make: Callable[[], list[Job]], command: str, device: str) -> tuple[list[Job], list[Outcome]]:
-    """Jobs and outcomes on rank 0, nothing on the others; this process is one of the ranks.
-
-    Args:
-        make: returns what to do; only rank 0 asks.
-        command: that a line names which says who died.
-        device: as in ``Job``.
-
-    Raises:
-        DiffusimError: a rank died on the way; the text names it.
-    """
+    """Jobs and outcomes on rank 0, nothing on the others; this process is one of the ranks."""
     place = launched_place()
     assert place is not None
     pids = join(place, device)
@@ -105,22 +88,14 @@ def take_part(make: Callable[[], list[Job]], command: str, device: str) -> tuple
 
 
 def check_gpus(device: str, num_ranks: int) -> None:
-    """Refuse a GPU for each rank where there are fewer.
-
-    Raises:
-        InputError: there are.
-    """
+    """Refuse a GPU for each rank where there are fewer."""
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and found < num_ranks:
         raise InputError(f"--device cuda takes one GPU for each of {num_ranks} ranks, torch finds {found}")
 
 
 def fitting(job: Job, num_ranks: int) -> Job:
-    """Return a job that takes so many ranks.
-
-    Raises:
-        InputError: it takes more, or fewer.
-    """
+    """A job that takes so many ranks."""
     if job.num_ranks != num_ranks:
         raise InputError(f"{job.name} takes {job.num_ranks} ranks, but torchrun started {num_ranks}")
     return job
@@ -138,9 +113,6 @@ def join(place: Place, device: str) -> dict[int, int]:
     """Join the other ranks; return the process of each.
 
     What lies on a GPU travels by NCCL, everything else by gloo.
-
-    Raises:
-        InputError: not all of them came, or they are not on one machine, whose clock they share.
     """
     keep_memory()
     torch.set_num_threads(1)
@@ -161,11 +133,7 @@ def join(place: Place, device: str) -> dict[int, int]:
 
 
 def shared(make: Callable[[], T]) -> T:
-    """Return on all ranks what rank 0 makes, however long that takes.
-
-    Raises:
-        DiffusimError: what rank 0 says.
-    """
+    """On all ranks what rank 0 makes, however long that takes."""
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     made: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -192,7 +160,7 @@ def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> Outcome:
-    """Return what came of a job, its gradients held against those of this one process."""
+    """What came of a job, its gradients held against those of this one process."""
     if not isinstance(job.task, Training):
         return outcome
     count, task = 1 if job.runtime == "torch" else CHECKED, job.task
@@ -241,7 +209,7 @@ class Part:
         return _collected(job.name, records[job.warm_up :], others, found)
 
     def _synchronize(self) -> float:
-        """Return the moment at which all begin."""
+        """The moment at which all begin."""
         dist.barrier()
         begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
         dist.broadcast(begin, 0)

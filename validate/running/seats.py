@@ -8,14 +8,7 @@ from strategies.plans.plan import Collective
 
 @dataclass(frozen=True, slots=True)
 class RankSeat:
-    """What one rank stands for.
-
-    Attributes:
-        placement: where all positions lie.
-        group: the pipeline group.
-        device: the simulated device, a position of the pipeline.
-        replica: which of the replicas of the position.
-    """
+    """What one rank stands for: a replica of a simulated device, a position of the pipeline, in a group."""
 
     placement: Placement
     group: int
@@ -23,18 +16,18 @@ class RankSeat:
     replica: int
 
     def peer(self, device: int) -> int:
-        """Return the rank that carries out another device of the same group and replica."""
+        """The rank that carries out another device of the same group and replica."""
         return self.placement.rank(self.group, device, self.replica)
 
     def members(self, collective: Collective) -> tuple[int, ...]:
-        """Return the ranks that take part in a collective with this one."""
+        """The ranks that take part in a collective with this one."""
         if collective.group is None:
             return tuple(sorted(self.peer(device) for device in collective.devices))
         return tuple(sorted(rank for position in collective.group for rank in self.placement.ranks(position)))
 
 
 def seats(placement: Placement) -> list[RankSeat]:
-    """Return the seat of each rank."""
+    """The seat of each rank."""
     found = {
         placement.rank(group, device, replica): RankSeat(placement, group, device, replica)
         for group in range(placement.num_groups)

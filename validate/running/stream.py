@@ -16,15 +16,7 @@ from validate.running.clock import Instant, sleep_until
 
 
 class CollectiveStream:
-    """Runs the collectives of one device during one iteration.
-
-    Args:
-        wiring: the plan with its deliveries.
-        device: the device.
-        groups: the process group of each collective that the device takes part in, by number.
-        costs_s: seconds of each collective.
-        communicate: does what a collective does.
-    """
+    """Runs the collectives of one device during one iteration, each in its group and seconds."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ def _sample(options: argparse.Namespace) -> None:
 
 
 def _parameters(options: argparse.Namespace) -> tuple[tuple[str, Any], ...]:
-    """Return what was given for the sampler's own fields."""
+    """What was given for the sampler's own fields."""
     return tuple(
         (name.removeprefix(PARAMETER), value)
         for name, value in vars(options).items()

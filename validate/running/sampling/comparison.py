@@ -26,12 +26,7 @@ ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run and what it should have been.
-
-    Attributes:
-        settings: what ran.
-        drawn: what each rank ended with.
-    """
+    """A run, what each rank ended with, and what it should have been."""
 
     settings: Settings
     drawn: Sequence[Drawn]
@@ -77,7 +72,7 @@ class Comparison:
         return Counter((rank, action) for rank, own in enumerate(self.drawn) for action in own.passes)
 
     def failures(self) -> list[str]:
-        """Return in words what does not hold."""
+        """In words what does not hold."""
         return [
             *self._image_failures(),
             *self._byte_failures(),
@@ -110,7 +105,7 @@ class Comparison:
         return self._step_failures() + self._message_failures()
 
     def _message_failures(self) -> list[str]:
-        """Return the messages whose size is not that of the plan: within a step they may add up all the same."""
+        """The messages whose size is not that of the plan: within a step they may add up all the same."""
         wrong = Counter(
             f"rank {rank} sent {sent.size_bytes} bytes of {sent.kind} in step {sent.step}, the plan says"
             f" {sent.planned_bytes:.0f}"
@@ -152,12 +147,12 @@ class Comparison:
 
 
 def relative(image: Tensor, reference: Tensor) -> float:
-    """Return the norm of a difference over the norm of the reference."""
+    """The norm of a difference over the norm of the reference."""
     return float((image.to(reference.device) - reference).norm() / reference.norm())
 
 
 def simulated_bytes(settings: Settings) -> list[float]:
-    """Return the bytes of each step: what a run of one step more sends more; latents count to the step they begin."""
+    """The bytes of each step: what a run of one step more sends more; latents count to the step they begin."""
     totals = [0.0]
     for steps in range(1, settings.steps + 1):
         parameters = dict(settings.parameters)

@@ -23,13 +23,9 @@ FIRST_TAG: Final = 1 << 20
 
 @dataclass(slots=True)
 class Sent:
-    """What one rank sent in one message of a plan, or as its part of a collective.
+    """What one rank sent in one message of a plan, or as its part of a collective, in bytes.
 
-    Attributes:
-        kind: the tensor's role, or the operation.
-        step: the denoising step that it counts to.
-        planned_bytes: what the plan says, in the precision of the run.
-        size_bytes: what was handed to the network.
+    It counts to a denoising step; ``planned_bytes`` is what the plan says, in the precision of the run.
     """
 
     kind: str
@@ -54,17 +50,10 @@ class Pending:
 def start_exchange(
     collective: Collective, rank: int, parts: Sequence[Tensor], sent: Sent, tag: int
 ) -> Pending:
-    """Start what a collective does.
+    """Start what a collective does; ``all_gather`` and ``all_to_all`` bring one tensor of each member, all else one.
 
-    Args:
-        collective: its operation and its members; its size is not asked for.
-        rank: this member.
-        parts: for ``all_to_all`` one tensor for each member; else one.
-        sent: what it sends is added here.
-        tag: of its messages, the same on all members, and the one after it.
-
-    Returns:
-        What is under way; its result is one tensor of each member for ``all_gather`` and ``all_to_all``, else one.
+    ``all_to_all`` takes one part for each member, any other one. What is sent is added to ``sent``; messages take
+    ``tag`` and the one after it, the same on all members.
     """
     operation, members = collective.operation, collective.devices
     exchange = _Exchange(members, rank, sent, FIRST_TAG + tag)

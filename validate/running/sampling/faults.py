@@ -18,11 +18,7 @@ WRONG: Final = 1.5
 
 
 def job_of(settings: Settings) -> Job:
-    """The job of some settings, with the fault that they ask for.
-
-    Raises:
-        DiffusimError: there is no such plan.
-    """
+    """The job of some settings, with the fault that they ask for."""
     plan = stated_plan(settings)
     if settings.fault == LOST_PATCH:
         plan = without_patch(plan, settings.num_patches - 1, settings.steps - 1)

@@ -32,14 +32,7 @@ class LostTensorError(DiffusimError):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one rank ended with.
-
-    Attributes:
-        latents: the image, as far as this rank has it.
-        sent: what it sent, in order.
-        passes: the passes it finished.
-        seen: how old the kept keys and values were that it read.
-    """
+    """What one rank ended with: the image as far as it has it, what it sent and finished, and the ages that it saw."""
 
     latents: Tensor
     sent: list[Sent]
@@ -48,14 +41,7 @@ class Drawn:
 
 
 class SamplerKernels:
-    """Draws one device's part of an image.
-
-    Args:
-        settings: what is drawn.
-        wiring: the plan.
-        rank: the device of the plan that it is.
-        place: where it computes.
-    """
+    """Draws one device's part of an image."""
 
     sleeping = False
 
@@ -142,11 +128,7 @@ class SamplerKernels:
             self._inbox[kind].append(pending.wait())
 
     def end(self) -> None:
-        """Let the last pass finish.
-
-        Raises:
-            PlanMismatchError: it has more to do than the plan lets it.
-        """
+        """Let the last pass finish."""
         assert self._action is not None
         self._go_on(self._action, "end")
         if self._step is not None:

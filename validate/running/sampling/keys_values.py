@@ -11,11 +11,7 @@ NEVER = -1
 class KeysValues:
     """The buffer of one layer.
 
-    Args:
-        batch: samples.
-        width: numbers of a token's keys, and as many of its values.
-        like: a tensor on the device it lies on.
-        wrong_version: plant a fault: tokens of others are those that lay there before the last write, if any.
+    With a wrong version planted, tokens of others are those that lay there before the last write, if any.
     """
 
     def __init__(self, batch: int, width: int, like: Tensor, *, wrong_version: bool = False) -> None:

@@ -65,12 +65,7 @@ class Seen:
 
 
 class Member(ABC):
-    """One rank of a sampler.
-
-    Attributes:
-        latents: as far as this rank knows them.
-        seen: what attention saw of keys and values that are kept.
-    """
+    """One rank of a sampler, with the latents as far as it knows them, and what its attention saw."""
 
     def __init__(
         self, settings: Settings, rank: int, device: torch.device, *, batch: int, width: int

@@ -35,12 +35,12 @@ def _one_device_image(steps: int, guidance: str, device: str, skips: bool) -> Te
 
 
 def displaced_image(settings: Settings) -> Tensor:
-    """Return what displaced patches draw: in a pipeline they see those before them fresh, else all others stale."""
+    """What displaced patches draw: in a pipeline they see those before them fresh, else all others stale."""
     return one_device_image(settings) if settings.exact else _draw(settings, settings.warmup_steps)
 
 
 def independent_image(settings: Settings) -> Tensor:
-    """Return what patches draw that never see one another."""
+    """What patches draw that never see one another."""
     return _draw(settings, 0)
 
 
@@ -72,7 +72,7 @@ def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
 def _patches(
     settings: Settings, model: SmallTransformer, latents: Tensor, condition: Tensor, kept: Kept | None
 ) -> tuple[Tensor, Kept | None]:
-    """Return the prediction of one patch after another, and the keys and values that they leave.
+    """The prediction of one patch after another, and the keys and values that they leave.
 
     Where none are kept, as at the start, a patch sees itself alone, and leaves nothing.
     """
@@ -89,13 +89,9 @@ def _patches(
 
 
 def _forward(
-    model: SmallTransformer,
-    latents: Tensor,
-    at: Tensor,
-    condition: Tensor,
-    seen: Sequence[Tensor | None],
+    model: SmallTransformer, latents: Tensor, at: Tensor, condition: Tensor, seen: Sequence[Tensor | None]
 ) -> tuple[Tensor, Kept]:
-    """Return the prediction for some tokens, and all keys and values that they saw: their own, and those given."""
+    """The prediction for some tokens, and all keys and values that they saw: their own, and those given."""
     hidden, joined, skips = model.embed(latents, at, len(condition)), [], list[Tensor]()
     for layer, others in enumerate(seen):
         if len(model.fusing) and layer >= LAYERS // 2:

@@ -18,11 +18,7 @@ class ComparisonError(DiffusimError):
 
 
 def report_sample(settings: Settings) -> None:
-    """Run settings, print the comparison.
-
-    Raises:
-        ComparisonError: something differs.
-    """
+    """Run settings, print the comparison."""
     found = run_job(lambda: job_of(settings), settings.device, "sample")
     if found is None:
         return  # another rank speaks for all
@@ -45,7 +41,7 @@ def report_sample(settings: Settings) -> None:
 
 
 def image_table(comparison: Comparison) -> Table:
-    """Return how far the image is from those of one process."""
+    """How far the image is from those of one process."""
     settings = comparison.settings
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
     table = Table(
@@ -65,7 +61,7 @@ def image_table(comparison: Comparison) -> Table:
 
 
 def byte_table(comparison: Comparison) -> Table:
-    """Return the bytes of each step that were sent and that are simulated."""
+    """The bytes of each step that were sent and that are simulated."""
     table = Table(
         title="bytes that all ranks sent; latents count to the step they begin",
         caption="counted from the tensors of the passes; collectives are carried out as point-to-point messages",

@@ -40,17 +40,9 @@ GUIDANCES: Final = ("none", "batch")
 
 @dataclass(frozen=True)
 class Settings:
-    """One run.
+    """One run: a sampler's fields by name, a planted fault or None, gloo's messages on ``cpu`` or NCCL's on ``cuda``.
 
-    Attributes:
-        strategy: one of ``RUNNABLE``.
-        ranks: processes, each a device of the plan.
-        steps: denoising steps.
-        parameters: (name, value) of the sampler's fields.
-        guidance: one of ``GUIDANCES``.
-        device: ``cpu`` (messages by gloo) or ``cuda`` (by NCCL).
-        fault: one of ``FAULTS`` to plant, or None.
-        skips: whether each block of the first half hands its output to its mirror image.
+    With ``skips`` each block of the first half hands its output to its mirror image.
     """
 
     strategy: str

@@ -48,11 +48,11 @@ class Block(nn.Module):
         self.modulation = nn.Linear(HIDDEN, 6 * HIDDEN)
 
     def modulate(self, condition: Tensor) -> Modulation:
-        """Return the modulation of a condition (batch, hidden)."""
+        """The modulation of a condition (batch, hidden)."""
         return Modulation(*self.modulation(silu(condition)).unsqueeze(1).chunk(6, dim=-1))
 
     def project(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """Return queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
+        """Queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.scale) + by.shift
         weight, bias = (
             self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part],
@@ -61,37 +61,37 @@ class Block(nn.Module):
         return torch.einsum("btc,ndc->nbtd", normed, weight) + bias[:, None, None]
 
     def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
-        """Return what the output matrix makes of attention, without its bias: parts add up."""
+        """What the output matrix makes of attention, without its bias: parts add up."""
         return attended @ self.out.weight[:, part].T
 
     def add_mixed(self, hidden: Tensor, mixed: Tensor, by: Modulation) -> Tensor:
-        """Return the hidden state after attention."""
+        """The hidden state after attention."""
         return hidden + by.gate * (mixed + self.out.bias)
 
     def feed(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """Return what the feed-forward makes of the hidden state, without its last bias: parts add up."""
+        """What the feed-forward makes of the hidden state, without its last bias: parts add up."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.inner_scale) + by.inner_shift
         inner = gelu(normed @ self.up.weight[part].T + self.up.bias[part])
         return inner @ self.down.weight[:, part].T
 
     def add_fed(self, hidden: Tensor, fed: Tensor, by: Modulation) -> Tensor:
-        """Return the hidden state after the feed-forward."""
+        """The hidden state after the feed-forward."""
         return hidden + by.inner_gate * (fed + self.down.bias)
 
     def finish(self, hidden: Tensor, attended: Tensor, by: Modulation) -> Tensor:
-        """Return the hidden state after the block."""
+        """The hidden state after the block."""
         hidden = self.add_mixed(hidden, self.mix(attended), by)
         return self.add_fed(hidden, self.feed(hidden, by), by)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return attention of tokens with heads side by side: (batch, tokens, heads * size of a head)."""
+    """Attention of tokens with heads side by side: (batch, tokens, heads * size of a head)."""
     attended = scaled_dot_product_attention(SHARPNESS * _heads(queries), _heads(keys), _heads(values))
     return attended.transpose(1, 2).flatten(2)
 
 
 def _heads(tensor: Tensor) -> Tensor:
-    """Return (batch, tokens, heads * size) as (batch, heads, tokens, size)."""
+    """A tensor of (batch, tokens, heads * size) as (batch, heads, tokens, size)."""
     return tensor.view(*tensor.shape[:-1], -1, HEAD).transpose(1, 2)
 
 
@@ -117,7 +117,7 @@ class Blockwise:
         self._most = most
 
     def result(self) -> Tensor:
-        """Return attention on all blocks so far."""
+        """Attention on all blocks so far."""
         return (self._sum / self._weight).transpose(1, 2).flatten(2)
 
 
@@ -139,7 +139,7 @@ class SmallTransformer(nn.Module):
             parameter.data.normal_(0.0, 1 / sqrt(width), generator=generator).requires_grad_(False)
 
     def block(self, layer: int) -> Block:
-        """Return a block."""
+        """A block."""
         block = self.blocks[layer]
         assert isinstance(block, Block)
         return block
@@ -164,7 +164,7 @@ class SmallTransformer(nn.Module):
         return hidden.expand(batch, -1, -1)
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """Return the velocities of some tokens, of each sample of the batch."""
+        """The velocities of some tokens, of each sample of the batch."""
         predicted: Tensor = self.velocity(layer_norm(hidden, (HIDDEN,)))
         return predicted
 
@@ -180,7 +180,7 @@ def mirrored(layer: int) -> int:
 
 
 def _positions() -> Tensor:
-    """Return sines and cosines of row and column of each token, shape (tokens, hidden)."""
+    """Sines and cosines of row and column of each token, shape (tokens, hidden)."""
     quarter = HIDDEN // 4
     frequencies = torch.exp(-log(100.0) * torch.arange(quarter) / quarter)
     angles = torch.arange(ROWS)[:, None] * frequencies
@@ -201,11 +201,11 @@ class Scheduler:
         self._kept = [float(kept[time]) for time in self._times] + [1.0]
 
     def time(self, step: int) -> float:
-        """Return the time of a step, which the model is conditioned on."""
+        """The time of a step, which the model is conditioned on."""
         return self._times[step] / TRAINING_STEPS
 
     def move(self, latents: Tensor, predicted: Tensor, step: int) -> Tensor:
-        """Return the latents after a step; the second sample of a prediction is that without the prompt."""
+        """The latents after a step; the second sample of a prediction is that without the prompt."""
         velocity = predicted[:1]
         if len(predicted) == 2:
             velocity = torch.lerp(predicted[1:], predicted[:1], GUIDANCE_SCALE)
@@ -216,5 +216,5 @@ class Scheduler:
 
 
 def first_latents(seed: int = 1) -> Tensor:
-    """Return the noise that every run starts from, shape (1, tokens, numbers of a token)."""
+    """The noise that every run starts from, shape (1, tokens, numbers of a token)."""
     return torch.randn(1, ROWS**2, TOKEN, generator=torch.Generator().manual_seed(seed))

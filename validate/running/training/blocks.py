@@ -32,13 +32,8 @@ CPU: Final = torch.device("cpu")
 class Shape:
     """How large the layers are.
 
-    Attributes:
-        side: tokens are an image of so many rows and columns.
-        width: numbers per token.
-        hidden: channels inside a layer whose work is the mean of its component.
-        heads: of attention.
-        multiple: channels inside a layer are a multiple of it.
-        dtype: of weights and activations.
+    Tokens are ``side`` x ``side``, of ``width`` numbers each; a layer whose work is the mean of its component has
+    ``hidden`` channels inside, and any layer a multiple of ``multiple``.
     """
 
     side: int = SIDE
@@ -49,7 +44,7 @@ class Shape:
     dtype: torch.dtype = torch.float64
 
     def hidden_states(self, samples: int) -> tuple[int, int, int]:
-        """Return the shape of the hidden states of some samples: (samples, tokens, width)."""
+        """The shape of the hidden states of some samples: (samples, tokens, width)."""
         return (samples, self.side**2, self.width)
 
 
@@ -105,13 +100,7 @@ class ChainLayer(nn.Module):
         self.work = work
 
     def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
-        """Return the hidden state after the layer.
-
-        Args:
-            hidden: (samples, tokens, width).
-            skips: what the skips that end here carry, in the order of the component.
-            context: the output of each frozen component for these samples.
-        """
+        """The hidden state after the layer, (samples, tokens, width), like that before it and what its skips carry."""
         for fuse, skip in zip(self.fuse, skips, strict=True):
             hidden = hidden + fuse(skip)
         for read, source in zip(self.read, self.sources, strict=True):
@@ -121,7 +110,7 @@ class ChainLayer(nn.Module):
 
 
 def build_layer(model: Model, component: int, layer: int, shape: Shape = SMALL) -> ChainLayer:
-    """Return one layer; the same in every process."""
+    """One layer; the same in every process."""
     of = model.components[component]
     generator_state = torch.get_rng_state()
     torch.manual_seed(1 + 1000 * component + layer)
@@ -133,7 +122,7 @@ def build_layer(model: Model, component: int, layer: int, shape: Shape = SMALL) 
 
 
 def _readers(model: Model, component: int, source: int) -> set[int]:
-    """Return the layers of a component that read the output of a frozen one."""
+    """The layers of a component that read the output of a frozen one."""
     if source not in model.frozen:
         return set()
     if component in model.frozen:
@@ -159,7 +148,7 @@ def _flop(layer: Layer) -> float:
 def batch_of(
     iteration: int, component: int, samples: int, device: torch.device = CPU, shape: Shape = SMALL
 ) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets of one component in one iteration; the same in every process."""
+    """Inputs and targets of one component in one iteration; the same in every process."""
     generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
     drawn = torch.randn((2, *shape.hidden_states(samples)), generator=generator, dtype=torch.float64)
     inputs, targets = drawn.to(device, shape.dtype)
@@ -176,7 +165,7 @@ class Layers:
     shape: Shape = SMALL
 
     def get(self, component: int, layer: int) -> ChainLayer:
-        """Return a layer, built when it is first asked for."""
+        """A layer, built when it is first asked for."""
         key = (component, layer)
         if key not in self.built:
             self.built[key] = build_layer(self.model, *key, self.shape).to(self.device)
@@ -190,7 +179,7 @@ class Layers:
         skips: dict[tuple[int, int], Tensor],
         context: Mapping[int, Tensor],
     ) -> Tensor:
-        """Return the hidden state after some layers; skips that end there are taken, those that start there added."""
+        """The hidden state after some layers; skips that end there are taken, those that start there added."""
         of = self.model.components[component]
         for layer in layers:
             ending = [skips[skip.source, skip.target] for skip in of.skips if skip.target == layer]
@@ -206,7 +195,7 @@ class Layers:
                     parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
 
     def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
-        """Return the trained parameters of some layers, in order."""
+        """The trained parameters of some layers, in order."""
         return [
             parameter
             for layer in layers

@@ -34,7 +34,7 @@ class Crossing:
         return of.last_layer == len(self._model.components[of.component].layers) - 1
 
     def relayed(self, stage: int) -> list[Key]:
-        """Return the skips that go with the hidden state over the cut after a stage."""
+        """The skips that go with the hidden state over the cut after a stage."""
         of = self._stages[stage]
         if self._local or self.is_last(stage):
             return []
@@ -42,7 +42,7 @@ class Crossing:
         return [(skip.source, skip.target) for skip in skips]
 
     def direct(self, source: int, target: int) -> list[Key]:
-        """Return the skips from one stage to another."""
+        """The skips from one stage to another."""
         start, end = self._stages[source], self._stages[target]
         return [
             (skip.source, skip.target)
@@ -52,15 +52,15 @@ class Crossing:
         ]
 
     def senders(self, stage: int) -> list[int]:
-        """Return the stages from which skips go to a stage on their own."""
+        """The stages from which skips go to a stage on their own."""
         return [source for source, target in self._pairs if target == stage]
 
     def receivers(self, stage: int) -> list[int]:
-        """Return the stages to which skips go from a stage on their own."""
+        """The stages to which skips go from a stage on their own."""
         return [target for source, target in self._pairs if source == stage]
 
     def count(self, tensor: Tensor) -> int:
-        """Return how many hidden states of a micro-batch a tensor holds."""
+        """How many hidden states of a micro-batch a tensor holds."""
         role = tensor.role.removeprefix("extra ")
         if role == "hidden":
             return 1 + len(self.relayed(tensor.stage))

@@ -23,21 +23,10 @@ if TYPE_CHECKING:
 
 
 class TrainedDevice:
-    """What one device of a plan trains.
+    """What one device of a plan trains, on its ``own`` samples of the batch.
 
-    Args:
-        training: what is trained.
-        plan: the plan.
-        number: of the device.
-        layers: where its layers are built.
-        own: its samples of the batch, by default all.
-        samples: which of them its frozen ops take, by default as in the training.
-        flatten: whether the gradients of a stage lie in one piece, so that they are summed, and emptied, at once.
-
-    Attributes:
-        values: what ops wrote and messages brought, by tensor.
-        flat: the gradients of each stage, in one piece.
-        frozen: the output of each frozen (component, layer).
+    ``values`` are what ops wrote and messages brought, by tensor; ``flat`` the gradients of each stage, in one piece if
+    they are to be summed, and emptied, at once; ``frozen`` the output of each frozen (component, layer).
     """
 
     def __init__(

@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 
 class ModuleKernels:
-    """Carries out the ops of one device on real layers.
-
-    Args:
-        training: what is trained.
-        wiring: its plan.
-        seat: which device, in which group.
-        place: where layers compute.
-    """
+    """Carries out the ops of one device on real layers."""
 
     sleeping = False
 

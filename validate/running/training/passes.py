@@ -17,14 +17,7 @@ Values = dict[Name, list[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one micro-batch of a backbone is trained on.
-
-    Attributes:
-        inputs: of the first stage, (samples, tokens, width).
-        targets: of the last stage.
-        context: the output of each frozen component.
-        batch_size: samples of all micro-batches and ranks.
-    """
+    """What a micro-batch of a backbone is trained on: samples, frozen outputs, and how many samples there are in all."""
 
     inputs: Tensor
     targets: Tensor
@@ -40,26 +33,14 @@ class _Saved:
 
 
 class Passes:
-    """The passes of the stages of one device.
-
-    Args:
-        layers: the layers of the rank.
-        crossing: what crosses the cuts.
-        ranges: for each stage its component and layers.
-    """
+    """The passes of the stages of one device."""
 
     def __init__(self, layers: Layers, crossing: Crossing, ranges: Mapping[int, tuple[int, range]]) -> None:
         self._layers, self._crossing, self._ranges = layers, crossing, ranges
         self._saved: dict[tuple[int, int], list[_Saved]] = {}
 
     def run(self, action: StageAction, read: Values, batch: Callable[[], Batch]) -> Values:
-        """Run a stage forwards or backwards; return what it writes.
-
-        Args:
-            action: what is to be done.
-            read: what it reads.
-            batch: makes what the micro-batch is trained on; called by forwards alone.
-        """
+        """Run a stage forwards or backwards on what it reads; what it writes. Forwards alone ask for their batch."""
         if action.kind == BACKWARD:
             return self.backward(action, read)
         if action.kind == BACKWARD_INPUT:
@@ -133,7 +114,7 @@ class Passes:
                     parameter.grad += gradient
 
     def _given(self, saved: _Saved, stage: int, read: Values) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the outputs that gradients are known of, and the gradients."""
+        """The outputs that gradients are known of, and the gradients."""
         outputs: list[Tensor] = []
         gradients: list[Tensor] = []
         for (role, _), values in saved.outputs.items():
@@ -148,7 +129,7 @@ class Passes:
         return [output for output, _ in pairs], [gradient for _, gradient in pairs]
 
     def _written(self, saved: _Saved, stage: int, found: Sequence[Tensor | None]) -> Values:
-        """Return the gradients of what a stage took, under the names by which they are sent."""
+        """The gradients of what a stage took, under the names by which they are sent."""
         gradients = iter(found)
         written = {}
         for (role, source), leaves in saved.leaves.items():

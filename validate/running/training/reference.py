@@ -14,7 +14,7 @@ Gradients = dict[tuple[int, int], list[Tensor]]
 
 
 def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int, Tensor]:
-    """Return the outputs of all frozen components for the batch of one iteration."""
+    """The outputs of all frozen components for the batch of one iteration."""
     model = layers.model
     outputs: dict[int, Tensor] = {}
     with torch.no_grad():
@@ -34,7 +34,7 @@ def single_process_gradients(
     device: torch.device = CPU,
     shape: Shape = SMALL,
 ) -> Gradients:
-    """Return the gradients of the last of some iterations on one process, with the whole batch at once."""
+    """The gradients of the last of some iterations on one process, with the whole batch at once."""
     layers = Layers(model, {}, device, shape)
     for iteration in range(iterations):
         context = frozen_outputs(layers, iteration, batch_size)
@@ -56,12 +56,7 @@ def single_process_gradients(
 
 
 def gradient_error(found: Sequence[Gradients], expected: Gradients) -> float:
-    """Return the largest difference of any rank's gradient over the largest of its layer; infinite if one is missing.
-
-    Args:
-        found: the gradients that each rank holds; together they must be all.
-        expected: those of a single process.
-    """
+    """Largest difference of any rank's gradient over the largest of its layer; infinite if one is missing."""
     if set().union(*found) != set(expected):
         return inf
     return max(_layer_error(values, expected[key]) for own in found for key, values in own.items())

@@ -16,18 +16,13 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FrozenSamples:
-    """Where the samples of frozen work are.
-
-    Attributes:
-        ops: for each (device, index of the op) the ranges of samples of the group that it takes.
-        tensors: for each frozen tensor the range that it holds.
-    """
+    """Ranges of the group's samples that each frozen op takes, by (device, index), and each frozen tensor holds."""
 
     ops: dict[tuple[int, int], tuple[Span, ...]]
     tensors: dict[int, Span]
 
     def of_replica(self, replica: int, replicas: int) -> "FrozenSamples":
-        """Return the same in samples of one replica of a position, which takes every so many-th of the group."""
+        """The same in samples of one replica of a position, which takes every so many-th of the group."""
 
         def own(span: Span) -> Span:
             start, end = (-(-(edge - replica) // replicas) for edge in span)
@@ -52,16 +47,7 @@ class _Ledger:
 
 
 def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSamples:
-    """Return where the samples of the frozen work of a plan are.
-
-    Args:
-        plan: made for the scenario.
-        scenario: model and workload.
-        micro_batch: samples of a micro-batch of the group.
-
-    Raises:
-        AssertionError: the plan was not laid out so.
-    """
+    """Where the samples of the frozen work of a plan are, ``micro_batch`` samples of the group at a time."""
     placement = plan.placement
     group_batch = scenario.workload.batch_size // placement.num_groups
     ledger = _Ledger()

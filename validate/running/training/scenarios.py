@@ -37,16 +37,7 @@ PLANNING_SCALE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be run.
-
-    Attributes:
-        strategy: name of a training strategy.
-        parameters: its parameters; those not given take their defaults.
-        num_gpus: ranks in all.
-        batch_size: samples of all ranks together.
-        link_s: what every message takes.
-        extra_forward: whether the iteration runs the extra forward pass of self-conditioning.
-    """
+    """What is to be run: a strategy on ranks and samples in all, every message taking ``link_s``."""
 
     strategy: str
     parameters: Mapping[str, Any]
@@ -63,11 +54,7 @@ class Question:
 
 
 def scenario_of(question: Question, model: Model) -> Scenario:
-    """Return the scenario of a question; the model has times on the ranks.
-
-    Raises:
-        InputError: something does not fit together.
-    """
+    """The scenario of a question; the model has times on the ranks."""
     workload = TrainingWorkload(
         question.num_gpus,
         question.batch_size,
@@ -78,12 +65,7 @@ def scenario_of(question: Question, model: Model) -> Scenario:
 
 
 def plan_of(question: Question, scenario: Scenario) -> Plan:
-    """Return the plan that a strategy makes of a scenario, as good as it gets.
-
-    Raises:
-        InfeasibleError: the strategy does not apply.
-        InputError: several jobs run side by side.
-    """
+    """The plan that a strategy makes of a scenario, as good as it gets."""
     strategy = make_strategy(question.strategy, question.parameters)
     if len(jobs(strategy, scenario)) > 1:
         raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
@@ -93,11 +75,7 @@ def plan_of(question: Question, scenario: Scenario) -> Plan:
 
 
 def check_complete(plan: Plan) -> None:
-    """Refuse a plan that loses or doubles a micro-batch.
-
-    Raises:
-        InputError: a stage does not run each pass of each of its micro-batches once.
-    """
+    """Refuse a plan that loses or doubles a micro-batch."""
     counts = Counter(op.action for row in plan.ops for op in row if isinstance(op.action, StageAction))
     for action, count in counts.items():
         if count > 1 and action.micro_batch >= 0:
@@ -113,7 +91,7 @@ def check_complete(plan: Plan) -> None:
 
 
 def _micro_batches(plan: Plan, counts: Counter[StageAction]) -> dict[int, set[int]]:
-    """Return the micro-batches that must pass each stage: those that any stage of its chain sees."""
+    """The micro-batches that must pass each stage: those that any stage of its chain sees."""
     found: dict[int, set[int]] = {}
     chain: list[int] = []
     for number, stage in enumerate(plan.stages):
@@ -126,7 +104,7 @@ def _micro_batches(plan: Plan, counts: Counter[StageAction]) -> dict[int, set[in
 
 
 def with_times(model: Model, times: Mapping[tuple[int, int], tuple[float, float]], batch: int) -> Model:
-    """Return a model whose layers take these (forward, backward) seconds at a batch, more or less in proportion."""
+    """A model whose layers take these (forward, backward) seconds at a batch, more or less in proportion."""
     components = [
         replace(
             component,
@@ -146,12 +124,9 @@ def with_times(model: Model, times: Mapping[tuple[int, int], tuple[float, float]
 
 
 def sleeping_model(model: Model, batch: int, forward_s: float) -> Model:
-    """Return a model whose kernels sleep: each backbone's forward takes so long, all else in proportion.
+    """A model whose kernels sleep: the first backbone's forward of a batch takes so long, all else in proportion.
 
-    Args:
-        model: times on the ranks are taken where it has them, else those estimated for a ``p4de``.
-        batch: samples of a micro-batch.
-        forward_s: seconds of all forwards of one micro-batch through the first backbone.
+    Times on the ranks are taken where it has them, else those estimated for a ``p4de``.
     """
     measured = all(dict(component.times).get(DEVICE) for component in model.components)
     device = (emulated_cluster(0.0) if measured else load_cluster(ESTIMATED_ON)).device
@@ -168,18 +143,7 @@ def sleeping_model(model: Model, batch: int, forward_s: float) -> Model:
 
 
 def prepare(question: Question, mode: str, model: Model, iterations: int, warm_up: int = 2) -> Job:
-    """Return the job of a question.
-
-    Args:
-        question: strategy, ranks and links.
-        mode: one of ``MODES``.
-        model: what is trained; of a real run the small model of its structure.
-        iterations: how often, without those to warm up.
-        warm_up: how often before.
-
-    Raises:
-        DiffusimError: the strategy does not apply.
-    """
+    """The job of a question in one of ``MODES``; a real run trains a small model of the model's structure."""
     model = model.for_task("train")
     batch = micro_batch_of(question)
     if mode == "sleep":
@@ -193,16 +157,7 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
 def plan_small(
     question: Question, model: Model, times: Mapping[tuple[int, int], tuple[float, float]]
 ) -> tuple[Plan, Training]:
-    """Plan of a small real model, and what is trained.
-
-    Args:
-        question: strategy, ranks and links.
-        model: the structure.
-        times: (forward, backward) seconds of each (component, layer) for a micro-batch.
-
-    Raises:
-        DiffusimError: the strategy does not apply.
-    """
+    """Plan of a small real model, and what is trained; ``times`` are (forward, backward) seconds for a micro-batch."""
     batch = micro_batch_of(question)
     scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
     planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
@@ -214,7 +169,7 @@ def plan_small(
 
 
 def micro_batch_of(question: Question) -> int:
-    """Return the samples of a micro-batch on one rank; of what does not divide the plan will complain."""
+    """The samples of a micro-batch on one rank; of what does not divide the plan will complain."""
     strategy = make_strategy(question.strategy, question.parameters)
     degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
     return max(1, question.batch_size * degree // (question.num_gpus * count))

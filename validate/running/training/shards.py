@@ -14,14 +14,7 @@ from validate.running.training.blocks import LEARNING_RATE, Layers
 
 
 class Shards:
-    """The weights and gradients of the stages of one rank.
-
-    Args:
-        layers: the layers of the rank.
-        ranges: for each stage its component and layers.
-        rank: this rank, which owns as many numbers of each stage as any other.
-        num_ranks: all ranks.
-    """
+    """The weights and gradients of the stages of one rank, which owns as many numbers of each stage as any other."""
 
     def __init__(
         self, layers: Layers, ranges: Mapping[int, tuple[int, range]], rank: int, num_ranks: int
@@ -44,7 +37,7 @@ class Shards:
         self.clear()
 
     def _pieces(self, stage: int, flat: Tensor) -> list[Tensor]:
-        """Return the parts of something flat that stand for each parameter, as views."""
+        """The parts of something flat that stand for each parameter, as views."""
         parameters = self._parameters[stage]
         ends = torch.tensor([0, *(parameter.numel() for parameter in parameters)]).cumsum(0).tolist()
         return [
@@ -88,7 +81,7 @@ class Shards:
         self.free(stage)
 
     def gradients(self, stage: int) -> list[Tensor]:
-        """Return the gradients of each parameter, of all ranks; all ranks must ask."""
+        """The gradients of each parameter, of all ranks; all ranks must ask."""
         whole = torch.empty_like(self._gradients[stage])
         dist.all_gather_single(whole, self._sums[stage])
         return self._pieces(stage, whole)

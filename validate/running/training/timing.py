@@ -15,7 +15,7 @@ REPEATS: Final = 3
 
 
 def measure_layers(model: Model, batch: int) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return (forward, backward) CPU seconds of each (component, layer) at a batch, medians."""
+    """(Forward, backward) CPU seconds of each (component, layer) at a batch, medians."""
     layers = Layers(model, {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
