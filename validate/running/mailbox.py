@@ -26,7 +26,7 @@ Posted = tuple[dist.Work | None, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """One direction between this rank and another: its messages in order, and the group of the two, if they have one."""
+    """One direction between this rank and another: its messages in order, and the group of the two if there is one."""
 
     rank: int
     slots: tuple[int, ...]

@@ -17,7 +17,7 @@ Values = dict[Name, list[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a micro-batch of a backbone is trained on: samples, frozen outputs, and how many samples there are in all."""
+    """What a micro-batch of a backbone is trained on: samples, frozen outputs, and how many there are in all."""
 
     inputs: Tensor
     targets: Tensor
