@@ -17,9 +17,8 @@ from strategies.plans.actions import FrozenAction
 from strategies.plans.network import Network
 from strategies.plans.wiring import previous_collectives, wire
 from validate.__main__ import main
-from validate.green.iteration import Runner
+from validate.green.iteration import LaneMap, Launch, Message, Reduction, Runner, check_plan, enqueue_order
 from validate.green.lanes import ThreadLanes
-from validate.green.ordering import LaneMap, Launch, Message, Reduction, check_plan, enqueue_order
 from validate.green.partitions import KERNELS, LEAST_DRIVER, check_gpu
 from validate.green.predicting import busy_shares, predict, with_durations
 from validate.green.programme import SCHEDULES, Programme, check_programme, results

@@ -14,8 +14,7 @@ from validate.measuring.command import add_profiling_parsers
 from validate.measuring.link_command import add_links_parser
 from validate.published.command import add_published_parser
 from validate.reporting.command import add_report_parser
-from validate.running.command import add_run_parser
-from validate.running.sampling.command import add_sample_parser
+from validate.running.command import add_run_parser, add_sample_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

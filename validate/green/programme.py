@@ -14,18 +14,16 @@ from profiles.models import Model, load_model
 from strategies.plans.plan import Plan
 from strategies.plans.wiring import wire
 from validate.green.graphs import GraphWork
-from validate.green.iteration import Record, Runner, Work
+from validate.green.iteration import LaneMap, Record, Runner, Work
 from validate.green.lanes import Lanes, ThreadLanes
-from validate.green.layers import layer_times
-from validate.green.ordering import LaneMap
 from validate.green.partitions import GreenLanes, check_gpu, default_sms
 from validate.green.predicting import Prediction, predict
 from validate.green.results import Measured, Result, print_results, write_results
-from validate.green.work import LayerWork
+from validate.green.work import LayerWork, layer_times
 from validate.measuring.environment import device_name
-from validate.running.job import Training
 from validate.running.rank import CHECKED
 from validate.running.training.blocks import SMALL, Shape
+from validate.running.training.device import Training
 from validate.running.training.reference import gradient_error, single_process_gradients
 from validate.running.training.scenarios import Question, plan_small
 

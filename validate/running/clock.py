@@ -1,7 +1,13 @@
-"""The clock of a run, one for all processes of a machine, and how to wait on it."""
+"""The clock of a run, one for all processes of a machine; how to wait on it, and for one's turn."""
 
+import fcntl
+import os
+import tempfile
 import time
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from torch import distributed as dist
 
 SPIN_S: Final = 2e-4
 """The end of a wait is spun away: a sleep oversleeps by about 0.1 ms."""
@@ -37,3 +43,24 @@ def sleep_until(at: float) -> None:
         time.sleep(left)
     while now() < at:
         pass
+
+
+class Turns:
+    """Entered by the rank whose turn it is; the others wait. All ranks make one together."""
+
+    def __init__(self) -> None:
+        made: list[Any] = [None]
+        if dist.get_rank() == 0:
+            handle, made[0] = tempfile.mkstemp(prefix="diffusim-turns-")
+            os.close(handle)
+        dist.broadcast_object_list(made)
+        self._file = Path(made[0]).open("r+b")  # noqa: SIM115  open as long as the rank runs
+        dist.barrier()
+        if dist.get_rank() == 0:
+            Path(made[0]).unlink()
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)

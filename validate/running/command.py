@@ -1,4 +1,4 @@
-"""The command ``python -m validate run``: a schedule carried out by processes, beside its simulation."""
+"""The commands ``python -m validate run`` and ``sample``: plans carried out by processes, beside their simulation."""
 
 import argparse
 import json
@@ -11,9 +11,12 @@ from profiles.errors import DiffusimError, InputError
 from profiles.models import load_model
 from sim.cli.flags import PARAMETER, add_parameters, integer, number
 from strategies.registry import all_strategies, make_strategy
+from validate.running.sampling.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
 
 if TYPE_CHECKING:
     from validate.running.job import Job, Outcome
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
 ON_GPUS: Final = ("replay", "wall")
@@ -173,3 +176,52 @@ def _describe(found: dict[str, Any]) -> str:
     if found["gradient_error"] is not None:
         lines.append(f"  gradients  within {found['gradient_error']:.1e} of a single process")
     return "\n".join(lines)
+
+
+def add_sample_parser(commands: "Commands") -> None:
+    """Offer the command; under ``torchrun`` each of its processes is a rank, else they are started here."""
+    parser = commands.add_parser(
+        "sample", help="draw with a small transformer on several ranks, in the order of a plan"
+    )
+    parser.add_argument(
+        "--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=", ".join(RUNNABLE)
+    )
+    parser.add_argument("--ranks", type=integer, default=2, help="processes, one per device (default: 2)")
+    parser.add_argument("--steps", type=integer, default=8, help="denoising steps (default: 8)")
+    parser.add_argument(
+        "--guidance",
+        choices=GUIDANCES,
+        default="none",
+        help="both predictions in one batch, or one (default: none)",
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default: cpu)"
+    )
+    parser.add_argument("--plant", choices=FAULTS, help="plant a fault, which the comparison must find")
+    add_parameters(parser, RUNNABLE)
+    parser.set_defaults(run=_sample)
+
+
+def _sample(options: argparse.Namespace) -> None:
+    from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  importing torch takes seconds
+
+    report_sample(
+        Settings(
+            strategy=options.strategy,
+            ranks=options.ranks,
+            steps=options.steps,
+            parameters=_parameters(options),
+            guidance=options.guidance,
+            device=options.device,
+            fault=options.plant,
+        )
+    )
+
+
+def _parameters(options: argparse.Namespace) -> tuple[tuple[str, Any], ...]:
+    """What was given for the sampler's own fields."""
+    return tuple(
+        (name.removeprefix(PARAMETER), value)
+        for name, value in vars(options).items()
+        if name.startswith(PARAMETER) and value is not MISSING
+    )

@@ -3,23 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from profiles.models import Model
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from validate.running.executor import RankIteration
 from validate.running.sampling.settings import Settings
-from validate.running.training.samples import FrozenSamples
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What is trained: a small model of a structure, on samples of all ranks, and of a micro-batch on one rank."""
-
-    model: Model
-    batch_size: int
-    micro_batch: int
-    samples: FrozenSamples
-    extra_forward: bool = False
+from validate.running.training.device import Training
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from torch import distributed as dist
 from strategies.plans.wiring import Wiring
 from validate.ranks import LostRankError
 from validate.running.clock import ALWAYS, Instant
-from validate.running.seats import RankSeat
+from validate.running.links import RankSeat
 
 PAYLOADS: Final = 1 << 19
 """Tags from here on are those of payloads."""

@@ -18,17 +18,16 @@ from strategies.plans.wiring import Wiring, wire
 from validate.launching import Place, launch, launched_place
 from validate.machine import OtherPrograms
 from validate.ranks import LostRankError, gather_pids, name_lost, one_machine, watched
-from validate.running.clock import now
-from validate.running.executor import Executor, RankIteration
-from validate.running.job import Iteration, Job, Outcome, Training
-from validate.running.kernels import Kernels, SleepKernels
+from validate.running.clock import Turns, now
+from validate.running.executor import Executor, Kernels, RankIteration
+from validate.running.job import Iteration, Job, Outcome
+from validate.running.links import RankSeat, seats
 from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
-from validate.running.seats import RankSeat, seats
+from validate.running.training.device import Training
 from validate.running.training.modules import ModuleKernels
 from validate.running.training.reference import Gradients, gradient_error, single_process_gradients
 from validate.running.training.torch_runtime import run_torch
-from validate.running.turns import Turns
 
 T = TypeVar("T")
 
@@ -237,7 +236,7 @@ def _collected(name: str, records: list[RankIteration], others: OtherPrograms, f
 
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:
     if job.task is None:
-        return SleepKernels()
+        return Kernels()
     place = torch.device(job.device)
     if isinstance(job.task, Training):
         return ModuleKernels(job.task, wiring, seat, place)

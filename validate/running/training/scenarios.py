@@ -21,10 +21,10 @@ from strategies.plans.actions import (
 from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from validate.running.job import Job, Training
+from validate.running.job import Job
 from validate.running.links import DEVICE, emulated_cluster
-from validate.running.training.samples import frozen_samples
-from validate.running.training.timing import measure_layers
+from validate.running.training.blocks import measure_layers
+from validate.running.training.device import Training, frozen_samples
 
 ESTIMATED_ON: Final = "p4de"
 """Where nothing is measured, sleeping kernels take times in proportion to those estimated for its devices."""

@@ -19,9 +19,10 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from profiles.errors import InputError
 from strategies.plans.actions import OPTIMIZER, StageAction, format_torch
 from strategies.plans.plan import Plan
-from validate.running.job import Job, Training
+from validate.running.job import Job
 from validate.running.training.blocks import Layers, batch_of
-from validate.running.training.crossing import Crossing, stage_ranges
+from validate.running.training.device import Training
+from validate.running.training.passes import Crossing, stage_ranges
 from validate.running.training.reference import Gradients, frozen_outputs
 
 SCHEDULES: Final = ("gpipe", "1f1b", "spp", "interleaved", "wave", "zero-bubble")
