@@ -26,8 +26,7 @@ LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MOST: Final = 32
 """Each rank takes some 300 MB once it has imported torch: hundreds of them would halt the machine."""
 POLL_S: Final = 0.05
-GRACE_S: Final = 3
-"""Ranks that are told to end are killed after so long."""
+GRACE_S: Final = 3  # ranks that are told to end are killed after so long
 COMPLAINT: Final = "validate: error: "
 
 
@@ -62,6 +61,13 @@ def launched_place() -> Place | None:
     if per_node < 1 or num_ranks % per_node:
         raise InputError(f"{num_ranks} ranks are not nodes of {per_node} ranks each")
     return Place(rank, num_ranks, local_rank, per_node)
+
+
+def check_least(*flags: tuple[str, float | None, float]) -> None:
+    """Refuse a finite number below the least that its flag may be given; None is not given."""
+    for flag, value, least in flags:
+        if value is not None and not least <= value < float("inf"):
+            raise InputError(f"{flag} is {value:g}, must be at least {least}")
 
 
 def check_count(num_ranks: int) -> None:

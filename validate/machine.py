@@ -9,8 +9,7 @@ from typing import Final
 STAT: Final = Path("/proc/stat")
 BUSY_FIELDS: Final = {"user": 0, "nice": 1, "system": 2, "interrupts": 5, "soft interrupts": 6, "steal": 7}
 """Columns of ``/proc/stat``: not idle, not waiting for a disk; stolen time is that of another virtual machine."""
-QUIET_CORES: Final = 0.1
-"""Other programs that keep more cores busy make measured times too long."""
+QUIET_CORES: Final = 0.1  # other programs that keep more cores busy make measured times too long
 NOT_KNOWN: Final = float("nan")
 
 

@@ -16,10 +16,8 @@ from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
 
-POLL_S: Final = 0.1
-"""A rank that died is missed by the others after so long."""
-BURIAL_S: Final = 0.5
-"""The connections of a process break a moment before it counts as dead: so long at most."""
+POLL_S: Final = 0.1  # a rank that died is missed by the others after so long
+BURIAL_S: Final = 0.5  # the connections of a process break a moment before it counts as dead: so long at most
 LINGER_S: Final = 1.0
 """Who stops because another died stays so long: nobody is to take it for one of the dead."""
 

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sim.cli.flags import integer, number
 
@@ -36,26 +36,17 @@ def add_green_parser(commands: "Commands") -> None:
 
 def _green(options: argparse.Namespace) -> None:
     from validate.green.programme import (  # noqa: PLC0415  importing torch takes seconds
+        SCHEDULES,
         Programme,
         check_programme,
         report_green,
     )
 
-    given: dict[str, Any] = {}
-    if options.schedules is not None:
-        given["schedules"] = tuple(options.schedules.split(","))
     default = REHEARSED_MICRO_BATCHES if options.rehearse else MICRO_BATCHES
     programme = Programme(
-        model=options.model,
-        partitions=options.partitions,
-        sms=options.sms,
-        micro_batches=default if options.micro_batches is None else options.micro_batches,
-        samples=options.samples,
-        link_s=options.link_ms / 1e3,
-        rounds=options.rounds,
-        graphs=not options.no_graphs,
-        rehearse=options.rehearse,
-        **given,
-    )
+        options.model, SCHEDULES if options.schedules is None else tuple(options.schedules.split(",")),
+        options.partitions, options.sms, default if options.micro_batches is None else options.micro_batches,
+        options.samples, options.link_ms / 1e3, options.rounds, not options.no_graphs, options.rehearse,
+    )  # fmt: skip
     check_programme(programme)
     report_green(options.output, programme, options.name)

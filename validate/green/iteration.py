@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from profiles.errors import DeadlockError, InputError
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring, previous_collectives
 from validate.green.lanes import Lanes, Mark
+from validate.green.work import Work
 
 
 class Launch(NamedTuple):
@@ -132,31 +133,10 @@ def check_plan(plan: Plan) -> None:
 
 
 Span = tuple[float, float]
-Durations = list[list[float]]
-"""Seconds of each op of each device's list."""
+Durations = list[list[float]]  # seconds of each op of each device's list
 FIRST_GATE_S: Final = 0.05
 GATE_ROOM: Final = 2.0
 """The gate opens so many times what it last took to enqueue an iteration after it was closed."""
-
-
-class Work(Protocol):
-    """What the steps of an iteration do; all of it only enqueues where the lanes are those of a GPU."""
-
-    def reset(self) -> None:
-        """Prepare for an iteration, on settled lanes."""
-        ...
-
-    def op(self, device: int, index: int) -> None:
-        """Carry out an op."""
-        ...
-
-    def message(self, slot: int) -> None:
-        """Copy what a message holds to where its receiver reads it."""
-        ...
-
-    def reduce(self, number: int) -> None:
-        """Sum up what a collective sums up."""
-        ...
 
 
 @dataclass(slots=True)

@@ -22,11 +22,9 @@ import torch
 
 from profiles.errors import DiffusimError, InputError
 
-LEAST_DRIVER: Final = 12040
-"""CUDA 12.4 brought green contexts."""
+LEAST_DRIVER: Final = 12040  # CUDA 12.4 brought green contexts
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
-MOST_CONNECTIONS: Final = 32
-"""Streams beyond the connections share one, and then wait for each other."""
+MOST_CONNECTIONS: Final = 32  # streams beyond the connections share one, and then wait for each other
 STAMPS: Final = 1 << 15
 HELD_S: Final = 1e-3
 HELD_ERROR: Final = 0.03
@@ -157,7 +155,6 @@ class GreenLanes:
         return self._streams[lane]
 
     def submit(self, lane: int, work: Callable[[], object]) -> None:
-        """Let work put its kernels into the stream of a lane."""
         with torch.cuda.stream(self._streams[lane]):
             work()
 
@@ -174,7 +171,6 @@ class GreenLanes:
         return GreenMark(event, place)
 
     def wait(self, lane: int, mark: GreenMark) -> None:
-        """Let a lane's stream wait for an event."""
         self._streams[lane].wait_event(mark.event)
 
     def hold(self, lane: int, mark: GreenMark, seconds: float) -> None:
@@ -187,7 +183,6 @@ class GreenLanes:
         self._call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, (values, kinds), 0)
 
     def settle(self) -> None:
-        """Wait for the GPU."""
         torch.cuda.synchronize()
         self._next = 0
 

@@ -1,20 +1,17 @@
 """Results: what came of each schedule, as a table and as files that are written whole or not at all."""
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from statistics import mean
 from typing import Final
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from validate.green.predicting import Prediction
 from validate.measuring.environment import environment, toml_lines
-from validate.writing import write_files
+from validate.printing import show, table
+from validate.writing import csv_text, write_files
 
 BOUND, WORST_BOUND = 0.05, 0.10
 REHEARSAL: Final = "rehearsal, threads of one CPU: the times say nothing of a GPU"
@@ -85,16 +82,10 @@ def write_results(
     """Write ``green-<name>.csv`` and, beside it, what it was measured with."""
     header = {"what": REHEARSAL} if rehearsal else {}
     lines = toml_lines({**header, **environment(device)})
-    texts = {Path(f"green-{name}.csv"): _text(results), Path(f"green-{name}.toml"): "\n".join(lines) + "\n"}
-    write_files(folder, texts)
-
-
-def _text(results: Sequence[Result]) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_cells(result) for result in results)
-    return text.getvalue()
+    text = csv_text(COLUMNS, map(_cells, results))
+    write_files(
+        folder, {Path(f"green-{name}.csv"): text, Path(f"green-{name}.toml"): "\n".join(lines) + "\n"}
+    )
 
 
 def _cells(result: Result) -> list[str]:
@@ -104,21 +95,12 @@ def _cells(result: Result) -> list[str]:
 
 
 def print_results(name: str, results: Sequence[Result], *, rehearsal: bool) -> None:
-    """Print the table and the errors."""
-    Console(width=150).print(results_table(name, results, rehearsal=rehearsal))
+    """Print the schedules, measured and predicted, in milliseconds, and the errors."""
+    title = f"{name}: pipelines on parts of one device" + (f" ({REHEARSAL})" if rehearsal else "")
+    rows = [(result.schedule, *_row(result.measured), result.note) for result in results]
+    show(150, table(title, SHOWN, rows, left=("schedule", "note")))
     for line in summary(results, rehearsal=rehearsal):
         print(line)
-
-
-def results_table(name: str, results: Sequence[Result], *, rehearsal: bool) -> Table:
-    """The schedules, measured and predicted, in milliseconds."""
-    title = f"{name}: pipelines on parts of one device" + (f" ({REHEARSAL})" if rehearsal else "")
-    table = Table(title=title, title_justify="left")
-    for column in SHOWN:
-        table.add_column(column, justify="left" if column in ("schedule", "note") else "right")
-    for result in results:
-        table.add_row(result.schedule, *_row(result.measured), result.note)
-    return table
 
 
 def _row(found: Measured | None) -> Iterator[str]:

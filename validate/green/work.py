@@ -17,38 +17,47 @@ from profiles.models import Model
 from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring
 from validate.green.lanes import Lanes
+from validate.green.partitions import GreenLanes
 from validate.running.training.blocks import CPU, SMALL, Layers, Shape, build_layer, passes_of
 from validate.running.training.device import TrainedDevice, Training
 from validate.running.training.reference import Gradients
 
 
-class SleepWork:
-    """Ops sleep as long as planned; messages hold nothing."""
+class Work:
+    """What the steps of an iteration do, all of which only enqueue on a GPU; these ops sleep as long as planned."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
     def reset(self) -> None:
-        """Prepare nothing."""
+        """Prepare for an iteration, on settled lanes."""
 
     def op(self, device: int, index: int) -> None:
-        """Sleep."""
+        """Carry out an op."""
         time.sleep(self._plan.ops[device][index].duration_s)
 
     def message(self, slot: int) -> None:
-        """Copy nothing."""
+        """Copy what a message holds to where its receiver reads it."""
 
     def reduce(self, number: int) -> None:
-        """Sum up nothing."""
+        """Sum up what a collective sums up."""
 
 
-class LayerWork:
-    """Trains a small real model as a plan says."""
+class LayerWork(Work):
+    """Trains a small real model as a plan says.
+
+    Ops may be captured once, one CUDA graph each, and replayed ever after; messages and sums are few kernels. The ops
+    of a device are captured in the order of its list, on its stream and in one pool of memory, as they are replayed:
+    what a backward no longer needs is there for the next forward, as without graphs. Outputs and gradients of inputs
+    are held until the next capture, for messages are copied from there.
+    """
 
     def __init__(
         self, training: Training, wiring: Wiring, place: torch.device = CPU, shape: Shape = SMALL
     ) -> None:
-        self._wiring, self._plan, self._shape = wiring, wiring.plan, shape
+        super().__init__(wiring.plan)
+        self._wiring, self._shape = wiring, shape
+        self._graphs: list[list[torch.cuda.CUDAGraph]] = []
         self._devices = [
             TrainedDevice(training, self._plan, number, Layers(training.model, {}, place, shape))
             for number in range(self._plan.num_devices)
@@ -94,11 +103,26 @@ class LayerWork:
             device.turn()
 
     def op(self, device: int, index: int) -> None:
-        """Carry out an op."""
-        self._devices[device].run(index, self._plan.ops[device][index])
+        if self._graphs:
+            self._graphs[device][index].replay()
+        else:
+            self._devices[device].run(index, self._plan.ops[device][index])
+
+    def capture(self, lanes: GreenLanes) -> None:
+        """Let ops be graphs; they must have run eagerly before, so that libraries have set themselves up."""
+        lanes.settle()
+        self._graphs = [self._captured(device, lanes) for device in range(self._plan.num_devices)]
+        lanes.settle()
+
+    def _captured(self, device: int, lanes: GreenLanes) -> list[torch.cuda.CUDAGraph]:
+        pool, graphs = torch.cuda.graph_pool_handle(), []
+        for index in range(len(self._plan.ops[device])):
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1], pool=pool, stream=lanes.stream(device)):
+                self.op(device, index)
+        return graphs
 
     def message(self, slot: int) -> None:
-        """Copy what a message holds to where its receiver reads it."""
         transfer = self._wiring.transfers[slot]
         assert transfer is not None
         tensor, source, target = (

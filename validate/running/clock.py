@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import distributed as dist
 
-SPIN_S: Final = 2e-4
-"""The end of a wait is spun away: a sleep oversleeps by about 0.1 ms."""
+SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by about 0.1 ms
 
 
 class Instant(NamedTuple):

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
 ON_GPUS: Final = ("replay", "wall")
-SAMPLES: Final = 4
-"""Samples of a micro-batch where no batch size is given."""
+SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
 
 def add_run_parser(commands: Any) -> None:  # noqa: ANN401

@@ -29,8 +29,7 @@ from validate.running.mailbox import Mailbox, Messages
 SLEEP_NUMEL: Final = 128
 """Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""
 
-Mark = Callable[[int], None]
-"""Is told that a tensor has been written before the op ends."""
+Mark = Callable[[int], None]  # is told that a tensor has been written before the op ends
 
 
 class Kernels:

@@ -13,8 +13,7 @@ from profiles.devices import Device
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective
 
-DEVICE: Final = "ideal"
-"""Times of a model on it are those of the run."""
+DEVICE: Final = "ideal"  # times of a model on it are those of the run
 
 
 def emulated_cluster(delay_s: float) -> Cluster:

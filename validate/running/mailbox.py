@@ -19,8 +19,7 @@ from validate.ranks import LostRankError
 from validate.running.clock import ALWAYS, Instant
 from validate.running.links import RankSeat
 
-PAYLOADS: Final = 1 << 19
-"""Tags from here on are those of payloads."""
+PAYLOADS: Final = 1 << 19  # tags from here on are those of payloads
 Posted = tuple[dist.Work | None, Tensor]
 
 

@@ -33,12 +33,10 @@ T = TypeVar("T")
 
 TIMEOUT: Final = timedelta(minutes=3)
 """A rank that does not answer for so long is lost; one that dies is missed at once, as its connections end."""
-PATIENCE: Final = timedelta(hours=1)
-"""So long ranks wait for a plan."""
+PATIENCE: Final = timedelta(hours=1)  # so long ranks wait for a plan
 CHECKED: Final = 3
 """Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
-HEAD_START_S: Final = 0.01
-"""All ranks have heard of the beginning of an iteration so long before it."""
+HEAD_START_S: Final = 0.01  # all ranks have heard of the beginning of an iteration so long before it
 BACKENDS: Final = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 CUDA: Final = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 """A kernel that waits for a message holds up neither the loading of another one nor another stream's queue."""

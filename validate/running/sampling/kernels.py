@@ -23,8 +23,7 @@ from validate.running.executor import Kernels, Mark
 from validate.running.sampling.passes import Need, Offer, Pass, Seen, make_member
 from validate.running.sampling.settings import WIDENING, Settings
 
-FIRST_TAG: Final = 1 << 20
-"""Tags from here on are those of exchanges."""
+FIRST_TAG: Final = 1 << 20  # tags from here on are those of exchanges
 
 
 @dataclass(slots=True)
@@ -160,7 +159,6 @@ class SamplerKernels(Kernels):
         self._bundles = _bundles(wiring, rank) if settings.grid.pipeline > 1 else {}
 
     def begin(self, iteration: int) -> None:
-        """Begin a run from noise."""
         torch.set_grad_enabled(False)
         self._member = make_member(self._settings, self._rank, self._place)
         self._inbox: dict[str, deque[list[Tensor]]] = defaultdict(deque)
@@ -172,12 +170,10 @@ class SamplerKernels(Kernels):
         self._step: Offer | Need | None = None
 
     def run(self, index: int, op: Op, mark: Mark) -> None:
-        """Let the pass of an op go on as far as it can."""
         assert isinstance(op.action, PatchAction)
         self._go_on(op.action, f"compute {op.action}")
 
     def room(self, tensor: int) -> Tensor:
-        """Room for a tensor's message."""
         role, action = self._plan.tensors[tensor].role, self._readers[tensor]
         shape = self._member.arriving(role, action)
         if shape is None:
@@ -196,7 +192,6 @@ class SamplerKernels(Kernels):
         return message
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
-        """Put what a tensor's message brought into the inbox."""
         self._inbox[self._plan.tensors[tensor].role].append([payload])
 
     def start(self, collective: int, index: int) -> None:
@@ -224,7 +219,6 @@ class SamplerKernels(Kernels):
         return offer.kind, start_exchange(collective, self._rank, offer.parts, sent, 2 * number)
 
     def land(self, collective: int) -> None:
-        """Put what an exchange brought into the inbox."""
         if collective in self._under_way:
             kind, pending = self._under_way.pop(collective)
             self._inbox[kind].append(pending.wait())
@@ -237,7 +231,6 @@ class SamplerKernels(Kernels):
             raise self._stuck("end")
 
     def found(self) -> Drawn:
-        """The image, and what was sent and seen on the way."""
         return Drawn(self._member.latents.cpu(), self._sent, self._passes, self._member.seen)
 
     def _go_on(self, action: PatchAction, asked: str) -> None:

@@ -60,8 +60,7 @@ class KeysValues:
         return both, steps
 
 
-MIXED: Final = -1
-"""In the place of an age: the tokens of a patch are of several steps."""
+MIXED: Final = -1  # in the place of an age: the tokens of a patch are of several steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,7 @@ class Need:
 
 
 Pass = Generator[Offer | Need, list[Tensor], None]
-Computed = Generator[Offer | Need, list[Tensor], Tensor]
-"""A part of a pass, and what it computes."""
+Computed = Generator[Offer | Need, list[Tensor], Tensor]  # a part of a pass, and what it computes
 
 
 @dataclass(frozen=True, slots=True)

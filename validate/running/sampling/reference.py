@@ -20,8 +20,7 @@ from validate.running.sampling.transformer import (
     tokens_of,
 )
 
-Kept = list[Tensor]
-"""For each layer keys and values of all tokens, (2, batch, tokens, hidden)."""
+Kept = list[Tensor]  # for each layer keys and values of all tokens, (2, batch, tokens, hidden)
 
 
 def one_device_image(settings: Settings) -> Tensor:

@@ -20,13 +20,13 @@ from strategies.strategy import Sampler
 from validate.running.links import emulated_cluster
 
 LAYERS: Final = 8
-ROWS: Final = 16
-"""Of image tokens; there are as many columns."""
+ROWS: Final = 16  # of image tokens; there are as many columns
 HIDDEN: Final = 64
 HEADS: Final = 8
 FLOAT32: Final = 4
-WIDENING: Final = FLOAT32 // HALF
-"""Bytes of a number in a run over those in a plan, which is in half precision."""
+WIDENING: Final = (
+    FLOAT32 // HALF
+)  # bytes of a number in a run over those in a plan, which is in half precision
 
 DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
 """Samplers that divide all ranks in one way."""
@@ -135,8 +135,7 @@ class Settings:
         return slice(start, start + size + (patch < more))
 
 
-WRONG: Final = 1.5
-"""A wrong size over the right one."""
+WRONG: Final = 1.5  # a wrong size over the right one
 
 
 def stated_plan(settings: Settings) -> Plan:

@@ -14,11 +14,9 @@ from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention, 
 from profiles.synthetic import LATENT_CHANNELS
 from validate.running.sampling.settings import HEADS, HIDDEN, LAYERS, ROWS
 
-TOKEN: Final = 4 * LATENT_CHANNELS
-"""Numbers of one token of the latents: 2 x 2 pixels."""
+TOKEN: Final = 4 * LATENT_CHANNELS  # numbers of one token of the latents: 2 x 2 pixels
 HEAD: Final = HIDDEN // HEADS
-WIDER: Final = 4
-"""Inner width of the feed-forward over the outer."""
+WIDER: Final = 4  # inner width of the feed-forward over the outer
 TRAINING_STEPS: Final = 1000
 GUIDANCE_SCALE: Final = 2.0
 SHARPNESS: Final = 2.0

@@ -17,15 +17,11 @@ from torch import Tensor, nn
 
 from profiles.models import Component, Layer, Model
 
-SIDE: Final = 8
-"""Tokens are an image of so many rows and columns."""
-WIDTH: Final = 32
-"""Numbers per token."""
+SIDE: Final = 8  # tokens are an image of so many rows and columns
+WIDTH: Final = 32  # numbers per token
 TOKENS: Final = SIDE * SIDE
-NUMEL: Final = TOKENS * WIDTH
-"""Numbers of the hidden state of a sample."""
-HIDDEN: Final = 512
-"""Channels inside a layer whose work is the mean of its component."""
+NUMEL: Final = TOKENS * WIDTH  # numbers of the hidden state of a sample
+HIDDEN: Final = 512  # channels inside a layer whose work is the mean of its component
 LEARNING_RATE: Final = 1e-3
 CPU: Final = torch.device("cpu")
 

@@ -20,8 +20,7 @@ from validate.running.training.blocks import Layers, batch_of
 from validate.running.training.passes import Batch, Crossing, Passes, stage_ranges
 from validate.running.training.reference import frozen_outputs
 
-Span = tuple[int, int]
-"""First and end of a range of samples."""
+Span = tuple[int, int]  # first and end of a range of samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,6 @@ class ModuleKernels(Kernels):
         return shards
 
     def begin(self, iteration: int) -> None:
-        """Load the batch."""
         self._device.load(iteration)
         self._device.turn()
         self._device.values.clear()
@@ -164,17 +163,14 @@ class ModuleKernels(Kernels):
             shards.free(action.stage)
 
     def room(self, tensor: int) -> Tensor:
-        """Room for a tensor's message."""
         frozen = self._device.frozen_rows(tensor)
         return torch.stack(self._device.room(tensor)) if frozen is None else torch.empty_like(frozen)
 
     def pack(self, tensor: int) -> Tensor:
-        """What a tensor's message brings."""
         frozen = self._device.frozen_rows(tensor)
         return torch.stack(self._device.values[tensor]) if frozen is None else frozen.clone()
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
-        """Take what a tensor's message brought."""
         frozen = self._device.frozen_rows(tensor)
         if frozen is None:
             self._device.values[tensor] = list(payload)
@@ -215,7 +211,6 @@ class ModuleKernels(Kernels):
         ]
 
     def found(self) -> Gradients:
-        """Gradients that this rank holds, as copies."""
         device = self._device
         if not self._shards:
             return device.layers.gradients(device.ranges.values())

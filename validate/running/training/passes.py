@@ -83,8 +83,7 @@ class Crossing:
         return 1
 
 
-Name = tuple[str, int]
-"""Role and stage of a tensor of the plan."""
+Name = tuple[str, int]  # role and stage of a tensor of the plan
 Values = dict[Name, list[Tensor]]
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from profiles.models import Model
 from validate.running.training.blocks import CPU, SMALL, Layers, Shape, batch_of
 
-Gradients = dict[tuple[int, int], list[Tensor]]
-"""For each (component, layer) the gradients of its trained parameters."""
+Gradients = dict[
+    tuple[int, int], list[Tensor]
+]  # for each (component, layer) the gradients of its trained parameters
 
 
 def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int, Tensor]:
