@@ -2,35 +2,29 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from sim.cli.flags import integer, number
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 REHEARSED_MICRO_BATCHES, MICRO_BATCHES = 4, 8
 
 
-def add_green_parser(commands: "Commands") -> None:
+def add_green_parser(commands: Any) -> None:  # noqa: ANN401
     """Offer the command."""
     parser = commands.add_parser("green", help="measure pipelines on disjoint green contexts of one GPU")
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", required=True, help="write green-DEVICE.csv here"
-    )
-    parser.add_argument("--rehearse", action="store_true", help="with threads of the CPU and tiny layers")
-    parser.add_argument("--model", default="sd21", help="model whose structure is trained (default: sd21)")
-    parser.add_argument(
-        "--schedules", metavar="NAME,NAME", help="default: gpipe,1f1b,wave,bidirectional,diffusionpipe"
-    )
-    parser.add_argument("--partitions", type=integer, default=4, help="pipeline degree (default: 4)")
-    parser.add_argument("--sms", type=integer, help="multiprocessors of each (default: as many as possible)")
-    parser.add_argument("--micro-batches", type=integer, help="default: 8; of a rehearsal 4")
-    parser.add_argument("--samples", type=integer, default=4, help="of a micro-batch (default: 4)")
-    parser.add_argument("--link-ms", type=number, default=1.0, help="what each message takes (default: 1)")
-    parser.add_argument("--rounds", type=integer, default=10, help="iterations that count (default: 10)")
-    parser.add_argument("--no-graphs", action="store_true", help="enqueue kernel by kernel")
-    parser.add_argument("--name", help="of the device; default: the GPU's, or cpu")
+    add = parser.add_argument
+    add("--output", type=Path, metavar="DIR", required=True, help="write green-DEVICE.csv here")
+    add("--rehearse", action="store_true", help="with threads of the CPU and tiny layers")
+    add("--model", default="sd21", help="model whose structure is trained (default: sd21)")
+    add("--schedules", metavar="NAME,NAME", help="default: gpipe,1f1b,wave,bidirectional,diffusionpipe")
+    add("--partitions", type=integer, default=4, help="pipeline degree (default: 4)")
+    add("--sms", type=integer, help="multiprocessors of each (default: as many as possible)")
+    add("--micro-batches", type=integer, help="default: 8; of a rehearsal 4")
+    add("--samples", type=integer, default=4, help="of a micro-batch (default: 4)")
+    add("--link-ms", type=number, default=1.0, help="what each message takes (default: 1)")
+    add("--rounds", type=integer, default=10, help="iterations that count (default: 10)")
+    add("--no-graphs", action="store_true", help="enqueue kernel by kernel")
+    add("--name", help="of the device; default: the GPU's, or cpu")
     parser.set_defaults(run=_green)
 
 

@@ -7,7 +7,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
 from strategies.plans.wiring import wire
+from validate.printing import show, table
 from validate.running.comparison import compare
 from validate.running.job import Job
 from validate.running.rank import run_job
@@ -91,12 +91,8 @@ class Comparison:
 
     def failures(self) -> list[str]:
         """In words what does not hold."""
-        return [
-            *self._image_failures(),
-            *self._byte_failures(),
-            *self._pass_failures(),
-            *self._age_failures(),
-        ]
+        sent = self._step_failures() + self._message_failures()
+        return self._image_failures() + sent + self._pass_failures() + self._age_failures()
 
     def _image_failures(self) -> list[str]:
         found = []
@@ -118,9 +114,6 @@ class Comparison:
         """Whether a rank is of a last stage, which alone has all of the image."""
         settings = self.settings
         return settings.strategy in PATCHED or stage_of(settings, rank) == settings.grid.pipeline - 1
-
-    def _byte_failures(self) -> list[str]:
-        return self._step_failures() + self._message_failures()
 
     def _message_failures(self) -> list[str]:
         """The messages whose size is not that of the plan: within a step they may add up all the same."""
@@ -225,6 +218,9 @@ def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     return tuple(int(patch > seen.patch) for patch in patches)
 
 
+BESIDE: Final = "image beside that of"
+
+
 class ComparisonError(DiffusimError):
     """A run is not what it should have been."""
 
@@ -245,9 +241,7 @@ def report_sample(settings: Settings) -> None:
     if found is None:
         return  # another rank speaks for all
     comparison = Comparison(settings, found[1].found)
-    console = Console(width=120)
-    for table in (image_table(comparison), byte_table(comparison)):
-        console.print(table)
+    show(120, image_table(comparison), byte_table(comparison))
     for line in age_lines(comparison):
         print(line)
     mismatch = compare(*found).mismatch
@@ -266,39 +260,32 @@ def image_table(comparison: Comparison) -> Table:
     """How far the image is from those of one process."""
     settings = comparison.settings
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
-    table = Table(
-        caption=None if settings.exact else "allowed: what patches make that never see one another",
-        caption_justify="left",
-        title=f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of"
-        f" {LAYERS} blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}",
-        title_justify="left",
-        min_width=100,
+    title = (
+        f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of {LAYERS}"
+        f" blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}"
     )
-    for column in ("image beside that of", "relative difference", "allowed"):
-        table.add_column(column, justify="left" if column.startswith("image") else "right")
-    table.add_row("one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}")
+    rows = [("one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}")]
     if not settings.exact:
-        table.add_row("the same patches in one process", f"{comparison.displaced_error:.2e}", f"{SAME:g}")
-    return table
+        error = f"{comparison.displaced_error:.2e}"
+        rows.append(("the same patches in one process", error, f"{SAME:g}"))
+    found = table(title, (BESIDE, "relative difference", "allowed"), rows, left=(BESIDE,))
+    found.min_width, found.caption_justify = 100, "left"
+    found.caption = None if settings.exact else "allowed: what patches make that never see one another"
+    return found
 
 
 def byte_table(comparison: Comparison) -> Table:
     """The bytes of each step that were sent and that are simulated."""
-    table = Table(
-        title="bytes that all ranks sent; latents count to the step they begin",
-        caption="counted from the tensors of the passes; collectives are carried out as point-to-point messages",
-        caption_justify="left",
-        min_width=64,
-        title_justify="left",
+    sent, simulated = comparison.sent_bytes, comparison.simulated_bytes
+    pairs = [*enumerate(zip(sent, simulated, strict=True)), ("all", (sum(sent), sum(simulated)))]
+    rows = [(str(step), f"{own:,}", f"{planned:,.0f}") for step, (own, planned) in pairs]
+    title = "bytes that all ranks sent; latents count to the step they begin"
+    found = table(title, ("step", "sent", "simulated, in float32"), rows, left=())
+    found.caption = (
+        "counted from the tensors of the passes; collectives are carried out as point-to-point messages"
     )
-    for column in ("step", "sent", "simulated, in float32"):
-        table.add_column(column, justify="right")
-    for step, (sent, simulated) in enumerate(
-        zip(comparison.sent_bytes, comparison.simulated_bytes, strict=True)
-    ):
-        table.add_row(str(step), f"{sent:,}", f"{simulated:,.0f}")
-    table.add_row("all", f"{sum(comparison.sent_bytes):,}", f"{sum(comparison.simulated_bytes):,.0f}")
-    return table
+    found.caption_justify, found.min_width = "left", 64
+    return found
 
 
 def age_lines(comparison: Comparison) -> Iterator[str]:
