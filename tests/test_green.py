@@ -20,11 +20,19 @@ from validate.__main__ import main
 from validate.green.iteration import LaneMap, Launch, Message, Reduction, Runner, check_plan, enqueue_order
 from validate.green.lanes import ThreadLanes
 from validate.green.partitions import KERNELS, LEAST_DRIVER, check_gpu
-from validate.green.predicting import busy_shares, predict, with_durations
 from validate.green.programme import SCHEDULES, Programme, check_programme, results
-from validate.green.results import COLUMNS, REHEARSAL, Result, summary, write_results
+from validate.green.results import (
+    COLUMNS,
+    REHEARSAL,
+    Result,
+    busy_shares,
+    predict,
+    summary,
+    with_durations,
+    write_results,
+)
 from validate.green.work import LayerWork, Work
-from validate.running.training.reference import gradient_error, single_process_gradients
+from validate.running.training.blocks import gradient_error, single_process_gradients
 from validate.running.training.scenarios import Question, plan_small
 
 pytestmark = pytest.mark.slow

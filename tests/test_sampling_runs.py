@@ -24,7 +24,6 @@ from validate.running.comparison import compare
 from validate.running.rank import fitting, run_jobs
 from validate.running.sampling.comparison import SAME, Comparison, job_of, relative
 from validate.running.sampling.passes import KeysValues
-from validate.running.sampling.reference import displaced_image, independent_image, one_device_image
 from validate.running.sampling.settings import (
     LOST_PATCH,
     ROWS,
@@ -33,7 +32,14 @@ from validate.running.sampling.settings import (
     Settings,
     without_patch,
 )
-from validate.running.sampling.transformer import Blockwise, attend, tokens_of
+from validate.running.sampling.transformer import (
+    Blockwise,
+    attend,
+    displaced_image,
+    independent_image,
+    one_device_image,
+    tokens_of,
+)
 
 pytestmark = pytest.mark.slow
 

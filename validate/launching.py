@@ -11,9 +11,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from profiles.errors import DiffusimError, InputError
 
@@ -30,8 +29,7 @@ GRACE_S: Final = 3  # ranks that are told to end are killed after so long
 COMPLAINT: Final = "validate: error: "
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where this process stands among the ranks."""
 
     rank: int

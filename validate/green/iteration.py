@@ -98,7 +98,6 @@ def enqueue_order(wiring: Wiring) -> list[Step]:
 
 
 def _advance(wiring: Wiring, device: int, done: list[int], there: set[int], steps: list[Step]) -> None:
-    """Enqueue the next ops of a device, as far as what they read is on its way, and what they send."""
     waits = wiring.waits[device]
     while done[device] < len(waits) and there.issuperset(waits[done[device]]):
         index = done[device]

@@ -16,15 +16,13 @@ from strategies.plans.wiring import wire
 from validate.green.iteration import LaneMap, Record, Runner
 from validate.green.lanes import Lanes, ThreadLanes
 from validate.green.partitions import GreenLanes, check_gpu, default_sms
-from validate.green.predicting import Prediction, predict
-from validate.green.results import Measured, Result, print_results, write_results
+from validate.green.results import Measured, Prediction, Result, predict, print_results, write_results
 from validate.green.work import LayerWork, Work, layer_times
 from validate.launching import check_least
 from validate.measuring.environment import device_name
 from validate.running.rank import CHECKED
-from validate.running.training.blocks import SMALL, Shape
+from validate.running.training.blocks import SMALL, Shape, gradient_error, single_process_gradients
 from validate.running.training.device import Training
-from validate.running.training.reference import gradient_error, single_process_gradients
 from validate.running.training.scenarios import Question, plan_small
 
 SCHEDULES: Final = ("gpipe", "1f1b", "wave", "bidirectional", "diffusionpipe")
@@ -88,7 +86,6 @@ def report_green(folder: Path, programme: Programme, name: str | None = None) ->
 
 
 def _open(programme: Programme) -> tuple[Programme, Lanes]:
-    """Lanes for a programme, and the programme with the multiprocessors that each partition has."""
     count, partitions = LaneMap(programme.partitions).count, programme.partitions
     if programme.rehearse:
         torch.set_num_threads(1)

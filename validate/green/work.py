@@ -18,9 +18,8 @@ from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring
 from validate.green.lanes import Lanes
 from validate.green.partitions import GreenLanes
-from validate.running.training.blocks import CPU, SMALL, Layers, Shape, build_layer, passes_of
+from validate.running.training.blocks import CPU, SMALL, Gradients, Layers, Shape, build_layer, passes_of
 from validate.running.training.device import TrainedDevice, Training
-from validate.running.training.reference import Gradients
 
 
 class Work:
@@ -69,7 +68,6 @@ class LayerWork(Work):
         self._iteration = -1
 
     def _land(self, training: Training) -> list[Tensor]:
-        """Where messages arrive."""
         found: list[Tensor] = []
         for transfer in self._wiring.transfers:
             if transfer is not None and transfer.tensor not in training.samples.tensors:

@@ -81,7 +81,6 @@ def _parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _job(options: argparse.Namespace) -> "Job":
-    """The job that was asked for."""
     from validate.running.training.scenarios import Question, prepare  # noqa: PLC0415  as above
     from validate.running.training.torch_runtime import check_schedule  # noqa: PLC0415  as above
 

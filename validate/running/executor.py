@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -161,8 +161,7 @@ RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all
 """How often everything goes around the ring, less one message (nccl-tests, doc/PERFORMANCE.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpTimes:
+class OpTimes(NamedTuple):
     """When one op ran: seconds since the iteration began, in wall and in virtual time.
 
     It starts when all it reads is there, and ends when its messages are handed over. ``late_s`` after that the machine
@@ -305,7 +304,6 @@ class Executor:
         return latest
 
     def _finish(self, record: RankIteration) -> Instant:
-        """Wait for what must be there at the end; return when that was."""
         slots = self._wiring.slots
         kept = [slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots]
         last = self._await(len(self._ops), kept).later(self._stream.close())

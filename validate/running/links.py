@@ -5,8 +5,7 @@ time. So the delay is known to the microsecond however busy the machine is, as l
 and a simulation that leaves it out, or counts it twice, is wrong by a lot.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
 from profiles.devices import Device
@@ -33,8 +32,7 @@ def emulated_cluster(delay_s: float) -> Cluster:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RankSeat:
+class RankSeat(NamedTuple):
     """What one rank stands for: a replica of a simulated device, a position of the pipeline, in a group."""
 
     placement: Placement

@@ -24,9 +24,9 @@ from validate.running.job import Iteration, Job, Outcome
 from validate.running.links import RankSeat, seats
 from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
+from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
 from validate.running.training.device import Training
 from validate.running.training.modules import ModuleKernels
-from validate.running.training.reference import Gradients, gradient_error, single_process_gradients
 from validate.running.training.torch_runtime import run_torch
 
 T = TypeVar("T")
@@ -157,7 +157,6 @@ def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> Outcome:
-    """What came of a job, its gradients held against those of this one process."""
     if not isinstance(job.task, Training):
         return outcome
     count, task = 1 if job.runtime == "torch" else CHECKED, job.task
@@ -206,7 +205,6 @@ class Part:
         return _collected(job.name, records[job.warm_up :], others, found)
 
     def _synchronize(self) -> float:
-        """The moment at which all begin."""
         dist.barrier()
         begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
         dist.broadcast(begin, 0)
@@ -222,7 +220,6 @@ def run_by_torch(job: Job) -> Outcome:
 
 
 def _collected(name: str, records: list[RankIteration], others: OtherPrograms, found: Any) -> Outcome:  # noqa: ANN401  of its kernels
-    """What all ranks recorded and found, and what other programs did meanwhile."""
     own_s = torch.tensor(others.own_s(), dtype=torch.float64)
     dist.all_reduce(own_s)
     others_cores = others.cores(own_s.item())

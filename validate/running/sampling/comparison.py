@@ -20,7 +20,6 @@ from validate.running.job import Job
 from validate.running.rank import run_job
 from validate.running.sampling.kernels import Drawn
 from validate.running.sampling.passes import Seen
-from validate.running.sampling.reference import displaced_image, independent_image, one_device_image
 from validate.running.sampling.settings import (
     HIDDEN,
     KILLED_RANK,
@@ -34,6 +33,7 @@ from validate.running.sampling.settings import (
     stated_plan,
     without_patch,
 )
+from validate.running.sampling.transformer import displaced_image, independent_image, one_device_image
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as the same: float32, summed in another order."""

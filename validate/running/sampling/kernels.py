@@ -8,7 +8,7 @@ the other, so then the exchanges of a whole pass are made one by one where the f
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,11 +45,7 @@ class Sent:
         return cls(operation, step, WIDENING * sent_bytes(operation, collective.size_bytes, size))
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """An exchange under way; what it brings is waited for."""
-
-    wait: Callable[[], list[Tensor]]
+Pending = Callable[[], list[Tensor]]  # an exchange under way; when called, it waits for what it brings
 
 
 def start_exchange(
@@ -87,10 +83,10 @@ class _Exchange:
         exchange = self.messages(outgoing, list(outgoing))
 
         def finish() -> list[Tensor]:
-            arrived = dict(zip(outgoing, exchange.wait(), strict=True))
+            arrived = dict(zip(outgoing, exchange(), strict=True))
             return [arrived.get(member, own) for member in self.members]
 
-        return Pending(finish)
+        return finish
 
     def sum(self, tensor: Tensor) -> Pending:
         """Let each member sum its share of all, and gather the shares; the second half runs when it is waited for."""
@@ -100,11 +96,11 @@ class _Exchange:
         first = self.to_all(list(tensor.flatten().chunk(size)))
 
         def finish() -> list[Tensor]:
-            share = torch.stack(first.wait()).sum(0)
+            share = torch.stack(first()).sum(0)
             second = _Exchange(self.members, self.rank, self.sent, self.tag + 1)
-            return [torch.cat(second.to_all([share] * size).wait()).view_as(tensor)]
+            return [torch.cat(second.to_all([share] * size)()).view_as(tensor)]
 
-        return Pending(finish)
+        return finish
 
     def messages(self, outgoing: Mapping[int, Tensor], sources: Sequence[int]) -> Pending:
         """Send tensors, and get one of the same shape from each source."""
@@ -123,7 +119,7 @@ class _Exchange:
             leaving.clear()  # they had to live until now
             return list(arriving.values())
 
-        return Pending(finish)
+        return finish
 
 
 class PlanMismatchError(DiffusimError):
@@ -134,8 +130,7 @@ class LostTensorError(DiffusimError):
     """A pass needs what the plan does not bring."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """What one rank ended with: the image as far as it has it, what it sent and finished, and the ages that it saw."""
 
     latents: Tensor
@@ -208,7 +203,7 @@ class SamplerKernels(Kernels):
             for number in bundle * layers:
                 kind, pending = self._exchange(number, self._action, done.get(number))
                 done.setdefault(number, self._sent[-1])
-                self._inbox[kind].append(pending.wait())
+                self._inbox[kind].append(pending())
 
     def _exchange(self, number: int, action: PatchAction, sent: Sent | None = None) -> tuple[str, Pending]:
         collective = self._plan.collectives[number]
@@ -221,7 +216,7 @@ class SamplerKernels(Kernels):
     def land(self, collective: int) -> None:
         if collective in self._under_way:
             kind, pending = self._under_way.pop(collective)
-            self._inbox[kind].append(pending.wait())
+            self._inbox[kind].append(pending())
 
     def end(self) -> None:
         """Let the last pass finish."""

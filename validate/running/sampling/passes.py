@@ -6,8 +6,7 @@ needs before it can go on (``Need``) and gets that sent in.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,8 +62,7 @@ class KeysValues:
 MIXED: Final = -1  # in the place of an age: the tokens of a patch are of several steps
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """Tensors for others: what they are, the step their bytes count to, one for all members or one for each."""
 
     kind: str
@@ -72,8 +70,7 @@ class Offer:
     parts: Sequence[Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """Something of a kind must arrive before the pass goes on: a message, or what each member of a group gave."""
 
     kind: str
@@ -83,8 +80,7 @@ Pass = Generator[Offer | Need, list[Tensor], None]
 Computed = Generator[Offer | Need, list[Tensor], Tensor]  # a part of a pass, and what it computes
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What attention of one pass saw in one layer: for each patch of the image how many steps ago it was computed."""
 
     step: int
@@ -171,7 +167,6 @@ class GridMember(Member):
         return slice(self.guided * self.batch, (self.guided + 1) * self.batch)
 
     def _tokens(self, parts: Sequence[int], patch: int | None) -> Tensor:
-        """Tokens of some parts of a patch, or of all patches."""
         patches = range(self.settings.num_patches) if patch is None else [patch]
         divided = [tokens_of(self.settings.patch_rows(p)).chunk(self.grid.sequence) for p in patches]
         return torch.cat([pieces[part] for part in parts for pieces in divided])
@@ -214,7 +209,6 @@ class GridMember(Member):
         return self.batch, count, HIDDEN if self.layers.start < LAYERS else TOKEN
 
     def _arrived(self, action: PatchAction) -> Computed:
-        """The hidden state that this stage starts from."""
         patch, first = self._patch(action), action.step == self.settings.warmup_steps
         if self.stage:
             return (yield Need("hidden"))[0]
@@ -244,7 +238,6 @@ class GridMember(Member):
         return list(found.values())
 
     def _block(self, action: PatchAction, layer: int, hidden: Tensor) -> Computed:
-        """The hidden state after a block."""
         block, by = self.block(layer, action.step)
         attended = yield from self._attention(action, layer, block.project(hidden, by, self.heads))
         if self.grid.tensor == 1:

@@ -7,6 +7,7 @@ Everything that outlives an op lies where it lay in the iteration before, as cap
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,15 +17,13 @@ from strategies.pipelining.frozen import FrozenWork
 from strategies.plans.actions import FORWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Op, Plan
 from strategies.scenario import Scenario
-from validate.running.training.blocks import Layers, batch_of
+from validate.running.training.blocks import Layers, batch_of, frozen_outputs
 from validate.running.training.passes import Batch, Crossing, Passes, stage_ranges
-from validate.running.training.reference import frozen_outputs
 
 Span = tuple[int, int]  # first and end of a range of samples
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenSamples:
+class FrozenSamples(NamedTuple):
     """Ranges of the group's samples that each frozen op takes, by (device, index), and each frozen tensor holds."""
 
     ops: dict[tuple[int, int], tuple[Span, ...]]

@@ -16,9 +16,8 @@ from strategies.plans.plan import Op
 from strategies.plans.wiring import Wiring
 from validate.running.executor import Kernels, Mark
 from validate.running.links import RankSeat
-from validate.running.training.blocks import LEARNING_RATE, Layers, exercise
+from validate.running.training.blocks import LEARNING_RATE, Gradients, Layers, exercise
 from validate.running.training.device import TrainedDevice, Training
-from validate.running.training.reference import Gradients
 
 
 class Shards:

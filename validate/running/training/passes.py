@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,8 +88,7 @@ Name = tuple[str, int]  # role and stage of a tensor of the plan
 Values = dict[Name, list[Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What a micro-batch of a backbone is trained on: samples, frozen outputs, and how many there are in all."""
 
     inputs: Tensor
@@ -186,7 +186,6 @@ class Passes:
                     parameter.grad += gradient
 
     def _given(self, saved: _Saved, stage: int, read: Values) -> tuple[list[Tensor], list[Tensor]]:
-        """The outputs that gradients are known of, and the gradients."""
         outputs: list[Tensor] = []
         gradients: list[Tensor] = []
         for (role, _), values in saved.outputs.items():

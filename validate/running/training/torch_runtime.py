@@ -20,10 +20,9 @@ from profiles.errors import InputError
 from strategies.plans.actions import OPTIMIZER, StageAction, format_torch
 from strategies.plans.plan import Plan
 from validate.running.job import Job
-from validate.running.training.blocks import Layers, batch_of
+from validate.running.training.blocks import Gradients, Layers, batch_of, frozen_outputs
 from validate.running.training.device import Training
 from validate.running.training.passes import Crossing, stage_ranges
-from validate.running.training.reference import Gradients, frozen_outputs
 
 SCHEDULES: Final = ("gpipe", "1f1b", "spp", "interleaved", "wave", "zero-bubble")
 
