@@ -8,7 +8,7 @@ the other, so then the exchanges of a whole pass are made one by one where the f
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -130,7 +130,8 @@ class LostTensorError(DiffusimError):
     """A pass needs what the plan does not bring."""
 
 
-class Drawn(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Drawn:
     """What one rank ended with: the image as far as it has it, what it sent and finished, and the ages that it saw."""
 
     latents: Tensor
