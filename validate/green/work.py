@@ -18,7 +18,18 @@ from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring
 from validate.green.lanes import Lanes
 from validate.green.partitions import GreenLanes
-from validate.running.training.blocks import CPU, SMALL, Gradients, Layers, Shape, build_layer, passes_of
+from validate.running.training.blocks import (
+    CPU,
+    REPEATS,
+    SMALL,
+    Gradients,
+    Layers,
+    LayerTimes,
+    Shape,
+    build_layer,
+    passes_of,
+    times_of_layers,
+)
 from validate.running.training.device import TrainedDevice, Training
 
 
@@ -149,30 +160,21 @@ class LayerWork(Work):
         return [device.layers.gradients(device.ranges.values()) for device in self._devices]
 
 
-REPEATS: Final = 3
 AHEAD_S: Final = 3e-3
 """A lane is held back so long, until all that is timed is in it: else the time of enqueuing is measured."""
 
 
-def layer_times(
-    lanes: Lanes, model: Model, batch: int, shape: Shape
-) -> dict[tuple[int, int], tuple[float, float]]:
-    """(Forward, backward) seconds of each (component, layer) at a batch, medians, on the first lane alone."""
-    return {
-        (component, layer): _layer_time(lanes, model, (component, layer), batch, shape)
-        for component, of in enumerate(model.components)
-        for layer in range(len(of.layers))
-    }
+def layer_times(lanes: Lanes, model: Model, batch: int, shape: Shape) -> LayerTimes:
+    """Seconds of the layers of the small real model at a batch, medians, on the first lane alone."""
 
+    def measure(component: int, layer: int) -> tuple[float, float]:
+        works = passes_of(Layers(model, {}, lanes.device, shape), component, layer, batch)
+        lanes.settle()
+        rounds = [_timed(lanes, works) for _ in range(1 + REPEATS)]
+        forward_s, backward_s = (median(seconds) for seconds in zip(*rounds[1:], strict=True))
+        return forward_s, backward_s if model.components[component].trainable else 0.0
 
-def _layer_time(
-    lanes: Lanes, model: Model, key: tuple[int, int], batch: int, shape: Shape
-) -> tuple[float, float]:
-    works = passes_of(Layers(model, {}, lanes.device, shape), *key, batch)
-    lanes.settle()
-    rounds = [_timed(lanes, works) for _ in range(1 + REPEATS)]
-    forward_s, backward_s = (median(seconds) for seconds in zip(*rounds[1:], strict=True))
-    return forward_s, backward_s if model.components[key[0]].trainable else 0.0
+    return times_of_layers(model, measure)
 
 
 def _timed(lanes: Lanes, works: Iterable[Callable[[], None]]) -> list[float]:

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -22,13 +22,14 @@ from torch import distributed as dist
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
 from validate.ranks import LostRankError
-from validate.running.clock import ALWAYS, Instant, now, sleep_until
+from validate.running.clock import ALWAYS, Instant, Turns, now, sleep_until
 from validate.running.links import RankSeat
 from validate.running.mailbox import Mailbox, Messages
 
 SLEEP_NUMEL: Final = 128
 """Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""
 
+Groups = Mapping[int, dist.ProcessGroup]  # of collectives, by number
 Mark = Callable[[int], None]  # is told that a tensor has been written before the op ends
 
 
@@ -80,26 +81,21 @@ class CollectiveStream:
     """Runs the collectives of one device during one iteration, each in its group and seconds."""
 
     def __init__(
-        self,
-        wiring: Wiring,
-        device: int,
-        groups: Mapping[int, dist.ProcessGroup],
-        costs_s: Sequence[float],
-        communicate: Callable[[int, dist.ProcessGroup], None],
+        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
     ) -> None:
-        self._plan, self._device = wiring.plan, device
-        self._groups, self._costs_s, self._communicate = groups, costs_s, communicate
+        self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
+        self._costs_s = [_rounds(seat, collective) * link_s for collective in self._collectives]
         self._own = {
-            number: [t for t in collective.reads if wiring.writers[t][0] == device]
-            for number, collective in enumerate(self._plan.collectives)
-            if device in collective.devices
+            number: [t for t in collective.reads if wiring.writers[t][0] == seat.device]
+            for number, collective in enumerate(self._collectives)
+            if seat.device in collective.devices
         }
 
     def open(self, start: Instant) -> None:
         """Begin an iteration."""
         self._written: dict[int, Instant] = {}
         self._done: dict[int, Instant] = {}
-        self.last = self._begin = start
+        self.last = start
         self._error: Exception | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -149,11 +145,11 @@ class CollectiveStream:
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
-        self._communicate(number, group)
+        self._kernels.communicate(number, group)
         self.last = Instant(*latest.tolist()).after(self._costs_s[number])
         sleep_until(self.last.wall)
         with self._changed:
-            self._done.update(dict.fromkeys(self._plan.collectives[number].writes, self.last))
+            self._done.update(dict.fromkeys(self._collectives[number].writes, self.last))
             self._changed.notify_all()
 
 
@@ -197,8 +193,8 @@ class Executor:
         wiring: Wiring,
         seat: RankSeat,
         kernels: Kernels,
+        groups: Groups,
         *,
-        groups: Mapping[int, dist.ProcessGroup],
         link_s: float,
         payloads: Messages,
     ) -> None:
@@ -206,8 +202,7 @@ class Executor:
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
         self._mailbox = Mailbox(wiring, seat, link_s, payloads)
-        costs_s = [_rounds(seat, collective) * link_s for collective in wiring.plan.collectives]
-        self._stream = CollectiveStream(wiring, seat.device, groups, costs_s, kernels.communicate)
+        self._stream = CollectiveStream(wiring, seat, kernels, groups, link_s)
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
         self._starts = starts(wiring, seat.device)
 
@@ -215,7 +210,7 @@ class Executor:
         self,
         iteration: int,
         synchronize: Callable[[], float],
-        turn: AbstractContextManager[None] | None = None,
+        turn: Turns | None = None,
         *,
         die: bool = False,
     ) -> RankIteration:

@@ -183,9 +183,7 @@ class Part:
         payloads = Messages(
             lanes, lambda slot: self._kernels.room(tensors[slot]), tagged=tagged, first_tag=PAYLOADS
         )
-        self._executor = Executor(
-            wiring, seat, self._kernels, groups=groups, link_s=job.link_s, payloads=payloads
-        )
+        self._executor = Executor(wiring, seat, self._kernels, groups, link_s=job.link_s, payloads=payloads)
         self._turns = Turns() if job.mode == "wall" else None
 
     def run(self) -> Outcome:

@@ -218,26 +218,32 @@ class Layers:
 
 
 REPEATS: Final = 3
+LayerTimes = Mapping[
+    tuple[int, int], tuple[float, float]
+]  # (forward, backward) seconds of each (component, layer)
 
 
-def measure_layers(model: Model, batch: int) -> dict[tuple[int, int], tuple[float, float]]:
-    """(Forward, backward) CPU seconds of each (component, layer) at a batch, medians."""
-    layers = Layers(model, {})
-    threads = torch.get_num_threads()
+def measure_layers(model: Model, batch: int) -> LayerTimes:
+    """CPU times of the layers of the small real model here at a batch, medians, for plans balanced on them."""
+    layers, threads = Layers(model, {}), torch.get_num_threads()
+
+    def measure(component: int, layer: int) -> tuple[float, float]:
+        tries = [exercise(layers, component, layer, batch) for _ in range(1 + REPEATS)][1:]
+        return median(forward_s for forward_s, _ in tries), median(backward_s for _, backward_s in tries)
+
     torch.set_num_threads(1)
     try:
-        return {
-            (component, layer): _measure(layers, component, layer, batch)
-            for component, of in enumerate(model.components)
-            for layer in range(len(of.layers))
-        }
+        return times_of_layers(model, measure)
     finally:
         torch.set_num_threads(threads)
 
 
-def _measure(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
-    tries = [exercise(layers, component, layer, batch) for _ in range(1 + REPEATS)][1:]
-    return median(forward_s for forward_s, _ in tries), median(backward_s for _, backward_s in tries)
+def times_of_layers(model: Model, measure: Callable[[int, int], tuple[float, float]]) -> LayerTimes:
+    """What is measured of each (component, layer)."""
+    layers = [
+        (number, layer) for number, of in enumerate(model.components) for layer in range(len(of.layers))
+    ]
+    return {key: measure(*key) for key in layers}
 
 
 def exercise(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:

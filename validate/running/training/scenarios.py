@@ -8,14 +8,10 @@ from typing import Any, Final
 from profiles.clusters import load_cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InputError
-from profiles.models import MeasuredTime, Model
+from profiles.models import Component, MeasuredTime, Model
 from sim.runs import jobs, replay
 from strategies.plans.actions import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
     EXTRA_FORWARD,
-    FORWARD,
     StageAction,
 )
 from strategies.plans.plan import Plan
@@ -23,7 +19,7 @@ from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from validate.running.job import Job
 from validate.running.links import DEVICE, emulated_cluster
-from validate.running.training.blocks import measure_layers
+from validate.running.training.blocks import LayerTimes, measure_layers
 from validate.running.training.device import Training, frozen_samples
 
 ESTIMATED_ON: Final = "p4de"
@@ -55,12 +51,8 @@ class Question:
 
 def scenario_of(question: Question, model: Model) -> Scenario:
     """The scenario of a question; the model has times on the ranks."""
-    workload = TrainingWorkload(
-        question.num_gpus,
-        question.batch_size,
-        self_conditioning=float(question.extra_forward),
-        extra_forward=question.extra_forward,
-    )
+    extra, asked = question.extra_forward, (question.num_gpus, question.batch_size)
+    workload = TrainingWorkload(*asked, self_conditioning=float(extra), extra_forward=extra)
     return Scenario(model, emulated_cluster(question.link_s), workload)
 
 
@@ -82,11 +74,11 @@ def check_complete(plan: Plan) -> None:
             raise InputError(f"the plan runs {action} {count} times, must be once")
     for stage, numbers in _micro_batches(plan, counts).items():
         for number in sorted(numbers):
-            passes = {kind for kind in "FBIW" if counts[StageAction(stage, kind, number)]}
-            if passes not in ({FORWARD, BACKWARD}, {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT}):
-                found = "".join(sorted(passes)) or "nothing"
+            found = "".join(kind for kind in "BFIW" if counts[StageAction(stage, kind, number)])
+            if found not in ("BF", "FIW"):
                 raise InputError(
-                    f"the plan runs {found} of micro-batch {number} on stage {stage}, must be F and B, or F, I and W"
+                    f"the plan runs {found or 'nothing'} of micro-batch {number} on stage {stage}, must be F and B, or"
+                    " F, I and W"
                 )
 
 
@@ -103,24 +95,15 @@ def _micro_batches(plan: Plan, counts: Counter[StageAction]) -> dict[int, set[in
     return found
 
 
-def with_times(model: Model, times: Mapping[tuple[int, int], tuple[float, float]], batch: int) -> Model:
+def with_times(model: Model, times: LayerTimes, batch: int) -> Model:
     """A model whose layers take these (forward, backward) seconds at a batch, more or less in proportion."""
-    components = [
-        replace(
-            component,
-            times=(
-                (
-                    DEVICE,
-                    tuple(
-                        MeasuredTime(layer, batch, *times[number, layer])
-                        for layer in range(len(component.layers))
-                    ),
-                ),
-            ),
-        )
-        for number, component in enumerate(model.components)
-    ]
-    return replace(model, components=tuple(components))
+
+    def timed(number: int, component: Component) -> Component:
+        layers = range(len(component.layers))
+        measured = tuple(MeasuredTime(layer, batch, *times[number, layer]) for layer in layers)
+        return replace(component, times=((DEVICE, measured),))
+
+    return replace(model, components=tuple(timed(*pair) for pair in enumerate(model.components)))
 
 
 def sleeping_model(model: Model, batch: int, forward_s: float) -> Model:
@@ -154,9 +137,7 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
     return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
 
 
-def plan_small(
-    question: Question, model: Model, times: Mapping[tuple[int, int], tuple[float, float]]
-) -> tuple[Plan, Training]:
+def plan_small(question: Question, model: Model, times: LayerTimes) -> tuple[Plan, Training]:
     """Plan of a small real model, and what is trained; ``times`` are (forward, backward) seconds for a micro-batch."""
     batch = micro_batch_of(question)
     scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
