@@ -17,15 +17,22 @@ from strategies.plans.actions import FrozenAction
 from strategies.plans.network import Network
 from strategies.plans.wiring import previous_collectives, wire
 from validate.__main__ import main
-from validate.green.iteration import Runner
+from validate.green.iteration import LaneMap, Launch, Message, Reduction, Runner, check_plan, enqueue_order
 from validate.green.lanes import ThreadLanes
-from validate.green.ordering import LaneMap, Launch, Message, Reduction, check_plan, enqueue_order
 from validate.green.partitions import KERNELS, LEAST_DRIVER, check_gpu
-from validate.green.predicting import busy_shares, predict, with_durations
 from validate.green.programme import SCHEDULES, Programme, check_programme, results
-from validate.green.results import COLUMNS, REHEARSAL, Result, summary, write_results
-from validate.green.work import LayerWork, SleepWork
-from validate.running.training.reference import gradient_error, single_process_gradients
+from validate.green.results import (
+    COLUMNS,
+    REHEARSAL,
+    Result,
+    busy_shares,
+    predict,
+    summary,
+    with_durations,
+    write_results,
+)
+from validate.green.work import LayerWork, Work
+from validate.running.training.blocks import gradient_error, single_process_gradients
 from validate.running.training.scenarios import Question, plan_small
 
 pytestmark = pytest.mark.slow
@@ -167,7 +174,7 @@ def slept(make, lanes, schedule):
     """The plan of kernels that sleep, what was recorded of it, and how late its ops began."""
     plan, _ = planned(make, schedule, 4, 8)
     wiring = wire(plan)
-    record = Runner(lanes(LaneMap(4).count), wiring, SleepWork(plan)).run()
+    record = Runner(lanes(LaneMap(4).count), wiring, Work(plan)).run()
     return plan, record, late_starts(wiring, record)
 
 
@@ -193,7 +200,7 @@ def test_an_op_that_does_not_wait_for_its_message_starts_too_early(make, lanes):
     wiring = wire(plan)
     careless = wire(plan)
     careless.waits[3] = [() for _ in careless.waits[3]]
-    record = Runner(lanes(LaneMap(4).count), careless, SleepWork(plan)).run()
+    record = Runner(lanes(LaneMap(4).count), careless, Work(plan)).run()
     assert min(late_starts(wiring, record)) < -LINK_S / 2
 
 

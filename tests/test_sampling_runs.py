@@ -22,12 +22,24 @@ from sim.replay.engine import simulate
 from validate.__main__ import main
 from validate.running.comparison import compare
 from validate.running.rank import fitting, run_jobs
-from validate.running.sampling.comparison import SAME, Comparison, relative
-from validate.running.sampling.faults import job_of, without_patch
-from validate.running.sampling.keys_values import KeysValues
-from validate.running.sampling.reference import displaced_image, independent_image, one_device_image
-from validate.running.sampling.settings import LOST_PATCH, ROWS, WRONG_SIZE, WRONG_VERSION, Settings
-from validate.running.sampling.transformer import Blockwise, attend, tokens_of
+from validate.running.sampling.comparison import SAME, Comparison, job_of, relative
+from validate.running.sampling.passes import KeysValues
+from validate.running.sampling.settings import (
+    LOST_PATCH,
+    ROWS,
+    WRONG_SIZE,
+    WRONG_VERSION,
+    Settings,
+    without_patch,
+)
+from validate.running.sampling.transformer import (
+    Blockwise,
+    attend,
+    displaced_image,
+    independent_image,
+    one_device_image,
+    tokens_of,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,7 @@ from validate.counting.config_files import add_config_arguments
 from validate.fitting.command import add_fitting_parsers
 from validate.green.command import add_green_parser
 from validate.measuring.command import add_measuring_parsers
-from validate.running.command import add_run_parser
-from validate.running.sampling.command import add_sample_parser
+from validate.running.command import add_run_parser, add_sample_parser
 
 PIXELS: Final[Mapping[str, Any]] = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
 FILES: Final[dict[str, Any]] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}

@@ -11,9 +11,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from profiles.errors import DiffusimError, InputError
 
@@ -26,13 +25,11 @@ LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MOST: Final = 32
 """Each rank takes some 300 MB once it has imported torch: hundreds of them would halt the machine."""
 POLL_S: Final = 0.05
-GRACE_S: Final = 3
-"""Ranks that are told to end are killed after so long."""
+GRACE_S: Final = 3  # ranks that are told to end are killed after so long
 COMPLAINT: Final = "validate: error: "
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where this process stands among the ranks."""
 
     rank: int
@@ -47,11 +44,7 @@ class Place:
 
 
 def launched_place() -> Place | None:
-    """This process's place if a launcher such as torchrun gave it one.
-
-    Raises:
-        InputError: the variables contradict one another.
-    """
+    """This process's place if a launcher such as torchrun gave it one."""
     if "RANK" not in os.environ:
         return None
     missing = [name for name in LAUNCHED if name not in os.environ]
@@ -68,12 +61,15 @@ def launched_place() -> Place | None:
     return Place(rank, num_ranks, local_rank, per_node)
 
 
-def check_count(num_ranks: int) -> None:
-    """Refuse fewer than two ranks.
+def check_least(*flags: tuple[str, float | None, float]) -> None:
+    """Refuse a finite number below the least that its flag may be given; None is not given."""
+    for flag, value, least in flags:
+        if value is not None and not least <= value < float("inf"):
+            raise InputError(f"{flag} is {value:g}, must be at least {least}")
 
-    Raises:
-        InputError: there are fewer.
-    """
+
+def check_count(num_ranks: int) -> None:
+    """Refuse fewer than two ranks."""
     if num_ranks < 2:
         raise InputError(
             f"{num_ranks} rank has no link to another: start at least 2, with --ranks or torchrun --nproc-per-node"
@@ -81,22 +77,13 @@ def check_count(num_ranks: int) -> None:
 
 
 def check_own_ranks(num_ranks: int) -> None:
-    """Refuse more ranks than one machine should start.
-
-    Raises:
-        InputError: there are more.
-    """
+    """Refuse more ranks than one machine should start."""
     if num_ranks > MOST:
         raise InputError(f"{num_ranks} ranks on this machine, must be at most {MOST}; torchrun starts more")
 
 
 def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T]:
-    """Results of some work on each of so many ranks of this machine, by rank.
-
-    Raises:
-        DiffusimError: a rank was killed or failed; the text says which, or what it complained of. The others are
-            stopped.
-    """
+    """Results of some work on each of so many ranks of this machine; if one fails or is killed, one line says which."""
     from torch import multiprocessing  # noqa: PLC0415  importing torch takes seconds
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std  # noqa: PLC0415  as above
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  as above

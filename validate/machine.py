@@ -7,17 +7,9 @@ from time import perf_counter, process_time
 from typing import Final
 
 STAT: Final = Path("/proc/stat")
-BUSY_FIELDS: Final = {
-    "user": 0,
-    "nice": 1,
-    "system": 2,
-    "interrupts": 5,
-    "soft interrupts": 6,
-    "steal": 7,
-}
+BUSY_FIELDS: Final = {"user": 0, "nice": 1, "system": 2, "interrupts": 5, "soft interrupts": 6, "steal": 7}
 """Columns of ``/proc/stat``: not idle, not waiting for a disk; stolen time is that of another virtual machine."""
-QUIET_CORES: Final = 0.1
-"""Other programs that keep more cores busy make measured times too long."""
+QUIET_CORES: Final = 0.1  # other programs that keep more cores busy make measured times too long
 NOT_KNOWN: Final = float("nan")
 
 
@@ -32,11 +24,7 @@ class OtherPrograms:
         return process_time() - self._begin[2]
 
     def cores(self, own_s: float | None = None) -> float:
-        """Cores that others kept busy on average; NaN where that is not known.
-
-        Args:
-            own_s: processor seconds that are no others'; those of this process by default.
-        """
+        """Cores that others kept busy on average, NaN where not known; ``own_s`` processor seconds are no others'."""
         busy_s = machine_busy_s() - self._begin[1] - (self.own_s() if own_s is None else own_s)
         return NOT_KNOWN if math.isnan(busy_s) else max(0.0, busy_s) / (perf_counter() - self._begin[0])
 

@@ -16,20 +16,14 @@ from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
 
-POLL_S: Final = 0.1
-"""A rank that died is missed by the others after so long."""
-BURIAL_S: Final = 0.5
-"""The connections of a process break a moment before it counts as dead: so long at most."""
+POLL_S: Final = 0.1  # a rank that died is missed by the others after so long
+BURIAL_S: Final = 0.5  # the connections of a process break a moment before it counts as dead: so long at most
 LINGER_S: Final = 1.0
 """Who stops because another died stays so long: nobody is to take it for one of the dead."""
 
 
 class LostRankError(DiffusimError):
-    """A rank stopped answering.
-
-    Args:
-        rank: the one that was waited for; -1 where that is not known.
-    """
+    """A rank stopped answering; it is -1 where it is not known which."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(f"rank {rank} stopped answering" if rank >= 0 else "a rank stopped answering")
@@ -42,20 +36,12 @@ def gather_pids() -> dict[int, int]:
 
 
 def one_machine() -> None:
-    """Refuse ranks that do not share a machine: its clock, and the numbers of its processes.
-
-    Raises:
-        InputError: they do not.
-    """
+    """Refuse ranks that do not share a machine: its clock, and the numbers of its processes."""
     check_places(_gathered((_machine(), socket.gethostname())))
 
 
 def check_places(places: list[tuple[str, str]]) -> None:
-    """Refuse (machine, name of its host) pairs of several machines.
-
-    Raises:
-        InputError: there are several.
-    """
+    """Refuse (machine, name of its host) pairs of several machines."""
     first = {machine: rank for rank, (machine, _) in reversed(list(enumerate(places)))}
     if len(first) > 1:
         named = ", ".join(f"rank {rank} on {places[rank][1]}" for rank in sorted(first.values()))
@@ -63,13 +49,7 @@ def check_places(places: list[tuple[str, str]]) -> None:
 
 
 def name_lost(error: Exception, pids: Mapping[int, int], waited_for: int = -1) -> DiffusimError:
-    """Reason in one line why this rank stops: the ranks that are dead, or the one waited for, or the error itself.
-
-    Args:
-        error: what broke off; only where no rank is known to be lost its first line is said.
-        pids: the process of each rank.
-        waited_for: the rank that did not answer in time, where it is known.
-    """
+    """Reason in one line why this rank stops: the ranks that are dead, or the one waited for, or the error itself."""
     end = time.monotonic() + BURIAL_S
     while not (gone := _gone(pids)) and time.monotonic() < end:
         time.sleep(0.01)
@@ -89,11 +69,7 @@ def watched(pids: Mapping[int, int], command: str) -> Iterator[None]:
     """End this process with one line as soon as another rank dies, wherever it waits; NCCL would wait on.
 
     No rank may leave before all have left this context. ``torchrun`` terminates the others when one died: they first
-    say which.
-
-    Args:
-        pids: the process of each rank.
-        command: the command that its line names.
+    say which, by the name of the command.
     """
     over, speaking = threading.Event(), threading.Lock()
 

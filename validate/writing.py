@@ -18,31 +18,19 @@ def scratch_folder(name: str) -> Path:
 
 @contextmanager
 def whole_file(path: Path, flag: str = "--output") -> Iterator[Path]:
-    """Yield a draft beside a file, which takes its place if all goes well.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Yield a draft beside a file, which takes its place if all goes well."""
     with _drafts([path], f"{flag} {path}") as (draft,):
         yield draft
 
 
 def write_file(path: Path, text: str, flag: str = "--output") -> None:
-    """Write a file.
-
-    Raises:
-        InputError: it cannot be written; what was there stays.
-    """
+    """Write a file."""
     with whole_file(path, flag) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write files into a folder, which is made where it is missing: none of them if one cannot be written.
-
-    Raises:
-        InputError: a file cannot be written; what was there stays.
-    """
+    """Write files into a folder, which is made where it is missing: none of them if one cannot be written."""
     paths = [folder / path for path in texts]
     made: list[Path] = []
     try:

@@ -2,60 +2,45 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.cli.flags import integer, number
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 REHEARSED_MICRO_BATCHES, MICRO_BATCHES = 4, 8
 
 
-def add_green_parser(commands: "Commands") -> None:
+def add_green_parser(commands: Any) -> None:  # noqa: ANN401
     """Offer the command."""
     parser = commands.add_parser("green", help="measure pipelines on disjoint green contexts of one GPU")
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", required=True, help="write green-DEVICE.csv here"
-    )
-    parser.add_argument("--rehearse", action="store_true", help="with threads of the CPU and tiny layers")
-    parser.add_argument("--model", default="sd21", help="model whose structure is trained (default: sd21)")
-    parser.add_argument(
-        "--schedules", metavar="NAME,NAME", help="default: gpipe,1f1b,wave,bidirectional,diffusionpipe"
-    )
-    parser.add_argument("--partitions", type=integer, default=4, help="pipeline degree (default: 4)")
-    parser.add_argument("--sms", type=integer, help="multiprocessors of each (default: as many as possible)")
-    parser.add_argument("--micro-batches", type=integer, help="default: 8; of a rehearsal 4")
-    parser.add_argument("--samples", type=integer, default=4, help="of a micro-batch (default: 4)")
-    parser.add_argument("--link-ms", type=number, default=1.0, help="what each message takes (default: 1)")
-    parser.add_argument("--rounds", type=integer, default=10, help="iterations that count (default: 10)")
-    parser.add_argument("--no-graphs", action="store_true", help="enqueue kernel by kernel")
-    parser.add_argument("--name", help="of the device; default: the GPU's, or cpu")
+    add = parser.add_argument
+    add("--output", type=Path, metavar="DIR", required=True, help="write green-DEVICE.csv here")
+    add("--rehearse", action="store_true", help="with threads of the CPU and tiny layers")
+    add("--model", default="sd21", help="model whose structure is trained (default: sd21)")
+    add("--schedules", metavar="NAME,NAME", help="default: gpipe,1f1b,wave,bidirectional,diffusionpipe")
+    add("--partitions", type=integer, default=4, help="pipeline degree (default: 4)")
+    add("--sms", type=integer, help="multiprocessors of each (default: as many as possible)")
+    add("--micro-batches", type=integer, help="default: 8; of a rehearsal 4")
+    add("--samples", type=integer, default=4, help="of a micro-batch (default: 4)")
+    add("--link-ms", type=number, default=1.0, help="what each message takes (default: 1)")
+    add("--rounds", type=integer, default=10, help="iterations that count (default: 10)")
+    add("--no-graphs", action="store_true", help="enqueue kernel by kernel")
+    add("--name", help="of the device; default: the GPU's, or cpu")
     parser.set_defaults(run=_green)
 
 
 def _green(options: argparse.Namespace) -> None:
     from validate.green.programme import (  # noqa: PLC0415  importing torch takes seconds
+        SCHEDULES,
         Programme,
         check_programme,
         report_green,
     )
 
-    given: dict[str, Any] = {}
-    if options.schedules is not None:
-        given["schedules"] = tuple(options.schedules.split(","))
     default = REHEARSED_MICRO_BATCHES if options.rehearse else MICRO_BATCHES
     programme = Programme(
-        model=options.model,
-        partitions=options.partitions,
-        sms=options.sms,
-        micro_batches=default if options.micro_batches is None else options.micro_batches,
-        samples=options.samples,
-        link_s=options.link_ms / 1e3,
-        rounds=options.rounds,
-        graphs=not options.no_graphs,
-        rehearse=options.rehearse,
-        **given,
-    )
+        options.model, SCHEDULES if options.schedules is None else tuple(options.schedules.split(",")),
+        options.partitions, options.sms, default if options.micro_batches is None else options.micro_batches,
+        options.samples, options.link_ms / 1e3, options.rounds, not options.no_graphs, options.rehearse,
+    )  # fmt: skip
     check_programme(programme)
     report_green(options.output, programme, options.name)

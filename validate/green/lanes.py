@@ -10,10 +10,8 @@ import torch
 from profiles.errors import DiffusimError
 from validate.running.clock import now, sleep_until
 
-Mark = Any
-"""A point in the order of a lane: what it is made of is known to the lanes alone."""
-TIMEOUT_S: Final = 120.0
-"""Threads that take longer than this to settle wait for each other."""
+Mark = Any  # a point in the order of a lane: what it is made of is known to the lanes alone
+TIMEOUT_S: Final = 120.0  # threads that take longer than this to settle wait for each other
 
 
 class Lanes(Protocol):
@@ -22,35 +20,27 @@ class Lanes(Protocol):
     @property
     def device(self) -> torch.device:
         """The device of torch on which the work runs."""
-        ...
 
     def submit(self, lane: int, work: Callable[[], object]) -> None:
         """Put work into a lane."""
-        ...
 
     def record(self, lane: int, *, stamped: bool = False) -> Mark:
         """Mark the point up to which a lane was filled; with a time stamp if ``hold`` is to count from there."""
-        ...
 
     def wait(self, lane: int, mark: Mark) -> None:
         """Let a lane go on only after a mark that has been recorded."""
-        ...
 
     def hold(self, lane: int, mark: Mark, seconds: float) -> None:
         """Let a lane go on only so long after a stamped mark that it, or a wait in it, is behind of."""
-        ...
 
     def settle(self) -> None:
         """Wait until all lanes are empty."""
-        ...
 
     def seconds(self, start: Mark, end: Mark) -> float:
-        """Return the seconds between two marks of settled lanes."""
-        ...
+        """The seconds between two marks of settled lanes."""
 
     def close(self) -> None:
         """Give everything back."""
-        ...
 
 
 class ThreadMark:
@@ -64,11 +54,7 @@ class ThreadMark:
 
 
 class ThreadLanes:
-    """Lanes that are threads of this process.
-
-    Args:
-        count: how many.
-    """
+    """Lanes that are threads of this process."""
 
     device = torch.device("cpu")
 
@@ -102,20 +88,13 @@ class ThreadLanes:
         return mark
 
     def wait(self, lane: int, mark: ThreadMark) -> None:
-        """Let a lane go on only after a mark."""
         self._queues[lane].put(mark.passed.wait)
 
     def hold(self, lane: int, mark: ThreadMark, seconds: float) -> None:
-        """Let a lane go on only so long after a mark."""
         self.submit(lane, lambda: sleep_until(mark.at + seconds))
 
     def settle(self) -> None:
-        """Wait until all lanes are empty.
-
-        Raises:
-            DiffusimError: they wait for each other.
-            Exception: what work raised.
-        """
+        """Wait until all lanes are empty."""
         last = [self.record(lane) for lane in range(len(self._queues))]
         if not all(mark.passed.wait(TIMEOUT_S) for mark in last):
             raise DiffusimError(f"the lanes did not settle in {TIMEOUT_S:g} s: they wait for each other")
@@ -124,11 +103,9 @@ class ThreadLanes:
             raise error
 
     def seconds(self, start: ThreadMark, end: ThreadMark) -> float:
-        """Return the seconds between two marks."""
         return end.at - start.at
 
     def close(self) -> None:
-        """End the threads."""
         for queue in self._queues:
             queue.put(None)
         for thread in self._threads:

@@ -22,11 +22,9 @@ import torch
 
 from profiles.errors import DiffusimError, InputError
 
-LEAST_DRIVER: Final = 12040
-"""CUDA 12.4 brought green contexts."""
+LEAST_DRIVER: Final = 12040  # CUDA 12.4 brought green contexts
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
-MOST_CONNECTIONS: Final = 32
-"""Streams beyond the connections share one, and then wait for each other."""
+MOST_CONNECTIONS: Final = 32  # streams beyond the connections share one, and then wait for each other
 STAMPS: Final = 1 << 15
 HELD_S: Final = 1e-3
 HELD_ERROR: Final = 0.03
@@ -77,17 +75,7 @@ class GreenMark:
 
 
 class GreenLanes:
-    """Lanes that are streams: the first ones of green contexts, the others of the whole GPU.
-
-    Args:
-        partitions: green contexts.
-        sms: multiprocessors of each.
-        count: lanes in all.
-
-    Raises:
-        InputError: there is no GPU that can be split so, or not with this driver and these packages.
-        DiffusimError: the GPU's clock is too coarse to wait by.
-    """
+    """Lanes that are streams: the first ones of green contexts, the others of the whole GPU."""
 
     def __init__(self, partitions: int, sms: int, count: int) -> None:
         self._driver = check_gpu(partitions, sms)
@@ -163,11 +151,10 @@ class GreenLanes:
                 )
 
     def stream(self, lane: int) -> torch.cuda.Stream:
-        """Return the stream of a lane, to capture graphs on."""
+        """The stream of a lane, to capture graphs on."""
         return self._streams[lane]
 
     def submit(self, lane: int, work: Callable[[], object]) -> None:
-        """Let work put its kernels into the stream of a lane."""
         with torch.cuda.stream(self._streams[lane]):
             work()
 
@@ -184,7 +171,6 @@ class GreenLanes:
         return GreenMark(event, place)
 
     def wait(self, lane: int, mark: GreenMark) -> None:
-        """Let a lane's stream wait for an event."""
         self._streams[lane].wait_event(mark.event)
 
     def hold(self, lane: int, mark: GreenMark, seconds: float) -> None:
@@ -197,12 +183,11 @@ class GreenLanes:
         self._call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, (values, kinds), 0)
 
     def settle(self) -> None:
-        """Wait for the GPU."""
         torch.cuda.synchronize()
         self._next = 0
 
     def seconds(self, start: GreenMark, end: GreenMark) -> float:
-        """Return the time between two events; resolution about half a microsecond."""
+        """The time between two events; resolution about half a microsecond."""
         return float(start.event.elapsed_time(end.event)) / 1e3
 
     def close(self) -> None:
@@ -221,12 +206,7 @@ class GreenLanes:
 
 
 def check_gpu(partitions: int, sms: int | None) -> ModuleType:
-    """Return the driver's functions, where a GPU can be split so; without a number of ``sms`` where it can at all.
-
-    Raises:
-        InputError: there is no GPU, no ``cuda-bindings``, a driver older than green contexts, or too few
-            multiprocessors.
-    """
+    """The driver's functions, where a GPU can be split so; without a number of ``sms`` where it can at all."""
     os.environ.setdefault(CONNECTIONS, str(MOST_CONNECTIONS))  # read when the context is made
     if not torch.cuda.is_available():
         raise InputError(f"torch {torch.__version__} finds no CUDA GPU here; --rehearse needs none")
@@ -254,7 +234,7 @@ def _bindings() -> ModuleType:
 
 
 def default_sms(partitions: int) -> int:
-    """Return the most multiprocessors that each of so many partitions of this GPU can have: 4 x 32 of an H200's 132.
+    """The most multiprocessors that each of so many partitions of this GPU can have: 4 x 32 of an H200's 132.
 
     Partitions are multiples of 8 multiprocessors since compute capability 9, of 2 before (CUDA driver API).
     """

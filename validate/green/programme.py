@@ -13,20 +13,16 @@ from profiles.errors import DiffusimError, InputError
 from profiles.models import Model, load_model
 from strategies.plans.plan import Plan
 from strategies.plans.wiring import wire
-from validate.green.graphs import GraphWork
-from validate.green.iteration import Record, Runner, Work
+from validate.green.iteration import LaneMap, Record, Runner
 from validate.green.lanes import Lanes, ThreadLanes
-from validate.green.layers import layer_times
-from validate.green.ordering import LaneMap
 from validate.green.partitions import GreenLanes, check_gpu, default_sms
-from validate.green.predicting import Prediction, predict
-from validate.green.results import Measured, Result, print_results, write_results
-from validate.green.work import LayerWork
+from validate.green.results import Measured, Prediction, Result, predict, print_results, write_results
+from validate.green.work import LayerWork, Work, layer_times
+from validate.launching import check_least
 from validate.measuring.environment import device_name
-from validate.running.job import Training
 from validate.running.rank import CHECKED
-from validate.running.training.blocks import SMALL, Shape
-from validate.running.training.reference import gradient_error, single_process_gradients
+from validate.running.training.blocks import SMALL, Shape, gradient_error, single_process_gradients
+from validate.running.training.device import Training
 from validate.running.training.scenarios import Question, plan_small
 
 SCHEDULES: Final = ("gpipe", "1f1b", "wave", "bidirectional", "diffusionpipe")
@@ -37,27 +33,16 @@ CHECKED_LARGE: Final = Shape(16, 128, 512, heads=2, multiple=64, dtype=torch.flo
 """Sizes and numbers with which gradients are compared: those of bfloat16 depend on the order of their sums."""
 TOLERANCES: Final = {torch.float64: 1e-6, torch.float32: 1e-3}
 WARM_UP: Final = 2
-LATE: Final = 0.01
-"""A message may be late by so much of an iteration before it is told."""
-CALL_ROOM: Final = 1.5
-"""A collective is given so many times what summing up takes, so that its end is known."""
+LATE: Final = 0.01  # a message may be late by so much of an iteration before it is told
+CALL_ROOM: Final = 1.5  # a collective is given so many times what summing up takes, so that its end is known
 
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """What is carried out.
+    """What is carried out: schedules on partitions of ``sms`` multiprocessors, None for as many as possible.
 
-    Attributes:
-        model: whose structure is trained.
-        schedules: names of strategies.
-        partitions: pipeline degree.
-        sms: multiprocessors of each partition; None for as many as possible.
-        micro_batches: of the pipeline.
-        samples: of a micro-batch.
-        link_s: what each message takes.
-        rounds: iterations that count.
-        graphs: whether ops are captured as CUDA graphs.
-        rehearse: threads of the CPU in the place of green contexts.
+    ``samples`` are those of a micro-batch, ``rounds`` the iterations that count; ``graphs`` are CUDA graphs of ops, and
+    a rehearsal has threads of the CPU in the place of green contexts.
     """
 
     model: str = "sd21"
@@ -77,22 +62,17 @@ class Programme:
         return (SMALL, SMALL) if self.rehearse else (LARGE, CHECKED_LARGE)
 
     def question(self, schedule: str) -> Question:
-        """Return what is asked of a strategy."""
+        """What is asked of a strategy."""
         parameters = {"pipeline_degree": self.partitions, "micro_batches": self.micro_batches}
         return Question(schedule, parameters, self.partitions, self.samples * self.micro_batches, self.link_s)
 
 
 def report_green(folder: Path, programme: Programme, name: str | None = None) -> list[Result]:
-    """Carry a programme out, print what it finds, and write it into a folder after every schedule.
-
-    Raises:
-        InputError: there is no GPU that can be split so, or a file cannot be written.
-    """
+    """Carry a programme out, print what it finds, and write it into a folder after every schedule."""
     if name is not None and not name.replace("-", "").replace(".", "").isalnum():
         raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
     model = load_model(programme.model).for_task("train")
-    programme = replace(programme, sms=_sms(programme))
-    lanes = _open(programme)
+    programme, lanes = _open(programme)
     device = lanes.device
     found: list[Result] = []
     try:
@@ -105,19 +85,14 @@ def report_green(folder: Path, programme: Programme, name: str | None = None) ->
     return found
 
 
-def _sms(programme: Programme) -> int:
-    if programme.rehearse:
-        return 0
-    check_gpu(programme.partitions, programme.sms)
-    return programme.sms or default_sms(programme.partitions)
-
-
-def _open(programme: Programme) -> Lanes:
-    count = LaneMap(programme.partitions).count
+def _open(programme: Programme) -> tuple[Programme, Lanes]:
+    count, partitions = LaneMap(programme.partitions).count, programme.partitions
     if programme.rehearse:
         torch.set_num_threads(1)
-        return ThreadLanes(count)
-    return GreenLanes(programme.partitions, programme.sms or 0, count)
+        return replace(programme, sms=0), ThreadLanes(count)
+    check_gpu(partitions, programme.sms)
+    sms = programme.sms or default_sms(partitions)
+    return replace(programme, sms=sms), GreenLanes(partitions, sms, count)
 
 
 def results(programme: Programme, model: Model, lanes: Lanes) -> Iterator[Result]:
@@ -139,39 +114,40 @@ def results(programme: Programme, model: Model, lanes: Lanes) -> Iterator[Result
 
 def _result(empty: Result, programme: Programme, plan: Plan, training: Training, lanes: Lanes) -> Result:
     shape, checked = programme.shapes
-    error = check_gradients(plan, training, checked, lanes, graphs=programme.graphs)
+    error = _gradient_error(programme, plan, training, lanes)
     work = _prepare(plan, training, shape, lanes, graphs=programme.graphs)
     plan = with_calls(plan, work, lanes)
     runner = Runner(lanes, wire(plan), work)
     for _ in range(WARM_UP):
         runner.run()
-    prediction = profiled(plan, runner, programme.rounds)
+    prediction = _profiled(plan, runner, programme.rounds)
     records = [runner.run() for _ in range(programme.rounds)]
     note = _note(records, programme.link_s, error, TOLERANCES[checked.dtype])
     return replace(empty, measured=_measured(records, prediction, error, programme.link_s), note=note)
 
 
-def _prepare(plan: Plan, training: Training, shape: Shape, lanes: Lanes, *, graphs: bool) -> Work:
-    """Return work that has run, and is captured where the lanes are those of a GPU."""
+def _prepare(plan: Plan, training: Training, shape: Shape, lanes: Lanes, *, graphs: bool) -> LayerWork:
+    """Work that has run, and is captured where the lanes are those of a GPU."""
     wiring = wire(plan)
     work = LayerWork(training, wiring, lanes.device, shape)
     runner = Runner(lanes, wiring, work)
     work.advance()
     for _ in range(WARM_UP):
         runner.run()
-    return GraphWork(work, plan, lanes) if graphs and isinstance(lanes, GreenLanes) else work
+    if graphs and isinstance(lanes, GreenLanes):
+        work.capture(lanes)
+    return work
 
 
-def check_gradients(plan: Plan, training: Training, shape: Shape, lanes: Lanes, *, graphs: bool) -> float:
-    """Return the largest difference of a gradient from that of a single process, over the largest of its layer."""
+def _gradient_error(programme: Programme, plan: Plan, training: Training, lanes: Lanes) -> float:
+    """Largest difference of a gradient from that of a single process, over the largest of its layer."""
+    _, shape = programme.shapes
     with torch.backends.cudnn.flags(allow_tf32=False):
-        work = _prepare(plan, training, shape, lanes, graphs=graphs)
-        layers = work.work if isinstance(work, GraphWork) else work
-        assert isinstance(layers, LayerWork)
-        layers.restart()
+        work = _prepare(plan, training, shape, lanes, graphs=programme.graphs)
+        work.restart()
         runner = Runner(lanes, wire(plan), work)
         for _ in range(CHECKED):
-            layers.advance()
+            work.advance()
             runner.run()
         expected = single_process_gradients(
             training.model,
@@ -181,11 +157,11 @@ def check_gradients(plan: Plan, training: Training, shape: Shape, lanes: Lanes, 
             device=lanes.device,
             shape=shape,
         )
-    return gradient_error(layers.gradients(), expected)
+    return gradient_error(work.gradients(), expected)
 
 
 def with_calls(plan: Plan, work: Work, lanes: Lanes) -> Plan:
-    """Return a plan whose collectives take at least what summing up takes here, with room."""
+    """A plan whose collectives take at least what summing up takes here, with room."""
     lane, found = LaneMap(plan.num_devices).collectives((0,)), [0.0]
     for number in range(len(plan.collectives)):
         marks = [lanes.record(lane)]
@@ -198,8 +174,8 @@ def with_calls(plan: Plan, work: Work, lanes: Lanes) -> Plan:
     return replace(plan, placement=replace(plan.placement, cluster=replace(cluster, collectives=collectives)))
 
 
-def profiled(plan: Plan, runner: Runner, rounds: int) -> Prediction:
-    """Return the prediction from ops that are profiled alone, and with all other lanes busy."""
+def _profiled(plan: Plan, runner: Runner, rounds: int) -> Prediction:
+    """The prediction from ops that are profiled alone, and with all other lanes busy."""
     everyone = range(plan.num_devices)
     alone = [runner.free_run([device], rounds)[device] for device in everyone]
     return predict(plan, alone, runner.free_run(everyone, rounds))
@@ -208,21 +184,16 @@ def profiled(plan: Plan, runner: Runner, rounds: int) -> Prediction:
 def _measured(records: Sequence[Record], prediction: Prediction, error: float, link_s: float) -> Measured:
     counted = [record for record in records if not record.behind] or records
     ends_s = [record.end_s for record in counted]
+    bubble_ratio = median(record.bubble_ratio for record in counted)
+    enqueue_s = median(record.enqueue_s for record in counted)
+    times_s = median(ends_s), min(ends_s), max(ends_s)
     return Measured(
-        rounds=len(counted),
-        measured_s=median(ends_s),
-        least_s=min(ends_s),
-        most_s=max(ends_s),
-        bubble_ratio=median(record.bubble_ratio for record in counted),
-        prediction=prediction,
-        gradient_error=error,
-        late_s=_late_s(counted, link_s),
-        enqueue_s=median(record.enqueue_s for record in counted),
+        len(counted), *times_s, bubble_ratio, prediction, error, _late_s(counted, link_s), enqueue_s
     )
 
 
 def _late_s(records: Sequence[Record], link_s: float) -> float:
-    """Return by how much more than the link's time the slowest message of the median iteration took."""
+    """By how much more than the link's time the slowest message of the median iteration took."""
     slowest = [max((b - a - link_s for a, b in r.messages.values()), default=0.0) for r in records]
     return median(slowest)
 
@@ -240,21 +211,15 @@ def _note(records: Sequence[Record], link_s: float, error: float, tolerance: flo
 
 
 def check_programme(programme: Programme) -> None:
-    """Refuse numbers that mean nothing.
-
-    Raises:
-        InputError: one of them is too small.
-    """
-    for flag, value, least in (
+    """Refuse numbers that mean nothing."""
+    check_least(
         ("--partitions", programme.partitions, 2),
-        ("--sms", programme.sms or 1, 1),
+        ("--sms", programme.sms, 1),
         ("--micro-batches", programme.micro_batches, 1),
         ("--samples", programme.samples, 1),
         ("--link-ms", 1e3 * programme.link_s, 0),
         ("--rounds", programme.rounds, 1),
-    ):
-        if not least <= value < float("inf"):
-            raise InputError(f"{flag} is {value:g}, must be at least {least}")
+    )
     unknown = [name for name in programme.schedules if name not in SCHEDULES]
     if unknown or not programme.schedules:
         raise InputError(f"--schedules: '{','.join(unknown)}' is none of {', '.join(SCHEDULES)}")

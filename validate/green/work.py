@@ -5,52 +5,69 @@ reads. What has not arrived is not a number, and so is every gradient that comes
 """
 
 import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from statistics import median
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from profiles.models import Model
 from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring
-from validate.running.job import Training
-from validate.running.training.blocks import CPU, SMALL, Layers, Shape, build_layer
-from validate.running.training.device import TrainedDevice
-from validate.running.training.reference import Gradients
+from validate.green.lanes import Lanes
+from validate.green.partitions import GreenLanes
+from validate.running.training.blocks import (
+    CPU,
+    REPEATS,
+    SMALL,
+    Gradients,
+    Layers,
+    LayerTimes,
+    Shape,
+    build_layer,
+    passes_of,
+    times_of_layers,
+)
+from validate.running.training.device import TrainedDevice, Training
 
 
-class SleepWork:
-    """Ops sleep as long as planned; messages hold nothing."""
+class Work:
+    """What the steps of an iteration do, all of which only enqueue on a GPU; these ops sleep as long as planned."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
     def reset(self) -> None:
-        """Prepare nothing."""
+        """Prepare for an iteration, on settled lanes."""
 
     def op(self, device: int, index: int) -> None:
-        """Sleep."""
+        """Carry out an op."""
         time.sleep(self._plan.ops[device][index].duration_s)
 
     def message(self, slot: int) -> None:
-        """Copy nothing."""
+        """Copy what a message holds to where its receiver reads it."""
 
     def reduce(self, number: int) -> None:
-        """Sum up nothing."""
+        """Sum up what a collective sums up."""
 
 
-class LayerWork:
+class LayerWork(Work):
     """Trains a small real model as a plan says.
 
-    Args:
-        training: what is trained.
-        wiring: the plan.
-        place: the device of torch.
-        shape: how large its layers are.
+    Ops may be captured once, one CUDA graph each, and replayed ever after; messages and sums are few kernels. The ops
+    of a device are captured in the order of its list, on its stream and in one pool of memory, as they are replayed:
+    what a backward no longer needs is there for the next forward, as without graphs. Outputs and gradients of inputs
+    are held until the next capture, for messages are copied from there.
     """
 
     def __init__(
         self, training: Training, wiring: Wiring, place: torch.device = CPU, shape: Shape = SMALL
     ) -> None:
-        self._wiring, self._plan, self._shape = wiring, wiring.plan, shape
+        super().__init__(wiring.plan)
+        self._wiring, self._shape = wiring, shape
+        self._graphs: list[list[torch.cuda.CUDAGraph]] = []
         self._devices = [
             TrainedDevice(training, self._plan, number, Layers(training.model, {}, place, shape))
             for number in range(self._plan.num_devices)
@@ -62,7 +79,6 @@ class LayerWork:
         self._iteration = -1
 
     def _land(self, training: Training) -> list[Tensor]:
-        """Where messages arrive."""
         found: list[Tensor] = []
         for transfer in self._wiring.transfers:
             if transfer is not None and transfer.tensor not in training.samples.tensors:
@@ -96,11 +112,26 @@ class LayerWork:
             device.turn()
 
     def op(self, device: int, index: int) -> None:
-        """Carry out an op."""
-        self._devices[device].run(index, self._plan.ops[device][index])
+        if self._graphs:
+            self._graphs[device][index].replay()
+        else:
+            self._devices[device].run(index, self._plan.ops[device][index])
+
+    def capture(self, lanes: GreenLanes) -> None:
+        """Let ops be graphs; they must have run eagerly before, so that libraries have set themselves up."""
+        lanes.settle()
+        self._graphs = [self._captured(device, lanes) for device in range(self._plan.num_devices)]
+        lanes.settle()
+
+    def _captured(self, device: int, lanes: GreenLanes) -> list[torch.cuda.CUDAGraph]:
+        pool, graphs = torch.cuda.graph_pool_handle(), []
+        for index in range(len(self._plan.ops[device])):
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1], pool=pool, stream=lanes.stream(device)):
+                self.op(device, index)
+        return graphs
 
     def message(self, slot: int) -> None:
-        """Copy what a message holds to where its receiver reads it."""
         transfer = self._wiring.transfers[slot]
         assert transfer is not None
         tensor, source, target = (
@@ -127,3 +158,30 @@ class LayerWork:
     def gradients(self) -> list[Gradients]:
         """Gradients that each device holds, as copies on the CPU."""
         return [device.layers.gradients(device.ranges.values()) for device in self._devices]
+
+
+AHEAD_S: Final = 3e-3
+"""A lane is held back so long, until all that is timed is in it: else the time of enqueuing is measured."""
+
+
+def layer_times(lanes: Lanes, model: Model, batch: int, shape: Shape) -> LayerTimes:
+    """Seconds of the layers of the small real model at a batch, medians, on the first lane alone."""
+
+    def measure(component: int, layer: int) -> tuple[float, float]:
+        works = passes_of(Layers(model, {}, lanes.device, shape), component, layer, batch)
+        lanes.settle()
+        rounds = [_timed(lanes, works) for _ in range(1 + REPEATS)]
+        forward_s, backward_s = (median(seconds) for seconds in zip(*rounds[1:], strict=True))
+        return forward_s, backward_s if model.components[component].trainable else 0.0
+
+    return times_of_layers(model, measure)
+
+
+def _timed(lanes: Lanes, works: Iterable[Callable[[], None]]) -> list[float]:
+    lanes.hold(0, lanes.record(0, stamped=True), AHEAD_S)
+    marks = [lanes.record(0)]
+    for work in works:
+        lanes.submit(0, work)
+        marks.append(lanes.record(0))
+    lanes.settle()
+    return [lanes.seconds(start, end) for start, end in pairwise(marks)]

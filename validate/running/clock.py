@@ -1,10 +1,15 @@
-"""The clock of a run, one for all processes of a machine, and how to wait on it."""
+"""The clock of a run, one for all processes of a machine; how to wait on it, and for one's turn."""
 
+import fcntl
+import os
+import tempfile
 import time
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-SPIN_S: Final = 2e-4
-"""The end of a wait is spun away: a sleep oversleeps by about 0.1 ms."""
+from torch import distributed as dist
+
+SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by about 0.1 ms
 
 
 class Instant(NamedTuple):
@@ -14,11 +19,11 @@ class Instant(NamedTuple):
     virtual: float
 
     def later(self, other: "Instant") -> "Instant":
-        """Return the later of two moments, in each time for itself."""
+        """The later of two moments, in each time for itself."""
         return Instant(max(self.wall, other.wall), max(self.virtual, other.virtual))
 
     def after(self, seconds: float) -> "Instant":
-        """Return the moment so much later."""
+        """The moment so much later."""
         return Instant(self.wall + seconds, self.virtual + seconds)
 
 
@@ -26,7 +31,7 @@ ALWAYS: Final = Instant(float("-inf"), float("-inf"))
 
 
 def now() -> float:
-    """Return seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
+    """Seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
     return time.perf_counter()
 
 
@@ -37,3 +42,24 @@ def sleep_until(at: float) -> None:
         time.sleep(left)
     while now() < at:
         pass
+
+
+class Turns:
+    """Entered by the rank whose turn it is; the others wait. All ranks make one together."""
+
+    def __init__(self) -> None:
+        made: list[Any] = [None]
+        if dist.get_rank() == 0:
+            handle, made[0] = tempfile.mkstemp(prefix="diffusim-turns-")
+            os.close(handle)
+        dist.broadcast_object_list(made)
+        self._file = Path(made[0]).open("r+b")  # noqa: SIM115  open as long as the rank runs
+        dist.barrier()
+        if dist.get_rank() == 0:
+            Path(made[0]).unlink()
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""The command ``python -m validate run``: a schedule carried out by processes, beside its simulation."""
+"""The commands ``python -m validate run`` and ``sample``: plans carried out by processes, beside their simulation."""
 
 import argparse
 import json
@@ -11,40 +11,37 @@ from profiles.errors import DiffusimError, InputError
 from profiles.models import load_model
 from sim.cli.flags import PARAMETER, add_parameters, integer, number
 from strategies.registry import all_strategies, make_strategy
+from validate.launching import check_least
+from validate.running.sampling.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
 
 if TYPE_CHECKING:
     from validate.running.job import Job, Outcome
 
+
 MODES: Final = ("sleep", "replay", "virtual", "wall")
 ON_GPUS: Final = ("replay", "wall")
-SAMPLES: Final = 4
-"""Samples of a micro-batch where no batch size is given."""
+SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
 
 def add_run_parser(commands: Any) -> None:  # noqa: ANN401
     """Offer the command."""
     run = commands.add_parser("run", help="carry out a schedule for real, beside its simulation")
-    run.add_argument("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
-    run.add_argument(
-        "--mode",
-        choices=MODES,
-        default="replay",
-        help="sleep: kernels only sleep; replay: simulate each iteration's own durations; virtual: CPU time of each"
-        " op; wall: time, valid only on a quiet machine (default: replay)",
+    add = run.add_argument
+    modes = (
+        "sleep: kernels only sleep; replay: simulate each iteration's own durations; virtual: CPU time of each op;"
+        " wall: time, valid only on a quiet machine (default: replay)"
     )
-    run.add_argument("--runtime", choices=("own", "torch"), default="own", help="who carries it out")
-    run.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="messages by gloo, or NCCL (default: cpu)"
-    )
-    run.add_argument("--model", default="sd21", help="model whose structure is trained small (default: sd21)")
-    run.add_argument("--gpus", type=integer, help="ranks (default: the pipeline degree, else 2)")
-    run.add_argument("--batch-size", type=integer, help="samples (default: 4 per micro-batch and rank)")
-    run.add_argument("--link-ms", type=number, default=2.0, help="what each message takes (default: 2)")
-    run.add_argument("--iterations", type=integer, default=5, help="without those to warm up (default: 5)")
-    run.add_argument(
-        "--extra-forward", action="store_true", help="with the extra forward of self-conditioning"
-    )
-    run.add_argument("--json", action="store_true", help="print JSON")
+    add("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
+    add("--mode", choices=MODES, default="replay", help=modes)
+    add("--runtime", choices=("own", "torch"), default="own", help="who carries it out")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="messages by gloo, or NCCL (default: cpu)")
+    add("--model", default="sd21", help="model whose structure is trained small (default: sd21)")
+    add("--gpus", type=integer, help="ranks (default: the pipeline degree, else 2)")
+    add("--batch-size", type=integer, help="samples (default: 4 per micro-batch and rank)")
+    add("--link-ms", type=number, default=2.0, help="what each message takes (default: 2)")
+    add("--iterations", type=integer, default=5, help="without those to warm up (default: 5)")
+    add("--extra-forward", action="store_true", help="with the extra forward of self-conditioning")
+    add("--json", action="store_true", help="print JSON")
     add_parameters(run, list(all_strategies()))
     run.set_defaults(run=run_command)
 
@@ -65,30 +62,29 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    for flag, value, least in (
+    check_least(
         ("--iterations", options.iterations, 2),
         ("--gpus", options.gpus, 1),
         ("--batch-size", options.batch_size, 1),
         ("--link-ms", options.link_ms, 0),
-    ):
-        if value is not None and not least <= value < float("inf"):
-            raise InputError(f"{flag} is {value:g}, must be at least {least}")
+    )
     if options.device == "cuda" and (options.mode not in ON_GPUS or options.runtime == "torch"):
         raise InputError(
             f"--device cuda runs --mode {' or '.join(ON_GPUS)} with our own runtime: sleeping and CPU time need no GPU"
         )
 
 
+def _parameters(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given for the strategy's own fields."""
+    given = {key: value for key, value in vars(options).items() if value is not MISSING}
+    return {key.removeprefix(PARAMETER): given[key] for key in given if key.startswith(PARAMETER)}
+
+
 def _job(options: argparse.Namespace) -> "Job":
-    """The job that was asked for."""
     from validate.running.training.scenarios import Question, prepare  # noqa: PLC0415  as above
     from validate.running.training.torch_runtime import check_schedule  # noqa: PLC0415  as above
 
-    parameters = {
-        key.removeprefix(PARAMETER): value
-        for key, value in vars(options).items()
-        if key.startswith(PARAMETER) and value is not MISSING
-    }
+    parameters = _parameters(options)
     strategy = make_strategy(options.schedule, parameters)
     degree: int = getattr(strategy, "pipeline_degree", 1)
     parameters |= {"pipeline_degree": degree} if hasattr(strategy, "pipeline_degree") else {}
@@ -173,3 +169,28 @@ def _describe(found: dict[str, Any]) -> str:
     if found["gradient_error"] is not None:
         lines.append(f"  gradients  within {found['gradient_error']:.1e} of a single process")
     return "\n".join(lines)
+
+
+def add_sample_parser(commands: Any) -> None:  # noqa: ANN401
+    """Offer the command; under ``torchrun`` each of its processes is a rank, else they are started here."""
+    parser = commands.add_parser(
+        "sample", help="draw with a small transformer on several ranks, in the order of a plan"
+    )
+    add = parser.add_argument
+    add("--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=", ".join(RUNNABLE))
+    add("--ranks", type=integer, default=2, help="processes, one per device (default: 2)")
+    add("--steps", type=integer, default=8, help="denoising steps (default: 8)")
+    both = "both predictions in one batch, or one (default: none)"
+    add("--guidance", choices=GUIDANCES, default="none", help=both)
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default: cpu)")
+    add("--plant", choices=FAULTS, help="plant a fault, which the comparison must find")
+    add_parameters(parser, RUNNABLE)
+    parser.set_defaults(run=_sample)
+
+
+def _sample(options: argparse.Namespace) -> None:
+    from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  as above
+
+    given = tuple(_parameters(options).items())
+    asked = options.strategy, options.ranks, options.steps, given, options.guidance, options.device
+    report_sample(Settings(*asked, fault=options.plant))

@@ -1,6 +1,6 @@
 """Comparison: a real run beside the simulation of the same plan."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from statistics import mean, median
@@ -17,9 +17,8 @@ from validate.running.job import Iteration, Job, Outcome
 class Pair:
     """One iteration: what the run took and what the simulator says, in seconds and as bubble ratios.
 
-    Attributes:
-        late_share: the share of the iteration by which ops of the latest rank started late, in all.
-        charged_s: simulated seconds where what an op started late counts as part of it.
+    ``late_share`` is the share of the iteration by which ops of the latest rank started late, in all; ``charged_s`` the
+    simulated seconds where what an op started late counts as part of it.
     """
 
     measured_s: float
@@ -95,7 +94,7 @@ class Comparison:
 
 
 def compare(job: Job, outcome: Outcome) -> Comparison:
-    """Return a run beside its simulation.
+    """A run beside its simulation.
 
     ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of both
     there is a second simulation, of each iteration's own durations with what the machine let an op start late: what is
@@ -125,32 +124,22 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) 
     trace = simulate(plan, job.network)
     measured_s = max(rank.end[virtual] for rank in iteration.ranks)
     busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration.ranks)
-    return Pair(
-        measured_s,
-        trace.end_s,
-        1 - busy_s / measured_s,
-        idle_s(trace) / trace.end_s,
-        iteration.late_share,
-    )
+    bubbles = 1 - busy_s / measured_s, idle_s(trace) / trace.end_s
+    return Pair(measured_s, trace.end_s, *bubbles, iteration.late_share)
 
 
 def with_durations(
     plan: Plan, iterations: Sequence[Iteration], *, virtual: bool = False, charged: bool = False
 ) -> Plan:
-    """Return a plan whose ops take as long as they did, and write when they did; medians over iterations.
+    """A plan whose ops take as long as they did, and write when they did; medians over iterations.
 
-    Args:
-        plan: what was carried out.
-        iterations: of all ranks; of those that carry out the same device the slowest counts.
-        virtual: whether virtual time counts, or wall time.
-        charged: whether what an op started late counts as part of it.
+    Of the ranks that carry out the same device the slowest counts. Wall time counts, or virtual time; if ``charged``,
+    what an op started late is part of it.
     """
     rows = []
     for device, row in enumerate(plan.ops):
         ranks = [[it.ranks[rank].ops for it in iterations] for rank in plan.placement.ranks(device)]
-        slowest = max(
-            ranks, key=lambda lists: sum(t.end[virtual] - t.start[virtual] for x in lists for t in x)
-        )
+        slowest = max(ranks, key=lambda own: sum(t.end[virtual] - t.start[virtual] for x in own for t in x))
         own = zip(row, zip(*slowest, strict=True), strict=True)
         rows.append(tuple(_timed(op, times, virtual=virtual, charged=charged) for op, times in own))
     return replace(plan, ops=tuple(rows))
@@ -158,13 +147,14 @@ def with_durations(
 
 def _timed(op: Op, times: Sequence[OpTimes], *, virtual: bool, charged: bool) -> Op:
     begins = [t.start[virtual] - (t.late_s if charged else 0.0) for t in times]
-    written_s = median(t.written[virtual] - begin for t, begin in zip(times, begins, strict=True))
-    duration_s = median(t.end[virtual] - begin for t, begin in zip(times, begins, strict=True))
+
+    def after_begin(moments: Iterable[float]) -> float:
+        return median(at - begin for at, begin in zip(moments, begins, strict=True))
+
+    written_s = after_begin(t.written[virtual] for t in times)
     early = [(written_s, tensor) for _, tensor in op.early]
     if not virtual:
-        early = [
-            (median(t.early[number] - begin for t, begin in zip(times, begins, strict=True)), tensor)
-            for number, (_, tensor) in enumerate(op.early)
-        ]
+        early = [(after_begin(t.early[n] for t in times), tensor) for n, (_, tensor) in enumerate(op.early)]
     early += [(written_s, tensor) for tensor in op.writes]
+    duration_s = after_begin(t.end[virtual] for t in times)
     return replace(op, duration_s=duration_s, writes=(), early=tuple(early))

@@ -1,39 +1,167 @@
-"""The executor: walks one device's list of a plan, as the engine does, but with real kernels and messages."""
+"""The executor: walks one device's list of a plan, as the engine does, but with real kernels and messages.
+
+Its communication stream is a thread that runs its collectives in the order of the plan. Every collective is real: an
+all-reduce of the moments at which its members were ready, then what they sum, scatter or gather; its end is that of the
+last member plus what its messages take around the ring.
+"""
 
 import gc
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.running.clock import ALWAYS, Instant, now, sleep_until
-from validate.running.kernels import Kernels
+from validate.ranks import LostRankError
+from validate.running.clock import ALWAYS, Instant, Turns, now, sleep_until
+from validate.running.links import RankSeat
 from validate.running.mailbox import Mailbox, Messages
-from validate.running.seats import RankSeat
-from validate.running.stream import CollectiveStream
+
+SLEEP_NUMEL: Final = 128
+"""Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""
+
+Groups = Mapping[int, dist.ProcessGroup]  # of collectives, by number
+Mark = Callable[[int], None]  # is told that a tensor has been written before the op ends
+
+
+class Kernels:
+    """What carries out the ops of one device; these sleep, and their messages are real but short."""
+
+    sleeping = True
+    """Whether ops take as long as planned."""
+
+    def begin(self, iteration: int) -> None:
+        """Prepare for an iteration."""
+
+    def run(self, index: int, op: Op, mark: Mark) -> None:
+        """Carry out an op of the device's list, and write on the way what it writes early."""
+        start = now()
+        for offset_s, tensor in op.early:
+            sleep_until(start + offset_s)
+            mark(tensor)
+        sleep_until(start + op.duration_s)
+
+    def room(self, tensor: int) -> Tensor:
+        """Room for a tensor's message."""
+        return torch.zeros(SLEEP_NUMEL, dtype=torch.float64)
+
+    def pack(self, tensor: int) -> Tensor:
+        """What a tensor's message brings."""
+        return self.room(tensor)
+
+    def unpack(self, tensor: int, payload: Tensor) -> None:
+        """Take what a tensor's message brought."""
+
+    def start(self, collective: int, index: int) -> None:
+        """Hand over what a collective takes, before the op of an index, if it was not ready to be taken by itself."""
+
+    def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
+        """Do what a collective does, on the communication stream."""
+
+    def land(self, collective: int) -> None:
+        """Take the result of a collective; the next op reads it."""
+
+    def end(self) -> None:
+        """Finish an iteration."""
+
+    def found(self) -> Any:  # noqa: ANN401  whatever can be sent to another process
+        """What the iterations so far have brought, to be judged; all ranks ask at once."""
+
+
+class CollectiveStream:
+    """Runs the collectives of one device during one iteration, each in its group and seconds."""
+
+    def __init__(
+        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
+    ) -> None:
+        self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
+        self._costs_s = [_rounds(seat, collective) * link_s for collective in self._collectives]
+        self._own = {
+            number: [t for t in collective.reads if wiring.writers[t][0] == seat.device]
+            for number, collective in enumerate(self._collectives)
+            if seat.device in collective.devices
+        }
+
+    def open(self, start: Instant) -> None:
+        """Begin an iteration."""
+        self._written: dict[int, Instant] = {}
+        self._done: dict[int, Instant] = {}
+        self.last = start
+        self._error: Exception | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if self._own:
+            self._thread.start()
+
+    def write(self, tensors: Iterable[int], at: Instant) -> None:
+        """Note that tensors were written at a moment."""
+        if self._own:
+            with self._changed:
+                self._written.update(dict.fromkeys(tensors, at))
+                self._changed.notify_all()
+
+    def arrival(self, tensor: int) -> Instant:
+        """Wait for what a collective writes; return when it is there."""
+        with self._changed:
+            self._changed.wait_for(lambda: tensor in self._done or self._error is not None)
+        if self._error is not None:
+            raise self._error
+        return self._done[tensor]
+
+    def close(self) -> Instant:
+        """Wait for all collectives; return when the last one was done."""
+        if self._own:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.last
+
+    def _run(self) -> None:
+        for number in self._own:
+            with self._changed:
+                self._changed.wait_for(lambda n=number: all(t in self._written for t in self._own[n]))  # type: ignore[misc]
+            try:
+                self._carry_out(number)
+            except Exception as error:  # the other thread waits for this one
+                lost = isinstance(error, RuntimeError)
+                with self._changed:
+                    self._error = LostRankError(-1) if lost else error
+                    self._changed.notify_all()
+                return
+
+    def _carry_out(self, number: int) -> None:
+        ready = self.last
+        for tensor in self._own[number]:
+            ready = ready.later(self._written[tensor])
+        group = self._groups[number]
+        latest = torch.tensor(ready, dtype=torch.float64)
+        dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
+        self._kernels.communicate(number, group)
+        self.last = Instant(*latest.tolist()).after(self._costs_s[number])
+        sleep_until(self.last.wall)
+        with self._changed:
+            self._done.update(dict.fromkeys(self._collectives[number].writes, self.last))
+            self._changed.notify_all()
+
 
 RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
 """How often everything goes around the ring, less one message (nccl-tests, doc/PERFORMANCE.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpTimes:
+class OpTimes(NamedTuple):
     """When one op ran: seconds since the iteration began, in wall and in virtual time.
 
-    Attributes:
-        start: after everything it reads was there.
-        written: when what it wrote was ready to be sent.
-        end: when its messages were handed over.
-        late_s: how long after that the machine let it start, in wall time.
-        over_s: how much longer than planned a kernel that sleeps took, in wall time.
-        early: when it wrote what it writes before it ends, in wall time.
+    It starts when all it reads is there, and ends when its messages are handed over. ``late_s`` after that the machine
+    let it start; a kernel that sleeps took ``over_s`` longer than planned; ``early`` are writes before its end (wall).
     """
 
     start: Instant
@@ -46,12 +174,7 @@ class OpTimes:
 
 @dataclass(slots=True)
 class RankIteration:
-    """What one rank recorded of one iteration.
-
-    Attributes:
-        ops: for each op of its list.
-        end: when the last op, collective and kept tensor was done, in both times.
-    """
+    """What one rank recorded of one iteration: its ops, and when the last op, collective and kept tensor was done."""
 
     ops: list[OpTimes] = field(default_factory=list)
     end: Instant = ALWAYS
@@ -63,24 +186,15 @@ class RankIteration:
 
 
 class Executor:
-    """Carries out one device's part of a plan.
-
-    Args:
-        wiring: the plan and its deliveries.
-        seat: which device this rank carries out, for whom.
-        kernels: what its ops do.
-        groups: process groups of the collectives that it takes part in, by number.
-        link_s: what every message takes.
-        payloads: what carries them.
-    """
+    """Carries out one device's part of a plan; every message takes ``link_s``."""
 
     def __init__(
         self,
         wiring: Wiring,
         seat: RankSeat,
         kernels: Kernels,
+        groups: Groups,
         *,
-        groups: Mapping[int, dist.ProcessGroup],
         link_s: float,
         payloads: Messages,
     ) -> None:
@@ -88,8 +202,7 @@ class Executor:
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
         self._mailbox = Mailbox(wiring, seat, link_s, payloads)
-        costs_s = [_rounds(seat, collective) * link_s for collective in wiring.plan.collectives]
-        self._stream = CollectiveStream(wiring, seat.device, groups, costs_s, kernels.communicate)
+        self._stream = CollectiveStream(wiring, seat, kernels, groups, link_s)
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
         self._starts = starts(wiring, seat.device)
 
@@ -97,17 +210,13 @@ class Executor:
         self,
         iteration: int,
         synchronize: Callable[[], float],
-        turn: AbstractContextManager[None] | None = None,
+        turn: Turns | None = None,
         *,
         die: bool = False,
     ) -> RankIteration:
-        """Carry out one iteration.
+        """Carry out one iteration from the moment that ``synchronize`` gives; ``turn`` is entered while a kernel runs.
 
-        Args:
-            iteration: its number.
-            synchronize: returns the moment at which all ranks begin.
-            turn: entered while a kernel runs.
-            die: whether this process is killed in its midst, to show what then happens.
+        If it ``die``s, this process is killed in its midst, to show what then happens.
         """
         self._turn = turn or nullcontext()
         self._kernels.begin(iteration)
@@ -190,7 +299,6 @@ class Executor:
         return latest
 
     def _finish(self, record: RankIteration) -> Instant:
-        """Wait for what must be there at the end; return when that was."""
         slots = self._wiring.slots
         kept = [slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots]
         last = self._await(len(self._ops), kept).later(self._stream.close())

@@ -3,49 +3,21 @@
 from dataclasses import dataclass
 from typing import Any
 
-from profiles.models import Model
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from validate.running.executor import RankIteration
 from validate.running.sampling.settings import Settings
-from validate.running.training.samples import FrozenSamples
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What is trained.
-
-    Attributes:
-        model: whose structure is built small.
-        batch_size: samples of all ranks together.
-        micro_batch: samples of a micro-batch on one rank.
-        samples: which samples its frozen work takes.
-        extra_forward: whether the iteration runs the extra forward pass.
-    """
-
-    model: Model
-    batch_size: int
-    micro_batch: int
-    samples: FrozenSamples
-    extra_forward: bool = False
+from validate.running.training.device import Training
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What the ranks are to do.
 
-    Attributes:
-        name: for people.
-        mode: ``sleep``, ``replay``, ``virtual`` or ``wall``: with which durations it is simulated.
-        plan: the plan.
-        link_s: what every message takes, whatever its size.
-        iterations: how often, without those to warm up.
-        warm_up: how often before.
-        task: what ops do: train, draw, or, where there is nothing else, sleep.
-        device: where they compute: ``cpu``, messages by gloo, or ``cuda``, by NCCL.
-        tags: whether messages carry tags; those of NCCL cannot, whatever is said here.
-        runtime: ``own``, or ``torch``: ``torch.distributed.pipelining``, which records no more than steps.
-        die: rank that is killed in the midst of its last iteration; to show what then happens.
+    ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``,
+    whatever its size. Ops train or draw, or, without a task, sleep; on a ``cpu``, messages by gloo, or on ``cuda``, by
+    NCCL, whose messages carry no ``tags``. The ``torch`` runtime records no more than steps. Rank ``die`` is killed in
+    the midst of its last iteration, to show what then happens.
     """
 
     name: str
@@ -85,16 +57,10 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a job.
+    """What came of a job, without the iterations to warm up.
 
-    Attributes:
-        name: of the job.
-        iterations: without those to warm up.
-        others_cores: cores that other programs used meanwhile; NaN where that is not known.
-        found: what each rank drew.
-        gradient_error: largest difference of a gradient from that of a single process, over the largest gradient of
-            the layer; None where nothing is trained.
-        steps_s: seconds of each step of torch's runtime.
+    ``others_cores`` were used by other programs, NaN where not known; ``found`` is what each rank drew. The gradient
+    error is the largest difference of a gradient from that of a single process, over the largest gradient of the layer.
     """
 
     name: str

@@ -17,23 +17,15 @@ from torch import distributed as dist
 from strategies.plans.wiring import Wiring
 from validate.ranks import LostRankError
 from validate.running.clock import ALWAYS, Instant
-from validate.running.seats import RankSeat
+from validate.running.links import RankSeat
 
-PAYLOADS: Final = 1 << 19
-"""Tags from here on are those of payloads."""
+PAYLOADS: Final = 1 << 19  # tags from here on are those of payloads
 Posted = tuple[dist.Work | None, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """One direction between this rank and another.
-
-    Attributes:
-        rank: at its other end.
-        slots: its messages, in order.
-        incoming: whether they arrive here.
-        group: of the two ranks; None for that of all.
-    """
+    """One direction between this rank and another: its messages in order, and the group of the two if there is one."""
 
     rank: int
     slots: tuple[int, ...]
@@ -85,12 +77,8 @@ def payload_lanes(
 class Messages:
     """Sends and receives what lanes carry.
 
-    Args:
-        lanes: of this rank.
-        room: makes room for a message that arrives.
-        tagged: whether messages carry tags, so that all receives are posted when an iteration begins; else one of each
-            direction, as those of NCCL spin on the GPU.
-        first_tag: tags begin there.
+    If messages carry tags, all receives are posted when an iteration begins; else one of each direction, as those of
+    NCCL spin on the GPU.
     """
 
     def __init__(
@@ -128,11 +116,7 @@ class Messages:
         self._sending.append((work, message))
 
     def receive(self, slot: int) -> Tensor:
-        """What a message brings, once it is there; without tags others of its direction may come before.
-
-        Raises:
-            LostRankError: its sender is gone.
-        """
+        """What a message brings, once it is there; without tags others of its direction may come before."""
         lane = self._lane[slot, True]
         while slot not in self._arrived:
             following = slot if self._tagged else next(s for s in lane.slots if s in self._posted)
@@ -157,14 +141,7 @@ class Messages:
 
 
 class Mailbox:
-    """Sends and receives the deliveries of one device.
-
-    Args:
-        wiring: the plan's deliveries.
-        seat: the device that the rank carries out.
-        link_s: what every message takes.
-        payloads: what carries them.
-    """
+    """Sends and receives the deliveries of one device."""
 
     def __init__(self, wiring: Wiring, seat: RankSeat, link_s: float, payloads: Messages) -> None:
         self._device, self._link_s, self._payloads = seat.device, link_s, payloads

@@ -18,28 +18,25 @@ from strategies.plans.wiring import Wiring, wire
 from validate.launching import Place, launch, launched_place
 from validate.machine import OtherPrograms
 from validate.ranks import LostRankError, gather_pids, name_lost, one_machine, watched
-from validate.running.clock import now
-from validate.running.executor import Executor, RankIteration
-from validate.running.job import Iteration, Job, Outcome, Training
-from validate.running.kernels import Kernels, SleepKernels
+from validate.running.clock import Turns, now
+from validate.running.executor import Executor, Kernels, RankIteration
+from validate.running.job import Iteration, Job, Outcome
+from validate.running.links import RankSeat, seats
 from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
-from validate.running.seats import RankSeat, seats
+from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
+from validate.running.training.device import Training
 from validate.running.training.modules import ModuleKernels
-from validate.running.training.reference import Gradients, gradient_error, single_process_gradients
 from validate.running.training.torch_runtime import run_torch
-from validate.running.turns import Turns
 
 T = TypeVar("T")
 
 TIMEOUT: Final = timedelta(minutes=3)
 """A rank that does not answer for so long is lost; one that dies is missed at once, as its connections end."""
-PATIENCE: Final = timedelta(hours=1)
-"""So long ranks wait for a plan."""
+PATIENCE: Final = timedelta(hours=1)  # so long ranks wait for a plan
 CHECKED: Final = 3
 """Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
-HEAD_START_S: Final = 0.01
-"""All ranks have heard of the beginning of an iteration so long before it."""
+HEAD_START_S: Final = 0.01  # all ranks have heard of the beginning of an iteration so long before it
 BACKENDS: Final = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 CUDA: Final = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 """A kernel that waits for a message holds up neither the loading of another one nor another stream's queue."""
@@ -47,22 +44,14 @@ _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 
 
 def run_jobs(jobs: Sequence[Job], command: str = "run") -> list[Outcome]:
-    """Outcomes of jobs, all of as many ranks, which are started for them.
-
-    Raises:
-        DiffusimError: a rank failed or died; the text names it.
-    """
+    """Outcomes of jobs, all of as many ranks, which are started for them."""
     (num_ranks,) = {job.num_ranks for job in jobs}
     check_gpus(jobs[0].device, num_ranks)
     return launch(num_ranks, take_part, partial(list, jobs), command, jobs[0].device)[0][1]
 
 
 def run_job(make: Callable[[], Job], device: str, command: str) -> tuple[Job, Outcome] | None:
-    """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it.
-
-    Raises:
-        DiffusimError: it takes another number of ranks, or one failed or died.
-    """
+    """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it."""
     place = launched_place()
     if place is None:
         job = make()
@@ -78,16 +67,7 @@ def run_job(make: Callable[[], Job], device: str, command: str) -> tuple[Job, Ou
 
 
 def take_part(make: Callable[[], list[Job]], command: str, device: str) -> tuple[list[Job], list[Outcome]]:
-    """Jobs and outcomes on rank 0, nothing on the others; this process is one of the ranks.
-
-    Args:
-        make: returns what to do; only rank 0 asks.
-        command: that a line names which says who died.
-        device: as in ``Job``.
-
-    Raises:
-        DiffusimError: a rank died on the way; the text names it.
-    """
+    """Jobs and outcomes on rank 0, nothing on the others; this process is one of the ranks."""
     place = launched_place()
     assert place is not None
     pids = join(place, device)
@@ -105,22 +85,14 @@ def take_part(make: Callable[[], list[Job]], command: str, device: str) -> tuple
 
 
 def check_gpus(device: str, num_ranks: int) -> None:
-    """Refuse a GPU for each rank where there are fewer.
-
-    Raises:
-        InputError: there are.
-    """
+    """Refuse a GPU for each rank where there are fewer."""
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and found < num_ranks:
         raise InputError(f"--device cuda takes one GPU for each of {num_ranks} ranks, torch finds {found}")
 
 
 def fitting(job: Job, num_ranks: int) -> Job:
-    """Return a job that takes so many ranks.
-
-    Raises:
-        InputError: it takes more, or fewer.
-    """
+    """A job that takes so many ranks."""
     if job.num_ranks != num_ranks:
         raise InputError(f"{job.name} takes {job.num_ranks} ranks, but torchrun started {num_ranks}")
     return job
@@ -138,9 +110,6 @@ def join(place: Place, device: str) -> dict[int, int]:
     """Join the other ranks; return the process of each.
 
     What lies on a GPU travels by NCCL, everything else by gloo.
-
-    Raises:
-        InputError: not all of them came, or they are not on one machine, whose clock they share.
     """
     keep_memory()
     torch.set_num_threads(1)
@@ -161,11 +130,7 @@ def join(place: Place, device: str) -> dict[int, int]:
 
 
 def shared(make: Callable[[], T]) -> T:
-    """Return on all ranks what rank 0 makes, however long that takes.
-
-    Raises:
-        DiffusimError: what rank 0 says.
-    """
+    """On all ranks what rank 0 makes, however long that takes."""
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     made: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -192,7 +157,6 @@ def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> Outcome:
-    """Return what came of a job, its gradients held against those of this one process."""
     if not isinstance(job.task, Training):
         return outcome
     count, task = 1 if job.runtime == "torch" else CHECKED, job.task
@@ -219,9 +183,7 @@ class Part:
         payloads = Messages(
             lanes, lambda slot: self._kernels.room(tensors[slot]), tagged=tagged, first_tag=PAYLOADS
         )
-        self._executor = Executor(
-            wiring, seat, self._kernels, groups=groups, link_s=job.link_s, payloads=payloads
-        )
+        self._executor = Executor(wiring, seat, self._kernels, groups, link_s=job.link_s, payloads=payloads)
         self._turns = Turns() if job.mode == "wall" else None
 
     def run(self) -> Outcome:
@@ -241,7 +203,6 @@ class Part:
         return _collected(job.name, records[job.warm_up :], others, found)
 
     def _synchronize(self) -> float:
-        """Return the moment at which all begin."""
         dist.barrier()
         begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
         dist.broadcast(begin, 0)
@@ -257,7 +218,6 @@ def run_by_torch(job: Job) -> Outcome:
 
 
 def _collected(name: str, records: list[RankIteration], others: OtherPrograms, found: Any) -> Outcome:  # noqa: ANN401  of its kernels
-    """What all ranks recorded and found, and what other programs did meanwhile."""
     own_s = torch.tensor(others.own_s(), dtype=torch.float64)
     dist.all_reduce(own_s)
     others_cores = others.cores(own_s.item())
@@ -269,7 +229,7 @@ def _collected(name: str, records: list[RankIteration], others: OtherPrograms, f
 
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:
     if job.task is None:
-        return SleepKernels()
+        return Kernels()
     place = torch.device(job.device)
     if isinstance(job.task, Training):
         return ModuleKernels(job.task, wiring, seat, place)

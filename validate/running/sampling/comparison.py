@@ -1,21 +1,39 @@
 """The comparison: what a real run drew, sent and saw, beside what one device draws and the simulator says."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+from rich.table import Table
 from torch import Tensor
 
+from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
-from validate.running.sampling.faults import stated_plan
+from strategies.plans.wiring import wire
+from validate.printing import show, table
+from validate.running.comparison import compare
+from validate.running.job import Job
+from validate.running.rank import run_job
 from validate.running.sampling.kernels import Drawn
 from validate.running.sampling.passes import Seen
-from validate.running.sampling.reference import displaced_image, independent_image, one_device_image
-from validate.running.sampling.settings import LAYERS, PATCHED, WIDENING, WRONG_SIZE, Settings
+from validate.running.sampling.settings import (
+    HIDDEN,
+    KILLED_RANK,
+    LAYERS,
+    LOST_PATCH,
+    PATCHED,
+    ROWS,
+    WIDENING,
+    WRONG_SIZE,
+    Settings,
+    stated_plan,
+    without_patch,
+)
+from validate.running.sampling.transformer import displaced_image, independent_image, one_device_image
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as the same: float32, summed in another order."""
@@ -26,12 +44,7 @@ ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run and what it should have been.
-
-    Attributes:
-        settings: what ran.
-        drawn: what each rank ended with.
-    """
+    """A run, what each rank ended with, and what it should have been."""
 
     settings: Settings
     drawn: Sequence[Drawn]
@@ -77,13 +90,9 @@ class Comparison:
         return Counter((rank, action) for rank, own in enumerate(self.drawn) for action in own.passes)
 
     def failures(self) -> list[str]:
-        """Return in words what does not hold."""
-        return [
-            *self._image_failures(),
-            *self._byte_failures(),
-            *self._pass_failures(),
-            *self._age_failures(),
-        ]
+        """In words what does not hold."""
+        sent = self._step_failures() + self._message_failures()
+        return self._image_failures() + sent + self._pass_failures() + self._age_failures()
 
     def _image_failures(self) -> list[str]:
         found = []
@@ -106,11 +115,8 @@ class Comparison:
         settings = self.settings
         return settings.strategy in PATCHED or stage_of(settings, rank) == settings.grid.pipeline - 1
 
-    def _byte_failures(self) -> list[str]:
-        return self._step_failures() + self._message_failures()
-
     def _message_failures(self) -> list[str]:
-        """Return the messages whose size is not that of the plan: within a step they may add up all the same."""
+        """The messages whose size is not that of the plan: within a step they may add up all the same."""
         wrong = Counter(
             f"rank {rank} sent {sent.size_bytes} bytes of {sent.kind} in step {sent.step}, the plan says"
             f" {sent.planned_bytes:.0f}"
@@ -152,12 +158,12 @@ class Comparison:
 
 
 def relative(image: Tensor, reference: Tensor) -> float:
-    """Return the norm of a difference over the norm of the reference."""
+    """The norm of a difference over the norm of the reference."""
     return float((image.to(reference.device) - reference).norm() / reference.norm())
 
 
 def simulated_bytes(settings: Settings) -> list[float]:
-    """Return the bytes of each step: what a run of one step more sends more; latents count to the step they begin."""
+    """The bytes of each step: what a run of one step more sends more; latents count to the step they begin."""
     totals = [0.0]
     for steps in range(1, settings.steps + 1):
         parameters = dict(settings.parameters)
@@ -210,3 +216,81 @@ def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     if settings.strategy in PATCHED:
         return tuple(int(patch != seen.patch) for patch in patches)
     return tuple(int(patch > seen.patch) for patch in patches)
+
+
+BESIDE: Final = "image beside that of"
+
+
+class ComparisonError(DiffusimError):
+    """A run is not what it should have been."""
+
+
+def job_of(settings: Settings) -> Job:
+    """The job of some settings, with the fault that they ask for."""
+    plan = stated_plan(settings)
+    if settings.fault == LOST_PATCH:
+        plan = without_patch(plan, settings.num_patches - 1, settings.steps - 1)
+    wire(plan)  # what cannot be is said before processes start
+    dying = settings.ranks - 1 if settings.fault == KILLED_RANK else None
+    return Job(settings.strategy, "replay", plan, task=settings, device=settings.device, die=dying)
+
+
+def report_sample(settings: Settings) -> None:
+    """Run settings, print the comparison."""
+    found = run_job(lambda: job_of(settings), settings.device, "sample")
+    if found is None:
+        return  # another rank speaks for all
+    comparison = Comparison(settings, found[1].found)
+    show(120, image_table(comparison), byte_table(comparison))
+    for line in age_lines(comparison):
+        print(line)
+    mismatch = compare(*found).mismatch
+    print(f"order: engine and executor agree on all but {mismatch:.0e} of the time")
+    failures = comparison.failures()
+    if mismatch > ROUNDING:
+        failures.append(f"the order is not that of the simulation: {mismatch:.2g} of the time")
+    for failure in failures:
+        print(f"fails: {failure}")
+    if failures:
+        raise ComparisonError(f"sample: {len(failures)} checks failed, the first: {failures[0]}")
+    print("all checks hold")
+
+
+def image_table(comparison: Comparison) -> Table:
+    """How far the image is from those of one process."""
+    settings = comparison.settings
+    given = "".join(f", {name} {value}" for name, value in settings.parameters)
+    title = (
+        f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of {LAYERS}"
+        f" blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}"
+    )
+    rows = [("one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}")]
+    if not settings.exact:
+        error = f"{comparison.displaced_error:.2e}"
+        rows.append(("the same patches in one process", error, f"{SAME:g}"))
+    found = table(title, (BESIDE, "relative difference", "allowed"), rows, left=(BESIDE,))
+    found.min_width, found.caption_justify = 100, "left"
+    found.caption = None if settings.exact else "allowed: what patches make that never see one another"
+    return found
+
+
+def byte_table(comparison: Comparison) -> Table:
+    """The bytes of each step that were sent and that are simulated."""
+    sent, simulated = comparison.sent_bytes, comparison.simulated_bytes
+    pairs = [*enumerate(zip(sent, simulated, strict=True)), ("all", (sum(sent), sum(simulated)))]
+    rows = [(str(step), f"{own:,}", f"{planned:,.0f}") for step, (own, planned) in pairs]
+    title = "bytes that all ranks sent; latents count to the step they begin"
+    found = table(title, ("step", "sent", "simulated, in float32"), rows, left=())
+    found.caption = (
+        "counted from the tensors of the passes; collectives are carried out as point-to-point messages"
+    )
+    found.caption_justify, found.min_width = "left", 64
+    return found
+
+
+def age_lines(comparison: Comparison) -> Iterator[str]:
+    """Lines that say of each patch of a displaced step how many steps old the keys and values were that it saw."""
+    seen = [seen for own in comparison.drawn for seen in own.seen]
+    displaced = [one for one in seen if one.step >= comparison.settings.warmup_steps]
+    for patch, ages in sorted({(one.patch, one.ages) for one in displaced}):
+        yield f"patch {patch} of a displaced step sees patches that are {' '.join(map(str, ages))} steps old"

@@ -6,20 +6,120 @@ the other, so then the exchanges of a whole pass are made one by one where the f
 """
 
 from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from profiles.collectives import sent_bytes
 from profiles.errors import DiffusimError
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Op
+from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.running.kernels import Mark
-from validate.running.sampling.exchanges import Pending, Sent, start_exchange
+from validate.running.executor import Kernels, Mark
 from validate.running.sampling.passes import Need, Offer, Pass, Seen, make_member
 from validate.running.sampling.settings import WIDENING, Settings
+
+FIRST_TAG: Final = 1 << 20  # tags from here on are those of exchanges
+
+
+@dataclass(slots=True)
+class Sent:
+    """What one rank sent in one message of a plan, or as its part of a collective, in bytes.
+
+    It counts to a denoising step; ``planned_bytes`` is what the plan says, in the precision of the run.
+    """
+
+    kind: str
+    step: int
+    planned_bytes: float
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, collective: Collective, step: int) -> "Sent":
+        """What a member of a collective is to send, of which nothing is sent yet."""
+        operation, size = collective.operation, len(collective.devices)
+        return cls(operation, step, WIDENING * sent_bytes(operation, collective.size_bytes, size))
+
+
+Pending = Callable[[], list[Tensor]]  # an exchange under way; when called, it waits for what it brings
+
+
+def start_exchange(
+    collective: Collective, rank: int, parts: Sequence[Tensor], sent: Sent, tag: int
+) -> Pending:
+    """Start what a collective does; ``all_gather`` and ``all_to_all`` bring one tensor of each member, all else one.
+
+    ``all_to_all`` takes one part for each member, any other one. What is sent is added to ``sent``; messages take
+    ``tag`` and the one after it, the same on all members.
+    """
+    operation, members = collective.operation, collective.devices
+    exchange = _Exchange(members, rank, sent, FIRST_TAG + tag)
+    if operation == "send_recv":
+        place = members.index(rank)
+        ahead, behind = members[(place + 1) % len(members)], members[place - 1]
+        return exchange.messages({ahead: parts[0]}, [behind])
+    if operation == "all_reduce":
+        return exchange.sum(parts[0])
+    if operation not in ("all_gather", "all_to_all"):
+        raise ValueError(f"no such operation: {operation}")
+    return exchange.to_all(list(parts) * (1 if len(parts) > 1 else len(members)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    members: Sequence[int]
+    rank: int
+    sent: Sent
+    tag: int
+
+    def to_all(self, parts: Sequence[Tensor]) -> Pending:
+        """Send each member its part; all parts have the same shape."""
+        outgoing = dict(zip(self.members, parts, strict=True))
+        own = outgoing.pop(self.rank)
+        exchange = self.messages(outgoing, list(outgoing))
+
+        def finish() -> list[Tensor]:
+            arrived = dict(zip(outgoing, exchange(), strict=True))
+            return [arrived.get(member, own) for member in self.members]
+
+        return finish
+
+    def sum(self, tensor: Tensor) -> Pending:
+        """Let each member sum its share of all, and gather the shares; the second half runs when it is waited for."""
+        size = len(self.members)
+        if tensor.numel() % size:
+            raise ValueError(f"{tensor.numel()} numbers are no multiple of {size} members")
+        first = self.to_all(list(tensor.flatten().chunk(size)))
+
+        def finish() -> list[Tensor]:
+            share = torch.stack(first()).sum(0)
+            second = _Exchange(self.members, self.rank, self.sent, self.tag + 1)
+            return [torch.cat(second.to_all([share] * size)()).view_as(tensor)]
+
+        return finish
+
+    def messages(self, outgoing: Mapping[int, Tensor], sources: Sequence[int]) -> Pending:
+        """Send tensors, and get one of the same shape from each source."""
+        leaving = {member: tensor.contiguous() for member, tensor in outgoing.items()}
+        like = next(iter(leaving.values()))
+        arriving = {member: like.new_empty(like.shape) for member in sources}
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, tensor, member, tag=self.tag) for member, tensor in leaving.items()]
+            + [dist.P2POp(dist.irecv, tensor, member, tag=self.tag) for member, tensor in arriving.items()]
+        )
+        self.sent.size_bytes += sum(tensor.nbytes for tensor in leaving.values())
+
+        def finish() -> list[Tensor]:
+            for work in works:
+                work.wait()
+            leaving.clear()  # they had to live until now
+            return list(arriving.values())
+
+        return finish
 
 
 class PlanMismatchError(DiffusimError):
@@ -32,14 +132,7 @@ class LostTensorError(DiffusimError):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one rank ended with.
-
-    Attributes:
-        latents: the image, as far as this rank has it.
-        sent: what it sent, in order.
-        passes: the passes it finished.
-        seen: how old the kept keys and values were that it read.
-    """
+    """What one rank ended with: the image as far as it has it, what it sent and finished, and the ages that it saw."""
 
     latents: Tensor
     sent: list[Sent]
@@ -47,15 +140,8 @@ class Drawn:
     seen: list[Seen]
 
 
-class SamplerKernels:
-    """Draws one device's part of an image.
-
-    Args:
-        settings: what is drawn.
-        wiring: the plan.
-        rank: the device of the plan that it is.
-        place: where it computes.
-    """
+class SamplerKernels(Kernels):
+    """Draws one device's part of an image."""
 
     sleeping = False
 
@@ -69,7 +155,6 @@ class SamplerKernels:
         self._bundles = _bundles(wiring, rank) if settings.grid.pipeline > 1 else {}
 
     def begin(self, iteration: int) -> None:
-        """Begin a run from noise."""
         torch.set_grad_enabled(False)
         self._member = make_member(self._settings, self._rank, self._place)
         self._inbox: dict[str, deque[list[Tensor]]] = defaultdict(deque)
@@ -81,12 +166,10 @@ class SamplerKernels:
         self._step: Offer | Need | None = None
 
     def run(self, index: int, op: Op, mark: Mark) -> None:
-        """Let the pass of an op go on as far as it can."""
         assert isinstance(op.action, PatchAction)
         self._go_on(op.action, f"compute {op.action}")
 
     def room(self, tensor: int) -> Tensor:
-        """Room for a tensor's message."""
         role, action = self._plan.tensors[tensor].role, self._readers[tensor]
         shape = self._member.arriving(role, action)
         if shape is None:
@@ -105,7 +188,6 @@ class SamplerKernels:
         return message
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
-        """Put what a tensor's message brought into the inbox."""
         self._inbox[self._plan.tensors[tensor].role].append([payload])
 
     def start(self, collective: int, index: int) -> None:
@@ -122,7 +204,7 @@ class SamplerKernels:
             for number in bundle * layers:
                 kind, pending = self._exchange(number, self._action, done.get(number))
                 done.setdefault(number, self._sent[-1])
-                self._inbox[kind].append(pending.wait())
+                self._inbox[kind].append(pending())
 
     def _exchange(self, number: int, action: PatchAction, sent: Sent | None = None) -> tuple[str, Pending]:
         collective = self._plan.collectives[number]
@@ -132,28 +214,19 @@ class SamplerKernels:
             self._sent.append(sent)
         return offer.kind, start_exchange(collective, self._rank, offer.parts, sent, 2 * number)
 
-    def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
-        """Do nothing: exchanges are started and waited for by the passes, in the order of the plan."""
-
     def land(self, collective: int) -> None:
-        """Put what an exchange brought into the inbox."""
         if collective in self._under_way:
             kind, pending = self._under_way.pop(collective)
-            self._inbox[kind].append(pending.wait())
+            self._inbox[kind].append(pending())
 
     def end(self) -> None:
-        """Let the last pass finish.
-
-        Raises:
-            PlanMismatchError: it has more to do than the plan lets it.
-        """
+        """Let the last pass finish."""
         assert self._action is not None
         self._go_on(self._action, "end")
         if self._step is not None:
             raise self._stuck("end")
 
     def found(self) -> Drawn:
-        """The image, and what was sent and seen on the way."""
         return Drawn(self._member.latents.cpu(), self._sent, self._passes, self._member.seen)
 
     def _go_on(self, action: PatchAction, asked: str) -> None:

@@ -6,14 +6,12 @@ needs before it can go on (``Need``) and gets that sent in.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from strategies.plans.actions import PatchAction
-from validate.running.sampling.keys_values import KeysValues
 from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, WRONG_VERSION, Settings
 from validate.running.sampling.transformer import (
     TOKEN,
@@ -29,12 +27,42 @@ from validate.running.sampling.transformer import (
     tokens_of,
 )
 
-MIXED: Final = -1
-"""In the place of an age: the tokens of a patch are of several steps."""
+NEVER = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class KeysValues:
+    """The buffer of one layer.
+
+    With a wrong version planted, tokens of others are those that lay there before the last write, if any.
+    """
+
+    def __init__(self, batch: int, width: int, like: Tensor, *, wrong_version: bool = False) -> None:
+        self._now = like.new_full((2, batch, ROWS**2, width), torch.nan)
+        self._steps = torch.full((ROWS**2,), NEVER)
+        self._before, self._steps_before = self._now.clone(), self._steps.clone()
+        self._wrong_version = wrong_version
+
+    def write(self, tokens: Tensor, kept: Tensor, step: int) -> None:
+        """Overwrite some tokens with keys and values (2, batch, these tokens, width) of a step."""
+        self._before[:, :, tokens] = self._now[:, :, tokens]
+        self._steps_before[tokens] = self._steps[tokens]
+        self._now[:, :, tokens] = kept
+        self._steps[tokens] = step
+
+    def read(self, tokens: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of some tokens, and the step of each; ``own`` are those just computed."""
+        both, steps = self._now[:, :, tokens], self._steps[tokens]
+        if self._wrong_version:
+            stale = (self._steps_before[tokens] != NEVER) & ~torch.isin(tokens, own)
+            both[:, :, stale] = self._before[:, :, tokens[stale]]
+            steps[stale] = self._steps_before[tokens[stale]]
+        return both, steps
+
+
+MIXED: Final = -1  # in the place of an age: the tokens of a patch are of several steps
+
+
+class Offer(NamedTuple):
     """Tensors for others: what they are, the step their bytes count to, one for all members or one for each."""
 
     kind: str
@@ -42,20 +70,17 @@ class Offer:
     parts: Sequence[Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """Something of a kind must arrive before the pass goes on: a message, or what each member of a group gave."""
 
     kind: str
 
 
 Pass = Generator[Offer | Need, list[Tensor], None]
-Computed = Generator[Offer | Need, list[Tensor], Tensor]
-"""A part of a pass, and what it computes."""
+Computed = Generator[Offer | Need, list[Tensor], Tensor]  # a part of a pass, and what it computes
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What attention of one pass saw in one layer: for each patch of the image how many steps ago it was computed."""
 
     step: int
@@ -65,12 +90,7 @@ class Seen:
 
 
 class Member(ABC):
-    """One rank of a sampler.
-
-    Attributes:
-        latents: as far as this rank knows them.
-        seen: what attention saw of keys and values that are kept.
-    """
+    """One rank of a sampler, with the latents as far as it knows them, and what its attention saw."""
 
     def __init__(
         self, settings: Settings, rank: int, device: torch.device, *, batch: int, width: int
@@ -147,7 +167,6 @@ class GridMember(Member):
         return slice(self.guided * self.batch, (self.guided + 1) * self.batch)
 
     def _tokens(self, parts: Sequence[int], patch: int | None) -> Tensor:
-        """Tokens of some parts of a patch, or of all patches."""
         patches = range(self.settings.num_patches) if patch is None else [patch]
         divided = [tokens_of(self.settings.patch_rows(p)).chunk(self.grid.sequence) for p in patches]
         return torch.cat([pieces[part] for part in parts for pieces in divided])
@@ -190,7 +209,6 @@ class GridMember(Member):
         return self.batch, count, HIDDEN if self.layers.start < LAYERS else TOKEN
 
     def _arrived(self, action: PatchAction) -> Computed:
-        """The hidden state that this stage starts from."""
         patch, first = self._patch(action), action.step == self.settings.warmup_steps
         if self.stage:
             return (yield Need("hidden"))[0]
@@ -220,7 +238,6 @@ class GridMember(Member):
         return list(found.values())
 
     def _block(self, action: PatchAction, layer: int, hidden: Tensor) -> Computed:
-        """The hidden state after a block."""
         block, by = self.block(layer, action.step)
         attended = yield from self._attention(action, layer, block.project(hidden, by, self.heads))
         if self.grid.tensor == 1:

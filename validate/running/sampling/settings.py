@@ -1,30 +1,32 @@
-"""Settings: which sampler runs on how many ranks, and the plan that follows from them.
+"""Settings: which sampler runs on how many ranks, and the plan that follows from them, with the fault that is planted.
 
 The model is ``profiles.synthetic.equal_blocks_transformer``, whose sizes ``validate.running.sampling.transformer`` has
 as well: what a plan lets its devices send is what the ranks of a real run have to send.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 from profiles.errors import InputError
 from profiles.synthetic import HALF, equal_blocks_transformer
 from strategies.patching.grid import Grid
-from strategies.plans.plan import Plan
+from strategies.plans.actions import PatchAction
+from strategies.plans.plan import Op, Plan
+from strategies.plans.wiring import wire
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario, SamplingWorkload
 from strategies.strategy import Sampler
 from validate.running.links import emulated_cluster
 
 LAYERS: Final = 8
-ROWS: Final = 16
-"""Of image tokens; there are as many columns."""
+ROWS: Final = 16  # of image tokens; there are as many columns
 HIDDEN: Final = 64
 HEADS: Final = 8
 FLOAT32: Final = 4
-WIDENING: Final = FLOAT32 // HALF
-"""Bytes of a number in a run over those in a plan, which is in half precision."""
+WIDENING: Final = (
+    FLOAT32 // HALF
+)  # bytes of a number in a run over those in a plan, which is in half precision
 
 DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
 """Samplers that divide all ranks in one way."""
@@ -40,17 +42,9 @@ GUIDANCES: Final = ("none", "batch")
 
 @dataclass(frozen=True)
 class Settings:
-    """One run.
+    """One run: a sampler's fields by name, a planted fault or None, gloo's messages on ``cpu`` or NCCL's on ``cuda``.
 
-    Attributes:
-        strategy: one of ``RUNNABLE``.
-        ranks: processes, each a device of the plan.
-        steps: denoising steps.
-        parameters: (name, value) of the sampler's fields.
-        guidance: one of ``GUIDANCES``.
-        device: ``cpu`` (messages by gloo) or ``cuda`` (by NCCL).
-        fault: one of ``FAULTS`` to plant, or None.
-        skips: whether each block of the first half hands its output to its mirror image.
+    With ``skips`` each block of the first half hands its output to its mirror image.
     """
 
     strategy: str
@@ -139,3 +133,38 @@ class Settings:
         size, more = divmod(ROWS, self.num_patches)
         start = patch * size + min(patch, more)
         return slice(start, start + size + (patch < more))
+
+
+WRONG: Final = 1.5  # a wrong size over the right one
+
+
+def stated_plan(settings: Settings) -> Plan:
+    """The plan that the simulator judges: its first message has the wrong size, if that is asked for."""
+    return with_wrong_size(settings.plan) if settings.fault == WRONG_SIZE else settings.plan
+
+
+def with_wrong_size(plan: Plan) -> Plan:
+    """A plan that says half as much again of the first message between devices, or else the first collective."""
+    moved = [transfer.tensor for transfer in wire(plan).transfers if transfer is not None]
+    if moved:
+        tensors = list(plan.tensors)
+        wrong = tensors[min(moved)]
+        tensors[min(moved)] = wrong._replace(size_bytes=WRONG * wrong.size_bytes)
+        return replace(plan, tensors=tuple(tensors))
+    first, *others = plan.collectives
+    return replace(plan, collectives=(replace(first, size_bytes=WRONG * first.size_bytes), *others))
+
+
+def without_patch(plan: Plan, patch: int, step: int) -> Plan:
+    """A plan that forgets a patch of the last step on all devices; every message still finds its reader."""
+
+    def kept(op: Op) -> bool:
+        return not (isinstance(op.action, PatchAction) and op.action[1:] == (patch, step))
+
+    ops = tuple(tuple(op for op in row if kept(op)) for row in plan.ops)
+    read = {tensor for row in ops for op in row for tensor in op.reads}
+    written = tuple(
+        tuple(replace(op, writes=tuple(t for t in op.writes if t in read)) for op in row) for row in ops
+    )
+    posted = {key: index for key, index in plan.posted_after.items() if key[0] in read}
+    return replace(plan, ops=written, posted_after=posted)

@@ -1,9 +1,15 @@
-"""A small diffusion transformer, whose blocks can be computed in parts, and its sampler's scheduler.
+"""A small diffusion transformer, whose blocks can be computed in parts, its scheduler, and what one process draws.
 
 A DiT (Peebles and Xie, 2023): timestep and prompt modulate every block. Weights follow from a seed, the same in every
 process. Images are latents of 4 channels, held as tokens of 2 x 2 pixels; a row of tokens is what patches divide.
+
+The images of one process, of displaced and of independent patches, one after another, know nothing of plans: a few
+lines say what keys and values a patch sees. They are drawn on the kind of device that the run used: another's kernels
+round otherwise.
 """
 
+from collections.abc import Sequence
+from functools import cache
 from math import log, sqrt
 from typing import Final, NamedTuple
 
@@ -12,13 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention, silu
 
 from profiles.synthetic import LATENT_CHANNELS
-from validate.running.sampling.settings import HEADS, HIDDEN, LAYERS, ROWS
+from validate.running.sampling.settings import HEADS, HIDDEN, LAYERS, PATCHED, ROWS, Settings
 
-TOKEN: Final = 4 * LATENT_CHANNELS
-"""Numbers of one token of the latents: 2 x 2 pixels."""
+TOKEN: Final = 4 * LATENT_CHANNELS  # numbers of one token of the latents: 2 x 2 pixels
 HEAD: Final = HIDDEN // HEADS
-WIDER: Final = 4
-"""Inner width of the feed-forward over the outer."""
+WIDER: Final = 4  # inner width of the feed-forward over the outer
 TRAINING_STEPS: Final = 1000
 GUIDANCE_SCALE: Final = 2.0
 SHARPNESS: Final = 2.0
@@ -48,11 +52,11 @@ class Block(nn.Module):
         self.modulation = nn.Linear(HIDDEN, 6 * HIDDEN)
 
     def modulate(self, condition: Tensor) -> Modulation:
-        """Return the modulation of a condition (batch, hidden)."""
+        """The modulation of a condition (batch, hidden)."""
         return Modulation(*self.modulation(silu(condition)).unsqueeze(1).chunk(6, dim=-1))
 
     def project(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """Return queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
+        """Queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.scale) + by.shift
         weight, bias = (
             self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part],
@@ -61,37 +65,37 @@ class Block(nn.Module):
         return torch.einsum("btc,ndc->nbtd", normed, weight) + bias[:, None, None]
 
     def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
-        """Return what the output matrix makes of attention, without its bias: parts add up."""
+        """What the output matrix makes of attention, without its bias: parts add up."""
         return attended @ self.out.weight[:, part].T
 
     def add_mixed(self, hidden: Tensor, mixed: Tensor, by: Modulation) -> Tensor:
-        """Return the hidden state after attention."""
+        """The hidden state after attention."""
         return hidden + by.gate * (mixed + self.out.bias)
 
     def feed(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """Return what the feed-forward makes of the hidden state, without its last bias: parts add up."""
+        """What the feed-forward makes of the hidden state, without its last bias: parts add up."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.inner_scale) + by.inner_shift
         inner = gelu(normed @ self.up.weight[part].T + self.up.bias[part])
         return inner @ self.down.weight[:, part].T
 
     def add_fed(self, hidden: Tensor, fed: Tensor, by: Modulation) -> Tensor:
-        """Return the hidden state after the feed-forward."""
+        """The hidden state after the feed-forward."""
         return hidden + by.inner_gate * (fed + self.down.bias)
 
     def finish(self, hidden: Tensor, attended: Tensor, by: Modulation) -> Tensor:
-        """Return the hidden state after the block."""
+        """The hidden state after the block."""
         hidden = self.add_mixed(hidden, self.mix(attended), by)
         return self.add_fed(hidden, self.feed(hidden, by), by)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return attention of tokens with heads side by side: (batch, tokens, heads * size of a head)."""
+    """Attention of tokens with heads side by side: (batch, tokens, heads * size of a head)."""
     attended = scaled_dot_product_attention(SHARPNESS * _heads(queries), _heads(keys), _heads(values))
     return attended.transpose(1, 2).flatten(2)
 
 
 def _heads(tensor: Tensor) -> Tensor:
-    """Return (batch, tokens, heads * size) as (batch, heads, tokens, size)."""
+    """A tensor of (batch, tokens, heads * size) as (batch, heads, tokens, size)."""
     return tensor.view(*tensor.shape[:-1], -1, HEAD).transpose(1, 2)
 
 
@@ -117,7 +121,7 @@ class Blockwise:
         self._most = most
 
     def result(self) -> Tensor:
-        """Return attention on all blocks so far."""
+        """Attention on all blocks so far."""
         return (self._sum / self._weight).transpose(1, 2).flatten(2)
 
 
@@ -139,7 +143,7 @@ class SmallTransformer(nn.Module):
             parameter.data.normal_(0.0, 1 / sqrt(width), generator=generator).requires_grad_(False)
 
     def block(self, layer: int) -> Block:
-        """Return a block."""
+        """A block."""
         block = self.blocks[layer]
         assert isinstance(block, Block)
         return block
@@ -164,7 +168,7 @@ class SmallTransformer(nn.Module):
         return hidden.expand(batch, -1, -1)
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """Return the velocities of some tokens, of each sample of the batch."""
+        """The velocities of some tokens, of each sample of the batch."""
         predicted: Tensor = self.velocity(layer_norm(hidden, (HIDDEN,)))
         return predicted
 
@@ -180,7 +184,7 @@ def mirrored(layer: int) -> int:
 
 
 def _positions() -> Tensor:
-    """Return sines and cosines of row and column of each token, shape (tokens, hidden)."""
+    """Sines and cosines of row and column of each token, shape (tokens, hidden)."""
     quarter = HIDDEN // 4
     frequencies = torch.exp(-log(100.0) * torch.arange(quarter) / quarter)
     angles = torch.arange(ROWS)[:, None] * frequencies
@@ -201,11 +205,11 @@ class Scheduler:
         self._kept = [float(kept[time]) for time in self._times] + [1.0]
 
     def time(self, step: int) -> float:
-        """Return the time of a step, which the model is conditioned on."""
+        """The time of a step, which the model is conditioned on."""
         return self._times[step] / TRAINING_STEPS
 
     def move(self, latents: Tensor, predicted: Tensor, step: int) -> Tensor:
-        """Return the latents after a step; the second sample of a prediction is that without the prompt."""
+        """The latents after a step; the second sample of a prediction is that without the prompt."""
         velocity = predicted[:1]
         if len(predicted) == 2:
             velocity = torch.lerp(predicted[1:], predicted[:1], GUIDANCE_SCALE)
@@ -216,5 +220,93 @@ class Scheduler:
 
 
 def first_latents(seed: int = 1) -> Tensor:
-    """Return the noise that every run starts from, shape (1, tokens, numbers of a token)."""
+    """The noise that every run starts from, shape (1, tokens, numbers of a token)."""
     return torch.randn(1, ROWS**2, TOKEN, generator=torch.Generator().manual_seed(seed))
+
+
+Kept = list[Tensor]  # for each layer keys and values of all tokens, (2, batch, tokens, hidden)
+
+
+def one_device_image(settings: Settings) -> Tensor:
+    """What one device draws: every step synchronous."""
+    return _one_device_image(settings.steps, settings.guidance, settings.device, settings.skips)
+
+
+@cache
+def _one_device_image(steps: int, guidance: str, device: str, skips: bool) -> Tensor:
+    return _draw(Settings("sync-patch", steps=steps, guidance=guidance, device=device, skips=skips), steps)
+
+
+def displaced_image(settings: Settings) -> Tensor:
+    """What displaced patches draw: in a pipeline they see those before them fresh, else all others stale."""
+    return one_device_image(settings) if settings.exact else _draw(settings, settings.warmup_steps)
+
+
+def independent_image(settings: Settings) -> Tensor:
+    """What patches draw that never see one another."""
+    return _draw(settings, 0)
+
+
+def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
+    """Draw on one thread: the tensors are small, and threads that wait for one another take longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            return _steps(settings, synchronous_steps)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
+    model, scheduler = SmallTransformer(skips=settings.skips).to(settings.device), Scheduler(settings.steps)
+    latents, whole = first_latents().to(settings.device), torch.arange(ROWS**2)
+    kept: Kept | None = None
+    for step in range(settings.steps):
+        condition = model.condition(scheduler.time(step))[: settings.batch]
+        if step < synchronous_steps:
+            predicted, kept = _forward(model, latents, whole, condition, [None] * LAYERS)
+        else:
+            predicted, kept = _patches(settings, model, latents, condition, kept)
+        latents = scheduler.move(latents, predicted, step)
+    return latents
+
+
+def _patches(
+    settings: Settings, model: SmallTransformer, latents: Tensor, condition: Tensor, kept: Kept | None
+) -> tuple[Tensor, Kept | None]:
+    """The prediction of one patch after another, and the keys and values that they leave.
+
+    Where none are kept, as at the start, a patch sees itself alone, and leaves nothing.
+    """
+    fresh = None if kept is None else [layer.clone() for layer in kept]
+    predicted = []
+    for rows in map(settings.patch_rows, range(settings.num_patches)):
+        at = tokens_of(rows)
+        seen = kept if settings.strategy in PATCHED else fresh
+        part, joined = _forward(model, latents[:, at], at, condition, seen or [None] * LAYERS)
+        predicted.append(part)
+        for layer, tensor in zip(fresh or [], joined, strict=fresh is not None):
+            layer[:, :, at] = tensor[:, :, at]
+    return torch.cat(predicted, dim=1), fresh
+
+
+def _forward(
+    model: SmallTransformer, latents: Tensor, at: Tensor, condition: Tensor, seen: Sequence[Tensor | None]
+) -> tuple[Tensor, Kept]:
+    """The prediction for some tokens, and all keys and values that they saw: their own, and those given."""
+    hidden, joined, skips = model.embed(latents, at, len(condition)), [], list[Tensor]()
+    for layer, others in enumerate(seen):
+        if len(model.fusing) and layer >= LAYERS // 2:
+            hidden = model.fuse(layer, hidden, skips[mirrored(layer)])
+        block = model.block(layer)
+        by = block.modulate(condition)
+        projected = block.project(hidden, by)
+        both = projected[1:]
+        if others is not None:
+            both = others.clone()
+            both[:, :, at] = projected[1:]
+        hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
+        skips.append(hidden)
+        joined.append(both)
+    return model.predict(hidden), joined

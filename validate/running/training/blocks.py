@@ -4,10 +4,15 @@ What is kept of the folder: components, layers, skips, which layers read what, w
 layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every
 layer hands on tokens of one width, so that any layer can be a cut. Numbers are float64, to compare gradients, and
 few, unless a shape says otherwise.
+
+One process that trains it says what the gradients must be.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, isnan
+from statistics import median
 from typing import Final
 
 import torch
@@ -15,15 +20,11 @@ from torch import Tensor, nn
 
 from profiles.models import Component, Layer, Model
 
-SIDE: Final = 8
-"""Tokens are an image of so many rows and columns."""
-WIDTH: Final = 32
-"""Numbers per token."""
+SIDE: Final = 8  # tokens are an image of so many rows and columns
+WIDTH: Final = 32  # numbers per token
 TOKENS: Final = SIDE * SIDE
-NUMEL: Final = TOKENS * WIDTH
-"""Numbers of the hidden state of a sample."""
-HIDDEN: Final = 512
-"""Channels inside a layer whose work is the mean of its component."""
+NUMEL: Final = TOKENS * WIDTH  # numbers of the hidden state of a sample
+HIDDEN: Final = 512  # channels inside a layer whose work is the mean of its component
 LEARNING_RATE: Final = 1e-3
 CPU: Final = torch.device("cpu")
 
@@ -32,13 +33,8 @@ CPU: Final = torch.device("cpu")
 class Shape:
     """How large the layers are.
 
-    Attributes:
-        side: tokens are an image of so many rows and columns.
-        width: numbers per token.
-        hidden: channels inside a layer whose work is the mean of its component.
-        heads: of attention.
-        multiple: channels inside a layer are a multiple of it.
-        dtype: of weights and activations.
+    Tokens are ``side`` x ``side``, of ``width`` numbers each; a layer whose work is the mean of its component has
+    ``hidden`` channels inside, and any layer a multiple of ``multiple``.
     """
 
     side: int = SIDE
@@ -49,7 +45,7 @@ class Shape:
     dtype: torch.dtype = torch.float64
 
     def hidden_states(self, samples: int) -> tuple[int, int, int]:
-        """Return the shape of the hidden states of some samples: (samples, tokens, width)."""
+        """The shape of the hidden states of some samples: (samples, tokens, width)."""
         return (samples, self.side**2, self.width)
 
 
@@ -105,13 +101,7 @@ class ChainLayer(nn.Module):
         self.work = work
 
     def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
-        """Return the hidden state after the layer.
-
-        Args:
-            hidden: (samples, tokens, width).
-            skips: what the skips that end here carry, in the order of the component.
-            context: the output of each frozen component for these samples.
-        """
+        """The hidden state after the layer, (samples, tokens, width), like that before it and what its skips carry."""
         for fuse, skip in zip(self.fuse, skips, strict=True):
             hidden = hidden + fuse(skip)
         for read, source in zip(self.read, self.sources, strict=True):
@@ -121,7 +111,7 @@ class ChainLayer(nn.Module):
 
 
 def build_layer(model: Model, component: int, layer: int, shape: Shape = SMALL) -> ChainLayer:
-    """Return one layer; the same in every process."""
+    """One layer; the same in every process."""
     of = model.components[component]
     generator_state = torch.get_rng_state()
     torch.manual_seed(1 + 1000 * component + layer)
@@ -133,7 +123,7 @@ def build_layer(model: Model, component: int, layer: int, shape: Shape = SMALL) 
 
 
 def _readers(model: Model, component: int, source: int) -> set[int]:
-    """Return the layers of a component that read the output of a frozen one."""
+    """The layers of a component that read the output of a frozen one."""
     if source not in model.frozen:
         return set()
     if component in model.frozen:
@@ -159,7 +149,7 @@ def _flop(layer: Layer) -> float:
 def batch_of(
     iteration: int, component: int, samples: int, device: torch.device = CPU, shape: Shape = SMALL
 ) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets of one component in one iteration; the same in every process."""
+    """Inputs and targets of one component in one iteration; the same in every process."""
     generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
     drawn = torch.randn((2, *shape.hidden_states(samples)), generator=generator, dtype=torch.float64)
     inputs, targets = drawn.to(device, shape.dtype)
@@ -176,7 +166,7 @@ class Layers:
     shape: Shape = SMALL
 
     def get(self, component: int, layer: int) -> ChainLayer:
-        """Return a layer, built when it is first asked for."""
+        """A layer, built when it is first asked for."""
         key = (component, layer)
         if key not in self.built:
             self.built[key] = build_layer(self.model, *key, self.shape).to(self.device)
@@ -190,7 +180,7 @@ class Layers:
         skips: dict[tuple[int, int], Tensor],
         context: Mapping[int, Tensor],
     ) -> Tensor:
-        """Return the hidden state after some layers; skips that end there are taken, those that start there added."""
+        """The hidden state after some layers; skips that end there are taken, those that start there added."""
         of = self.model.components[component]
         for layer in layers:
             ending = [skips[skip.source, skip.target] for skip in of.skips if skip.target == layer]
@@ -206,7 +196,7 @@ class Layers:
                     parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
 
     def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
-        """Return the trained parameters of some layers, in order."""
+        """The trained parameters of some layers, in order."""
         return [
             parameter
             for layer in layers
@@ -225,3 +215,131 @@ class Layers:
             for component, layers in ranges
             for layer in layers
         }
+
+
+REPEATS: Final = 3
+LayerTimes = Mapping[
+    tuple[int, int], tuple[float, float]
+]  # (forward, backward) seconds of each (component, layer)
+
+
+def measure_layers(model: Model, batch: int) -> LayerTimes:
+    """CPU times of the layers of the small real model here at a batch, medians, for plans balanced on them."""
+    layers, threads = Layers(model, {}), torch.get_num_threads()
+
+    def measure(component: int, layer: int) -> tuple[float, float]:
+        tries = [exercise(layers, component, layer, batch) for _ in range(1 + REPEATS)][1:]
+        return median(forward_s for forward_s, _ in tries), median(backward_s for _, backward_s in tries)
+
+    torch.set_num_threads(1)
+    try:
+        return times_of_layers(model, measure)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def times_of_layers(model: Model, measure: Callable[[int, int], tuple[float, float]]) -> LayerTimes:
+    """What is measured of each (component, layer)."""
+    layers = [
+        (number, layer) for number, of in enumerate(model.components) for layer in range(len(of.layers))
+    ]
+    return {key: measure(*key) for key in layers}
+
+
+def exercise(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
+    """Run one layer forwards and, where it is trained, backwards on random numbers; return the CPU seconds of both."""
+    seconds = []
+    for work in passes_of(layers, component, layer, batch):
+        began_s = time.thread_time()
+        work()
+        seconds.append(time.thread_time() - began_s)
+    forward_s, backward_s = seconds
+    return forward_s, backward_s
+
+
+def passes_of(
+    layers: Layers, component: int, layer: int, batch: int
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Forward and backward of one layer on random numbers, to be called in turn."""
+    of, shape = layers.model.components[component], layers.shape
+    layers.get(component, layer)
+    hidden = torch.randn(shape.hidden_states(batch), dtype=shape.dtype, device=layers.device)
+    hidden.requires_grad_(of.trainable)
+    skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
+    context = {c: torch.randn_like(hidden) for c in layers.model.inputs_of(component)}
+    made: list[Tensor] = []
+
+    def forward() -> None:
+        with torch.set_grad_enabled(of.trainable):
+            every = range(layer, layer + 1)
+            made.append(layers.run(component, every, hidden, dict(skips), context))
+
+    def backward() -> None:
+        if of.trainable:
+            output = made.pop()
+            torch.autograd.backward([output], [torch.ones_like(output)])
+
+    return forward, backward
+
+
+Gradients = dict[
+    tuple[int, int], list[Tensor]
+]  # for each (component, layer) the gradients of its trained parameters
+
+
+def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int, Tensor]:
+    """The outputs of all frozen components for the batch of one iteration."""
+    model = layers.model
+    outputs: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for component in model.frozen:
+            hidden, _ = batch_of(iteration, component, batch_size, layers.device, layers.shape)
+            every = range(len(model.components[component].layers))
+            outputs[component] = layers.run(component, every, hidden, {}, outputs)
+    return outputs
+
+
+def single_process_gradients(
+    model: Model,
+    iterations: int,
+    batch_size: int,
+    *,
+    extra_forward: bool,
+    device: torch.device = CPU,
+    shape: Shape = SMALL,
+) -> Gradients:
+    """The gradients of the last of some iterations on one process, with the whole batch at once."""
+    layers = Layers(model, {}, device, shape)
+    for iteration in range(iterations):
+        context = frozen_outputs(layers, iteration, batch_size)
+        for component in model.backbones:
+            every = range(len(model.components[component].layers))
+            parameters = layers.parameters(component, every)
+            for parameter in parameters:
+                parameter.grad = None
+            inputs, targets = batch_of(iteration, component, batch_size, device, shape)
+            if extra_forward:
+                with torch.no_grad():
+                    fed_back = layers.run(component, every, inputs, {}, context)
+                inputs = inputs + fed_back
+            output = layers.run(component, every, inputs, {}, context)
+            (output - targets).square().mean().backward()  # type: ignore[no-untyped-call]
+            layers.step(component, every)
+    ranges = [(component, range(len(model.components[component].layers))) for component in model.backbones]
+    return layers.gradients(ranges)
+
+
+def gradient_error(found: Sequence[Gradients], expected: Gradients) -> float:
+    """Largest difference of any rank's gradient over the largest of its layer; infinite if one is missing."""
+    if set().union(*found) != set(expected):
+        return inf
+    return max(_layer_error(values, expected[key]) for own in found for key, values in own.items())
+
+
+def _layer_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    if len(found) != len(expected):
+        return inf
+    scale = max((float(wanted.abs().max()) for wanted in expected), default=0.0)
+    errors = [float((own - wanted).abs().max()) for own, wanted in zip(found, expected, strict=True)]
+    worst = max((inf if isnan(error) else error for error in errors), default=0.0)
+    return worst / scale if scale else worst

@@ -1,48 +1,115 @@
-"""A trained device: the real layers of one device of a plan, and what its ops do on them.
+"""A trained device: the real layers of one device of a plan, what its ops do on them, and on which samples.
 
-Frozen outputs that nobody delivered are not a number, and so is every gradient that comes of them. Everything that
-outlives an op lies where it lay in the iteration before, as captured CUDA graphs ask for.
+A plan says how many samples frozen ops take; which they are follows from the order in which they are laid out, so it is
+laid out once more. Frozen outputs that nobody delivered are not a number, and so is every gradient that comes of them.
+Everything that outlives an op lies where it lay in the iteration before, as captured CUDA graphs ask for.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
+from profiles.models import Model
+from strategies.pipelining.frozen import FrozenWork
+from strategies.plans.actions import FORWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Op, Plan
-from validate.running.training.blocks import Layers, batch_of
-from validate.running.training.crossing import Crossing, stage_ranges
-from validate.running.training.passes import Batch, Passes
-from validate.running.training.reference import frozen_outputs
-from validate.running.training.samples import FrozenSamples, Span
+from strategies.scenario import Scenario
+from validate.running.training.blocks import Layers, batch_of, frozen_outputs
+from validate.running.training.passes import Batch, Crossing, Passes, stage_ranges
 
-if TYPE_CHECKING:
-    from validate.running.job import Training
+Span = tuple[int, int]  # first and end of a range of samples
+
+
+class FrozenSamples(NamedTuple):
+    """Ranges of the group's samples that each frozen op takes, by (device, index), and each frozen tensor holds."""
+
+    ops: dict[tuple[int, int], tuple[Span, ...]]
+    tensors: dict[int, Span]
+
+    def of_replica(self, replica: int, replicas: int) -> "FrozenSamples":
+        """The same in samples of one replica of a position, which takes every so many-th of the group."""
+
+        def own(span: Span) -> Span:
+            start, end = (-(-(edge - replica) // replicas) for edge in span)
+            return start, end
+
+        ops = {key: tuple(map(own, spans)) for key, spans in self.ops.items()}
+        return FrozenSamples(ops, {tensor: own(span) for tensor, span in self.tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is trained: a small model of a structure, on samples of all ranks, and of a micro-batch on one rank."""
+
+    model: Model
+    batch_size: int
+    micro_batch: int
+    samples: FrozenSamples
+    extra_forward: bool = False
+
+
+class _Ledger:
+    """Writes down the samples of frozen ops, by position, and of frozen tensors."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, list[tuple[Span, ...]]] = {}
+        self.spans: list[Span] = []
+
+    def op(self, position: int, samples: list[range]) -> None:
+        self.taken.setdefault(position, []).append(tuple((own.start, own.stop) for own in samples))
+
+    def tensor(self, samples: range) -> None:
+        self.spans.append((samples.start, samples.stop))
+
+
+def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSamples:
+    """Where the samples of the frozen work of a plan are, ``micro_batch`` samples of the group at a time."""
+    placement = plan.placement
+    group_batch = scenario.workload.batch_size // placement.num_groups
+    ledger = _Ledger()
+    work = FrozenWork(scenario, group_batch, placement.replicas, [], ledger)
+    for layer in plan.filling.layers if plan.filling else ():
+        work.place(layer)
+    ops = {}
+    for device, row in enumerate(plan.ops):
+        own = [index for index, op in enumerate(row) if isinstance(op.action, FrozenAction)]
+        taken = ledger.taken.get(device, [])
+        assert len(own) == len(taken), (device, len(own), len(taken))
+        ops.update({(device, index): spans for index, spans in zip(own, taken, strict=True)})
+    _hand_out(plan, scenario, micro_batch, work)
+    frozen = [index for index, tensor in enumerate(plan.tensors) if tensor.role == "frozen"]
+    return FrozenSamples(ops, dict(zip(frozen, ledger.spans, strict=True)))
+
+
+def _hand_out(plan: Plan, scenario: Scenario, micro_batch: int, work: FrozenWork) -> None:
+    """Hand frozen outputs to the stages that read them, in the order in which the plan does."""
+    model = scenario.model
+    for number, stage in enumerate(plan.stages):
+        passes = [op.action for op in plan.ops[stage.position] if isinstance(op.action, StageAction)]
+        numbers = [a.micro_batch for a in passes if a.stage == number and a.kind == FORWARD]
+        first, end = min(numbers), max(numbers) + 1
+        for source in (i for i in model.inputs_of(stage.component) if i in model.frozen):
+            readers = [layer for layer, _ in model.reads_of(stage.component, source)]
+            if not any(stage.first_layer <= layer <= stage.last_layer for layer in readers):
+                continue
+            pieces = [(first, end)] if plan.cross_iteration else [(m, m + 1) for m in range(first, end)]
+            for start, stop in pieces:
+                work.output(source, start * micro_batch, stop * micro_batch, 1.0)
 
 
 class TrainedDevice:
-    """What one device of a plan trains.
+    """What one device of a plan trains, on its ``own`` samples of the batch.
 
-    Args:
-        training: what is trained.
-        plan: the plan.
-        number: of the device.
-        layers: where its layers are built.
-        own: its samples of the batch, by default all.
-        samples: which of them its frozen ops take, by default as in the training.
-        flatten: whether the gradients of a stage lie in one piece, so that they are summed, and emptied, at once.
-
-    Attributes:
-        values: what ops wrote and messages brought, by tensor.
-        flat: the gradients of each stage, in one piece.
-        frozen: the output of each frozen (component, layer).
+    ``values`` are what ops wrote and messages brought, by tensor; ``flat`` the gradients of each stage, in one piece if
+    they are to be summed, and emptied, at once; ``frozen`` the output of each frozen (component, layer).
     """
 
     def __init__(
         self,
-        training: "Training",
+        training: Training,
         plan: Plan,
         number: int,
         layers: Layers,

@@ -4,7 +4,7 @@ What crosses a cut is the hidden state with every live skip, or, where the plan 
 alone and each skip from the stage that makes it to the stage that takes it.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -14,31 +14,92 @@ from strategies.pipelining.sharding import GATHER, SCATTER
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Op
 from strategies.plans.wiring import Wiring
-from validate.running.kernels import Mark
-from validate.running.seats import RankSeat
-from validate.running.training.blocks import Layers
-from validate.running.training.device import TrainedDevice
-from validate.running.training.reference import Gradients
-from validate.running.training.shards import Shards
-from validate.running.training.timing import exercise
-
-if TYPE_CHECKING:
-    from validate.running.job import Training
+from validate.running.executor import Kernels, Mark
+from validate.running.links import RankSeat
+from validate.running.training.blocks import LEARNING_RATE, Gradients, Layers, exercise
+from validate.running.training.device import TrainedDevice, Training
 
 
-class ModuleKernels:
-    """Carries out the ops of one device on real layers.
+class Shards:
+    """The weights and gradients of the stages of one rank, which owns as many numbers of each stage as any other."""
 
-    Args:
-        training: what is trained.
-        wiring: its plan.
-        seat: which device, in which group.
-        place: where layers compute.
-    """
+    def __init__(
+        self, layers: Layers, ranges: Mapping[int, tuple[int, range]], rank: int, num_ranks: int
+    ) -> None:
+        self._parameters = {stage: layers.parameters(*own) for stage, own in ranges.items()}
+        self._weights: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
+        self._own: dict[int, slice] = {}
+        for stage, parameters in self._parameters.items():
+            share = -(-sum(parameter.numel() for parameter in parameters) // num_ranks)
+            self._own[stage] = slice(rank * share, (rank + 1) * share)
+            kind = {"dtype": torch.float64, "device": layers.device}
+            weights, gradients = (torch.zeros(share * num_ranks, **kind) for _ in range(2))  # type: ignore[call-overload]
+            for parameter, weight, gradient in zip(
+                parameters, self._pieces(stage, weights), self._pieces(stage, gradients), strict=True
+            ):
+                weight.copy_(parameter.data)
+                parameter.data, parameter.grad = weight, gradient
+            self._weights[stage], self._gradients[stage] = weights, gradients
+        self.clear()
+
+    def _pieces(self, stage: int, flat: Tensor) -> list[Tensor]:
+        """The parts of something flat that stand for each parameter, as views."""
+        parameters = self._parameters[stage]
+        ends = torch.tensor([0, *(parameter.numel() for parameter in parameters)]).cumsum(0).tolist()
+        return [
+            flat[start:end].view_as(parameter)
+            for start, end, parameter in zip(ends, ends[1:], parameters, strict=False)
+        ]
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+        self._aside: dict[tuple[int, int], Tensor] = {}
+        for gradients in self._gradients.values():
+            gradients.zero_()
+        self._sums = {stage: torch.zeros_like(self._weights[stage][own]) for stage, own in self._own.items()}
+
+    def free(self, stage: int) -> None:
+        """Lose all weights but those that the rank owns."""
+        weights, own = self._weights[stage], self._own[stage]
+        kept = weights[own].clone()
+        weights.fill_(torch.nan)
+        weights[own] = kept
+
+    def gather(self, stage: int, group: dist.ProcessGroup) -> None:
+        """Get the weights that other ranks own."""
+        weights = self._weights[stage]
+        dist.all_gather_single(weights, weights[self._own[stage]].clone(), group=group)
+
+    def set_aside(self, stage: int, op: int) -> None:
+        """Keep the gradients of one backward apart: the next one may begin while they are still scattered."""
+        self._aside[stage, op] = self._gradients[stage].clone()
+        self._gradients[stage].zero_()
+
+    def scatter(self, stage: int, op: int, group: dist.ProcessGroup) -> None:
+        """Sum the gradients of one backward over all ranks, and keep the part that the rank owns."""
+        received = torch.empty_like(self._sums[stage])
+        dist.reduce_scatter_single(received, self._aside.pop((stage, op)), group=group)
+        self._sums[stage] += received
+
+    def step(self, stage: int) -> None:
+        """Step the optimizer on what the rank owns; all else is out of date."""
+        self._weights[stage][self._own[stage]].sub_(self._sums[stage], alpha=LEARNING_RATE)
+        self.free(stage)
+
+    def gradients(self, stage: int) -> list[Tensor]:
+        """The gradients of each parameter, of all ranks; all ranks must ask."""
+        whole = torch.empty_like(self._gradients[stage])
+        dist.all_gather_single(whole, self._sums[stage])
+        return self._pieces(stage, whole)
+
+
+class ModuleKernels(Kernels):
+    """Carries out the ops of one device on real layers."""
 
     sleeping = False
 
-    def __init__(self, training: "Training", wiring: Wiring, seat: RankSeat, place: torch.device) -> None:
+    def __init__(self, training: Training, wiring: Wiring, seat: RankSeat, place: torch.device) -> None:
         self._wiring, self._plan = wiring, wiring.plan
         replicas, group_batch = seat.placement.replicas, training.batch_size // seat.placement.num_groups
         first, end = seat.group * group_batch, (seat.group + 1) * group_batch
@@ -78,7 +139,6 @@ class ModuleKernels:
         return shards
 
     def begin(self, iteration: int) -> None:
-        """Load the batch."""
         self._device.load(iteration)
         self._device.turn()
         self._device.values.clear()
@@ -102,25 +162,19 @@ class ModuleKernels:
             shards.free(action.stage)
 
     def room(self, tensor: int) -> Tensor:
-        """Room for a tensor's message."""
         frozen = self._device.frozen_rows(tensor)
         return torch.stack(self._device.room(tensor)) if frozen is None else torch.empty_like(frozen)
 
     def pack(self, tensor: int) -> Tensor:
-        """What a tensor's message brings."""
         frozen = self._device.frozen_rows(tensor)
         return torch.stack(self._device.values[tensor]) if frozen is None else frozen.clone()
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
-        """Take what a tensor's message brought."""
         frozen = self._device.frozen_rows(tensor)
         if frozen is None:
             self._device.values[tensor] = list(payload)
         else:
             frozen.copy_(payload)
-
-    def start(self, collective: int, index: int) -> None:
-        """Hand over nothing: gradients and weights are where they are summed and gathered."""
 
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         """Sum or scatter the gradients of a stage with the last of its buckets, or gather its weights."""
@@ -155,14 +209,7 @@ class ModuleKernels:
             if stage in self._device.ranges and writer not in following
         ]
 
-    def land(self, collective: int) -> None:
-        """Take nothing: what was summed or gathered is in place."""
-
-    def end(self) -> None:
-        """Finish nothing."""
-
     def found(self) -> Gradients:
-        """Gradients that this rank holds, as copies."""
         device = self._device
         if not self._shards:
             return device.layers.gradients(device.ranges.values())

@@ -2,29 +2,94 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from profiles.models import Model
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, StageAction
+from strategies.plans.plan import Plan
+from strategies.plans.plan import Tensor as Planned
 from validate.running.training.blocks import Layers
-from validate.running.training.crossing import Crossing, Key
 
-Name = tuple[str, int]
-"""Role and stage of a tensor of the plan."""
+Key = tuple[int, int]
+
+
+def stage_ranges(plan: Plan, device: int) -> dict[int, tuple[int, range]]:
+    """Component and layers of each stage that lies on a device."""
+    return {
+        number: (stage.component, range(stage.first_layer, stage.last_layer + 1))
+        for number, stage in enumerate(plan.stages)
+        if stage.position == device
+    }
+
+
+class Crossing:
+    """What crosses the cuts of a plan: skips with the hidden state or, where they are kept local, on their own."""
+
+    def __init__(self, model: Model, plan: Plan) -> None:
+        self._model, self._stages = model, plan.stages
+        words = {(t.stage, t.role) for t in plan.tensors if t.role.startswith("skip to ")}
+        self._pairs = sorted((source, int(role.rpartition(" ")[2])) for source, role in words)
+        self._local = bool(self._pairs)
+
+    def is_first(self, stage: int) -> bool:
+        """Whether a stage begins its backbone."""
+        return self._stages[stage].first_layer == 0
+
+    def is_last(self, stage: int) -> bool:
+        """Whether a stage ends its backbone."""
+        of = self._stages[stage]
+        return of.last_layer == len(self._model.components[of.component].layers) - 1
+
+    def relayed(self, stage: int) -> list[Key]:
+        """The skips that go with the hidden state over the cut after a stage."""
+        of = self._stages[stage]
+        if self._local or self.is_last(stage):
+            return []
+        skips = self._model.components[of.component].live_skips(of.last_layer)
+        return [(skip.source, skip.target) for skip in skips]
+
+    def direct(self, source: int, target: int) -> list[Key]:
+        """The skips from one stage to another."""
+        start, end = self._stages[source], self._stages[target]
+        return [
+            (skip.source, skip.target)
+            for skip in self._model.components[start.component].skips
+            if start.first_layer <= skip.source <= start.last_layer
+            and end.first_layer <= skip.target <= end.last_layer
+        ]
+
+    def senders(self, stage: int) -> list[int]:
+        """The stages from which skips go to a stage on their own."""
+        return [source for source, target in self._pairs if target == stage]
+
+    def receivers(self, stage: int) -> list[int]:
+        """The stages to which skips go from a stage on their own."""
+        return [target for source, target in self._pairs if source == stage]
+
+    def count(self, tensor: Planned) -> int:
+        """How many hidden states of a micro-batch a tensor holds."""
+        role = tensor.role.removeprefix("extra ")
+        if role == "hidden":
+            return 1 + len(self.relayed(tensor.stage))
+        if role == "gradient":
+            return 1 + len(self.relayed(tensor.stage - 1))
+        if role.startswith("skip gradient to "):
+            return len(self.direct(int(role.rpartition(" ")[2]), tensor.stage))
+        if role.startswith("skip to "):
+            return len(self.direct(tensor.stage, int(role.rpartition(" ")[2])))
+        assert role == "feedback", tensor
+        return 1
+
+
+Name = tuple[str, int]  # role and stage of a tensor of the plan
 Values = dict[Name, list[Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one micro-batch of a backbone is trained on.
-
-    Attributes:
-        inputs: of the first stage, (samples, tokens, width).
-        targets: of the last stage.
-        context: the output of each frozen component.
-        batch_size: samples of all micro-batches and ranks.
-    """
+class Batch(NamedTuple):
+    """What a micro-batch of a backbone is trained on: samples, frozen outputs, and how many there are in all."""
 
     inputs: Tensor
     targets: Tensor
@@ -40,26 +105,14 @@ class _Saved:
 
 
 class Passes:
-    """The passes of the stages of one device.
-
-    Args:
-        layers: the layers of the rank.
-        crossing: what crosses the cuts.
-        ranges: for each stage its component and layers.
-    """
+    """The passes of the stages of one device."""
 
     def __init__(self, layers: Layers, crossing: Crossing, ranges: Mapping[int, tuple[int, range]]) -> None:
         self._layers, self._crossing, self._ranges = layers, crossing, ranges
         self._saved: dict[tuple[int, int], list[_Saved]] = {}
 
     def run(self, action: StageAction, read: Values, batch: Callable[[], Batch]) -> Values:
-        """Run a stage forwards or backwards; return what it writes.
-
-        Args:
-            action: what is to be done.
-            read: what it reads.
-            batch: makes what the micro-batch is trained on; called by forwards alone.
-        """
+        """Run a stage forwards or backwards on what it reads; what it writes. Forwards alone ask for their batch."""
         if action.kind == BACKWARD:
             return self.backward(action, read)
         if action.kind == BACKWARD_INPUT:
@@ -133,7 +186,6 @@ class Passes:
                     parameter.grad += gradient
 
     def _given(self, saved: _Saved, stage: int, read: Values) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the outputs that gradients are known of, and the gradients."""
         outputs: list[Tensor] = []
         gradients: list[Tensor] = []
         for (role, _), values in saved.outputs.items():
@@ -148,7 +200,7 @@ class Passes:
         return [output for output, _ in pairs], [gradient for _, gradient in pairs]
 
     def _written(self, saved: _Saved, stage: int, found: Sequence[Tensor | None]) -> Values:
-        """Return the gradients of what a stage took, under the names by which they are sent."""
+        """The gradients of what a stage took, under the names by which they are sent."""
         gradients = iter(found)
         written = {}
         for (role, source), leaves in saved.leaves.items():

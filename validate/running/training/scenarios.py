@@ -8,23 +8,19 @@ from typing import Any, Final
 from profiles.clusters import load_cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InputError
-from profiles.models import MeasuredTime, Model
+from profiles.models import Component, MeasuredTime, Model
 from sim.runs import jobs, replay
 from strategies.plans.actions import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
     EXTRA_FORWARD,
-    FORWARD,
     StageAction,
 )
 from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from validate.running.job import Job, Training
+from validate.running.job import Job
 from validate.running.links import DEVICE, emulated_cluster
-from validate.running.training.samples import frozen_samples
-from validate.running.training.timing import measure_layers
+from validate.running.training.blocks import LayerTimes, measure_layers
+from validate.running.training.device import Training, frozen_samples
 
 ESTIMATED_ON: Final = "p4de"
 """Where nothing is measured, sleeping kernels take times in proportion to those estimated for its devices."""
@@ -37,16 +33,7 @@ PLANNING_SCALE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be run.
-
-    Attributes:
-        strategy: name of a training strategy.
-        parameters: its parameters; those not given take their defaults.
-        num_gpus: ranks in all.
-        batch_size: samples of all ranks together.
-        link_s: what every message takes.
-        extra_forward: whether the iteration runs the extra forward pass of self-conditioning.
-    """
+    """What is to be run: a strategy on ranks and samples in all, every message taking ``link_s``."""
 
     strategy: str
     parameters: Mapping[str, Any]
@@ -63,27 +50,14 @@ class Question:
 
 
 def scenario_of(question: Question, model: Model) -> Scenario:
-    """Return the scenario of a question; the model has times on the ranks.
-
-    Raises:
-        InputError: something does not fit together.
-    """
-    workload = TrainingWorkload(
-        question.num_gpus,
-        question.batch_size,
-        self_conditioning=float(question.extra_forward),
-        extra_forward=question.extra_forward,
-    )
+    """The scenario of a question; the model has times on the ranks."""
+    extra, asked = question.extra_forward, (question.num_gpus, question.batch_size)
+    workload = TrainingWorkload(*asked, self_conditioning=float(extra), extra_forward=extra)
     return Scenario(model, emulated_cluster(question.link_s), workload)
 
 
 def plan_of(question: Question, scenario: Scenario) -> Plan:
-    """Return the plan that a strategy makes of a scenario, as good as it gets.
-
-    Raises:
-        InfeasibleError: the strategy does not apply.
-        InputError: several jobs run side by side.
-    """
+    """The plan that a strategy makes of a scenario, as good as it gets."""
     strategy = make_strategy(question.strategy, question.parameters)
     if len(jobs(strategy, scenario)) > 1:
         raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
@@ -93,27 +67,23 @@ def plan_of(question: Question, scenario: Scenario) -> Plan:
 
 
 def check_complete(plan: Plan) -> None:
-    """Refuse a plan that loses or doubles a micro-batch.
-
-    Raises:
-        InputError: a stage does not run each pass of each of its micro-batches once.
-    """
+    """Refuse a plan that loses or doubles a micro-batch."""
     counts = Counter(op.action for row in plan.ops for op in row if isinstance(op.action, StageAction))
     for action, count in counts.items():
         if count > 1 and action.micro_batch >= 0:
             raise InputError(f"the plan runs {action} {count} times, must be once")
     for stage, numbers in _micro_batches(plan, counts).items():
         for number in sorted(numbers):
-            passes = {kind for kind in "FBIW" if counts[StageAction(stage, kind, number)]}
-            if passes not in ({FORWARD, BACKWARD}, {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT}):
-                found = "".join(sorted(passes)) or "nothing"
+            found = "".join(kind for kind in "BFIW" if counts[StageAction(stage, kind, number)])
+            if found not in ("BF", "FIW"):
                 raise InputError(
-                    f"the plan runs {found} of micro-batch {number} on stage {stage}, must be F and B, or F, I and W"
+                    f"the plan runs {found or 'nothing'} of micro-batch {number} on stage {stage}, must be F and B, or"
+                    " F, I and W"
                 )
 
 
 def _micro_batches(plan: Plan, counts: Counter[StageAction]) -> dict[int, set[int]]:
-    """Return the micro-batches that must pass each stage: those that any stage of its chain sees."""
+    """The micro-batches that must pass each stage: those that any stage of its chain sees."""
     found: dict[int, set[int]] = {}
     chain: list[int] = []
     for number, stage in enumerate(plan.stages):
@@ -125,33 +95,21 @@ def _micro_batches(plan: Plan, counts: Counter[StageAction]) -> dict[int, set[in
     return found
 
 
-def with_times(model: Model, times: Mapping[tuple[int, int], tuple[float, float]], batch: int) -> Model:
-    """Return a model whose layers take these (forward, backward) seconds at a batch, more or less in proportion."""
-    components = [
-        replace(
-            component,
-            times=(
-                (
-                    DEVICE,
-                    tuple(
-                        MeasuredTime(layer, batch, *times[number, layer])
-                        for layer in range(len(component.layers))
-                    ),
-                ),
-            ),
-        )
-        for number, component in enumerate(model.components)
-    ]
-    return replace(model, components=tuple(components))
+def with_times(model: Model, times: LayerTimes, batch: int) -> Model:
+    """A model whose layers take these (forward, backward) seconds at a batch, more or less in proportion."""
+
+    def timed(number: int, component: Component) -> Component:
+        layers = range(len(component.layers))
+        measured = tuple(MeasuredTime(layer, batch, *times[number, layer]) for layer in layers)
+        return replace(component, times=((DEVICE, measured),))
+
+    return replace(model, components=tuple(timed(*pair) for pair in enumerate(model.components)))
 
 
 def sleeping_model(model: Model, batch: int, forward_s: float) -> Model:
-    """Return a model whose kernels sleep: each backbone's forward takes so long, all else in proportion.
+    """A model whose kernels sleep: the first backbone's forward of a batch takes so long, all else in proportion.
 
-    Args:
-        model: times on the ranks are taken where it has them, else those estimated for a ``p4de``.
-        batch: samples of a micro-batch.
-        forward_s: seconds of all forwards of one micro-batch through the first backbone.
+    Times on the ranks are taken where it has them, else those estimated for a ``p4de``.
     """
     measured = all(dict(component.times).get(DEVICE) for component in model.components)
     device = (emulated_cluster(0.0) if measured else load_cluster(ESTIMATED_ON)).device
@@ -168,18 +126,7 @@ def sleeping_model(model: Model, batch: int, forward_s: float) -> Model:
 
 
 def prepare(question: Question, mode: str, model: Model, iterations: int, warm_up: int = 2) -> Job:
-    """Return the job of a question.
-
-    Args:
-        question: strategy, ranks and links.
-        mode: one of ``MODES``.
-        model: what is trained; of a real run the small model of its structure.
-        iterations: how often, without those to warm up.
-        warm_up: how often before.
-
-    Raises:
-        DiffusimError: the strategy does not apply.
-    """
+    """The job of a question in one of ``MODES``; a real run trains a small model of the model's structure."""
     model = model.for_task("train")
     batch = micro_batch_of(question)
     if mode == "sleep":
@@ -190,19 +137,8 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
     return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
 
 
-def plan_small(
-    question: Question, model: Model, times: Mapping[tuple[int, int], tuple[float, float]]
-) -> tuple[Plan, Training]:
-    """Plan of a small real model, and what is trained.
-
-    Args:
-        question: strategy, ranks and links.
-        model: the structure.
-        times: (forward, backward) seconds of each (component, layer) for a micro-batch.
-
-    Raises:
-        DiffusimError: the strategy does not apply.
-    """
+def plan_small(question: Question, model: Model, times: LayerTimes) -> tuple[Plan, Training]:
+    """Plan of a small real model, and what is trained; ``times`` are (forward, backward) seconds for a micro-batch."""
     batch = micro_batch_of(question)
     scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
     planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
@@ -214,7 +150,7 @@ def plan_small(
 
 
 def micro_batch_of(question: Question) -> int:
-    """Return the samples of a micro-batch on one rank; of what does not divide the plan will complain."""
+    """The samples of a micro-batch on one rank; of what does not divide the plan will complain."""
     strategy = make_strategy(question.strategy, question.parameters)
     degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
     return max(1, question.batch_size * degree // (question.num_gpus * count))

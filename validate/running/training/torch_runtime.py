@@ -19,10 +19,10 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from profiles.errors import InputError
 from strategies.plans.actions import OPTIMIZER, StageAction, format_torch
 from strategies.plans.plan import Plan
-from validate.running.job import Job, Training
-from validate.running.training.blocks import Layers, batch_of
-from validate.running.training.crossing import Crossing, stage_ranges
-from validate.running.training.reference import Gradients, frozen_outputs
+from validate.running.job import Job
+from validate.running.training.blocks import Gradients, Layers, batch_of, frozen_outputs
+from validate.running.training.device import Training
+from validate.running.training.passes import Crossing, stage_ranges
 
 SCHEDULES: Final = ("gpipe", "1f1b", "spp", "interleaved", "wave", "zero-bubble")
 
@@ -40,7 +40,7 @@ class StageModule(nn.Module):
         self.layers = nn.ModuleList(layers.get(of.component, layer) for layer in self._range)
 
     def forward(self, hidden: Tensor, *arrived: Tensor, **context: Tensor) -> Any:  # noqa: ANN401
-        """Return the hidden state, and live skips beside it."""
+        """The hidden state, and live skips beside it."""
         skips = dict(zip(self._taken, arrived, strict=True))
         frozen = {int(name.removeprefix("frozen")): values for name, values in context.items()}
         hidden = self._run(self._component, self._range, hidden, skips, frozen)
@@ -50,11 +50,7 @@ class StageModule(nn.Module):
 
 
 def check_schedule(job: Job) -> None:
-    """Refuse what torch's runtime cannot carry out.
-
-    Raises:
-        InputError: the strategy is not among those that it can.
-    """
+    """Refuse what torch's runtime cannot carry out."""
     name = job.name.partition("(")[0]
     if name not in SCHEDULES:
         raise InputError(f"--runtime torch carries out {', '.join(SCHEDULES)}, not {name}")
