@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import inf, isfinite
 from numbers import Integral, Real
+from os import PathLike
 
 from profiles.errors import InputError
 
@@ -96,3 +97,13 @@ def check_distinct(owner: str, key: str, values: Iterable[object]) -> None:
         if value in seen:
             raise InputError(f"{owner}: {key} names {value} twice")
         seen.append(value)
+
+
+def check_name(owner: str, name: object) -> None:
+    """Refuse what is neither a name nor a path.
+
+    Raises:
+        InputError: it is something else, or empty.
+    """
+    if not isinstance(name, str | PathLike) or not str(name):
+        raise InputError(f"{owner} is {name!r}, must be a name or a path")

@@ -14,6 +14,7 @@ from profiles.checks import (
     check_choice,
     check_counts,
     check_distinct,
+    check_name,
     check_numbers,
     check_positive,
     check_tuples,
@@ -208,6 +209,7 @@ def load_cluster(name: str) -> Cluster:
     Raises:
         InputError: there is none, or its file breaks a rule.
     """
+    check_name("cluster", name)
     if name in cluster_names():
         return read_cluster(CLUSTERS / f"{name}.toml")
     path = Path(name)

@@ -24,6 +24,19 @@ class InputError(DiffusimError, ValueError):
     """A file, flag or argument breaks a rule; the text names it, its value and the rule."""
 
 
+def wrong(name: str, problem: str, flag: str | None = None) -> InputError:
+    """The error about a parameter; the command line calls it by its flag.
+
+    Args:
+        name: of the parameter or field.
+        problem: its value and the rule.
+        flag: without dashes in front, where it is not the name.
+    """
+    error = InputError(f"{name} {problem}")
+    error.flags = f"--{(flag or name).replace('_', '-')} {problem}"
+    return error
+
+
 class InfeasibleError(DiffusimError):
     """A strategy, degree or batch does not apply here; the text is the reason.
 

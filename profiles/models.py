@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from profiles.anchors import Anchor, read_anchors
-from profiles.checks import check_choice, check_counts, check_distinct, check_tuples
+from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
 from profiles.component_files import EXCHANGE_COLUMNS, LAYER_COLUMNS, TIME_COLUMNS, read_component
 from profiles.components import (
     BACKWARDS,
@@ -181,6 +181,7 @@ def load_model(name: str) -> Model:
     Raises:
         InputError: there is none, or a file of its folder breaks a rule.
     """
+    check_name("model", name)
     if name in model_names():
         return read_model(MODELS / name)
     folder = Path(name)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from itertools import accumulate, chain
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from profiles.clusters import Cluster, cluster_names, load_cluster
@@ -55,10 +56,9 @@ def _speaks_of_parameters(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except DiffusimError as error:
-            if error.flags is None:
-                error.flags = str(error)
-                words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
-                error.args = (words, *error.args[1:])
+            error.flags = error.flags or str(error)
+            words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
+            error.args = (words, *error.args[1:])
             raise
 
     return call
@@ -112,6 +112,9 @@ def _request(
     Raises:
         InputError: something given is unknown, or said twice.
     """
+    _check_asked(model, cluster, strategies)
+    model = fspath(model) if isinstance(model, PathLike) else model
+    cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
     said = None if strategies is None else tuple(strategies)
     if isinstance(model, Scene):
         own = [name for name in ("batch_size", *OPTIONS["train"], *OPTIONS["sample"]) if name in given]
@@ -123,6 +126,23 @@ def _request(
         request = Request(model or "", cluster, gpus, said, given, task)
     check_known(request)
     return request
+
+
+def _check_asked(model: object, cluster: object, strategies: Sequence[object] | None) -> None:
+    """Refuse what names neither a model, a cluster nor a strategy.
+
+    Raises:
+        InputError: one is of another kind.
+    """
+    if not isinstance(model, str | PathLike | Model | Scene | None):
+        raise InputError(f"model is {model!r}, must be a name, a folder, a Model or a Scenario")
+    if not isinstance(cluster, str | PathLike | Cluster):
+        raise InputError(
+            f"cluster is {cluster!r}, must be a name, a file or a Cluster; GPUs are gpus={cluster!r}"
+        )
+    for strategy in strategies or ():
+        if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
+            raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
 
 
 def _scenario(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:

@@ -3,15 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields, replace
 from inspect import signature
+from math import inf
 from typing import Any, Final, TypeVar
 
-from profiles.errors import InputError
+from profiles.errors import InputError, wrong
 
 S = TypeVar("S")
 
 PARTITIONS: Final = ("blocks", "optimal")
 MESSAGES: Final = ("overlapped", "blocking")
 SKIP_ROUTES: Final = ("relay", "local")
+MAX_PARAMETER: Final = 65536
+"""The largest integer that a parameter may be; a plan of so many parts would take minutes."""
 RECEIVES: Final = ("before", "after")
 """When a device posts the receive of its next patch: before it computes the one it has, or after."""
 
@@ -175,13 +178,17 @@ def _check(name: str, value: Any, item: Parameter) -> None:
     rules: Mapping[str, Any] = item.metadata
     if value is None and item.default is None:
         return
-    if rules["choices"]:
-        check_choice(_flag(name), value, rules["choices"])
-    elif not _is_a(value, rules["kind"]):
-        raise InputError(f"{_flag(name)} is '{value}', must be {KINDS[rules['kind']]}")
+    if rules["choices"] and value not in rules["choices"]:
+        raise wrong(name, f"is {value!r}, must be one of {', '.join(rules['choices'])}")
+    if not _is_a(value, rules["kind"]):
+        raise wrong(name, f"is {value!r}, must be {KINDS[rules['kind']]}")
+    if rules["kind"] is float and not 0 < value < inf:
+        raise wrong(name, f"is {value}, must be positive and finite")
     for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int) and number < rules["minimum"]:
-            raise InputError(f"{_flag(name)} is {number}, must be at least {rules['minimum']}")
+        if rules["kind"] in (int, tuple) and number < rules["minimum"]:
+            raise wrong(name, f"is {number}, must be at least {rules['minimum']}")
+        if rules["kind"] in (int, tuple) and number > MAX_PARAMETER:
+            raise wrong(name, f"is {number}, must be at most {MAX_PARAMETER}")
 
 
 def _is_a(value: Any, kind: type[Any]) -> bool:
@@ -191,7 +198,3 @@ def _is_a(value: Any, kind: type[Any]) -> bool:
     return isinstance(value, (int, float) if kind is float else kind) and (
         kind is bool or not isinstance(value, bool)
     )
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
 from profiles.sampling_costs import Extent, SamplingCosts
@@ -108,11 +108,42 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
         InputError: it has fewer.
     """
     if num_gpus > cluster.max_devices:
-        raise InputError(
-            f"--gpus is {num_gpus}, but cluster {cluster.name} has at most"
+        raise wrong(
+            "num_gpus",
+            f"is {num_gpus}, but cluster {cluster.name} has at most"
             f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
-            f" = {cluster.max_devices}"
+            f" = {cluster.max_devices}",
+            "gpus",
         )
+
+
+def _check_count(name: str, value: object, most: int | None = None, flag: str | None = None) -> None:
+    """Refuse what is no integer of at least 1, and at most ``most``.
+
+    Raises:
+        InputError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(name, f"is {value!r}, must be an integer", flag)
+    if value < 1:
+        raise wrong(name, f"is {value}, must be at least 1", flag)
+    if most is not None and value > most:
+        raise wrong(name, f"is {value}, must be at most {most}", flag)
+
+
+def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
+    """Refuse a scene of anything but a model, a cluster and a workload of its task.
+
+    Raises:
+        InputError: it is made of something else.
+    """
+    for name, value, kind in (
+        ("model", scene.model, Model),
+        ("cluster", scene.cluster, Cluster),
+        ("workload", scene.workload, workload),
+    ):
+        if not isinstance(value, kind):
+            raise InputError(f"{name} is {value!r}, must be a {kind.__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +172,21 @@ class TrainingWorkload:
     extra_forward: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_gpus < 1:
-            raise InputError(f"--gpus is {self.num_gpus}, must be at least 1")
-        if self.batch_size < 1:
-            raise InputError(f"--batch-size is {self.batch_size}, must be at least 1")
-        if self.self_conditioning is not None and not 0 <= self.self_conditioning <= 1:
-            raise InputError(f"--self-conditioning is {self.self_conditioning}, must be between 0 and 1")
-        for flag, value, choices in (
-            ("self-conditioning-draw", self.self_conditioning_draw, DRAWS),
+        _check_count("num_gpus", self.num_gpus, flag="gpus")
+        _check_count("batch_size", self.batch_size)
+        share = self.self_conditioning
+        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float)):
+            raise wrong("self_conditioning", f"is {share!r}, must be a number")
+        if share is not None and not 0 <= share <= 1:
+            raise wrong("self_conditioning", f"is {share}, must be between 0 and 1")
+        for name, value, choices in (
+            ("self_conditioning_draw", self.self_conditioning_draw, DRAWS),
             ("checkpointing", self.checkpointing, CHECKPOINTINGS),
-            ("memory-recipe", self.memory_recipe, tuple(RECIPES)),
+            ("memory_recipe", self.memory_recipe, tuple(RECIPES)),
             ("placement", self.placement, PLACEMENTS),
         ):
             if value not in choices:
-                raise InputError(f"--{flag} is '{value}', must be one of {', '.join(choices)}")
+                raise wrong(name, f"is {value!r}, must be one of {', '.join(choices)}")
 
     @property
     def recipe(self) -> MemoryRecipe:
@@ -176,6 +208,7 @@ class Scenario(Scene[TrainingWorkload]):
     task: ClassVar[str] = "train"
 
     def __post_init__(self) -> None:
+        _check_kinds(self, TrainingWorkload)
         check_gpus(self.cluster, self.workload.num_gpus)
         object.__setattr__(self, "model", self.model.for_task("train"))
         if self.workload.self_conditioning is None:
@@ -294,20 +327,16 @@ class SamplingWorkload:
     decode_chunks: int = 1
 
     def __post_init__(self) -> None:
-        for flag, value, most in (
-            ("gpus", self.num_gpus, None),
-            ("resolution", self.height, MAX_SIDE),
-            ("resolution", self.width, MAX_SIDE),
-            ("steps", self.steps, MAX_STEPS),
-            ("batch-size", self.batch_size, None),
-            ("decode-chunks", self.decode_chunks, self.height),
-        ):
-            if value < 1:
-                raise InputError(f"--{flag} is {value}, must be at least 1")
-            if most is not None and value > most:
-                raise InputError(f"--{flag} is {value}, must be at most {most}")
+        _check_count("num_gpus", self.num_gpus, flag="gpus")
+        _check_count("height", self.height, MAX_SIDE, "resolution")
+        _check_count("width", self.width, MAX_SIDE, "resolution")
+        _check_count("steps", self.steps, MAX_STEPS)
+        _check_count("batch_size", self.batch_size)
+        _check_count("decode_chunks", self.decode_chunks, self.height)
         if self.guidance not in GUIDANCES:
-            raise InputError(f"--guidance is '{self.guidance}', must be one of {', '.join(GUIDANCES)}")
+            raise wrong("guidance", f"is {self.guidance!r}, must be one of {', '.join(GUIDANCES)}")
+        if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
+            raise wrong("include", f"is {self.include!r}, must be a tuple of names")
 
     @property
     def resolution(self) -> str:
@@ -331,15 +360,15 @@ class SamplingScenario(Scene[SamplingWorkload]):
     task: ClassVar[str] = "sample"
 
     def __post_init__(self) -> None:
+        _check_kinds(self, SamplingWorkload)
         check_gpus(self.cluster, self.workload.num_gpus)
         object.__setattr__(self, "model", self.model.for_task("sample"))
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
             if name not in frozen:
                 known = ", ".join(frozen) or "none"
-                raise InputError(
-                    f"--include names '{name}', the frozen components of {self.model.name} are {known}"
-                )
+                problem = f"names '{name}', the frozen components of {self.model.name} are {known}"
+                raise wrong("include", problem)
         _ = self.costs
 
     @cached_property

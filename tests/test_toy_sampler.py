@@ -20,7 +20,7 @@ def run(tmp_path):
     folder = tmp_path / "toys-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text("[diffusim.strategies]\npairs = toy_sampler\n")
+    (folder / "entry_points.txt").write_text("[diffusim.strategies]\nring-of-pairs = toy_sampler\n")
     shutil.copy(TOY, tmp_path)
 
     def called(*arguments):
@@ -43,13 +43,20 @@ def test_it_is_written_in_25_lines():
 def test_it_is_found_and_offered(run):
     listed = run("sim", "strategies", "--json")
     assert listed.returncode == 0, listed.stderr
-    (row,) = [row for row in json.loads(listed.stdout) if row["name"] == "pairs"]
+    (row,) = [row for row in json.loads(listed.stdout) if row["name"] == "ring-of-pairs"]
     assert row["summary"] == "tensor parallelism in pairs, a ring of pairs"
 
 
 def test_it_is_swept_beside_the_others_and_is_the_hybrid_that_it_says(run, tmp_path):
     swept = run(
-        "sim", "sweep", *SCENARIO, "--strategy", "pairs", "--json", "--out", str(tmp_path / "rows.csv")
+        "sim",
+        "sweep",
+        *SCENARIO,
+        "--strategy",
+        "ring-of-pairs",
+        "--json",
+        "--out",
+        str(tmp_path / "rows.csv"),
     )
     assert swept.returncode == 0, swept.stderr
     found = {row["num_gpus"]: row for row in json.loads(swept.stdout) if row["status"] == "simulated"}
@@ -60,6 +67,8 @@ def test_it_is_swept_beside_the_others_and_is_the_hybrid_that_it_says(run, tmp_p
 
 
 def test_it_passes_the_conformance_suite_of_samplers(run):
-    tested = run("pytest", "tests/test_sampling_conformance.py", "-k", "pairs", "-p", "no:cacheprovider")
+    tested = run(
+        "pytest", "tests/test_sampling_conformance.py", "-k", "ring-of-pairs", "-p", "no:cacheprovider"
+    )
     assert tested.returncode == 0, tested.stdout
     assert " passed" in tested.stdout

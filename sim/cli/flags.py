@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from profiles.recipes import RECIPES
 from sim.scenarios import TASKS, flag_of
+from strategies.parameters import MAX_PARAMETER
 from strategies.registry import class_of, strategies_of
 from strategies.scenario import CHECKPOINTINGS, DRAWS, GUIDANCES, PLACEMENTS
 
 MAX_INTEGER: Final = 10**12
-MAX_PARAMETER: Final = 2**16
 """Orders of more positions or micro-batches than this would take hours."""
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""

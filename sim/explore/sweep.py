@@ -22,6 +22,7 @@ from sim.explore.points import Asked, Point, find_points
 from sim.explore.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
 from sim.results import OUT_OF_MEMORY, Result, Source, missing_memory
 from sim.runs import named_traces, replay_parts
+from strategies.registry import class_of
 from strategies.strategy import AnyScenario
 
 if TYPE_CHECKING:
@@ -112,8 +113,10 @@ class Sweep:
         """The result of the best point of a strategy.
 
         Raises:
+            InputError: there is no strategy of this name.
             InfeasibleError: none of its points is feasible.
         """
+        class_of(strategy)  # refuses a name that no strategy has
         own = [point for point in self.ranked() if point.name == strategy]
         reason = own[0].reason if own else "the sweep did not look at it"
         first = next((point for point in own if point.status == "simulated"), None)

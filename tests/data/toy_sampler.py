@@ -11,10 +11,10 @@ from strategies.templates.grid_sampler import GridSampler
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs(GridSampler):
+class RingOfPairs(GridSampler):
     """Tensor parallelism inside each pair, ring attention between the pairs."""
 
-    name: ClassVar[str] = "pairs"
+    name: ClassVar[str] = "ring-of-pairs"
     summary: ClassVar[str] = "tensor parallelism in pairs, a ring of pairs"
     keys_values: str = fields.keys_values("freed")
 

@@ -67,6 +67,8 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
     """An empty figure of so many inches and its axes; or axes of the caller's own, and their figure."""
+    if ax is not None and not isinstance(ax, Axes):
+        raise InputError(f"ax is a {type(ax).__name__}, must be one pair of matplotlib's Axes")
     axes = ax or Chart(figsize=(width, height), layout="constrained").add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return _figure_of(axes), axes
