@@ -22,6 +22,7 @@ from strategies.strategy import (
     MemoryBounded,
     Phase,
     Refining,
+    Remarking,
     Sampler,
     Strategy,
     is_seamless,
@@ -229,6 +230,14 @@ def weigh(
         seamless=is_seamless(strategy),
         source=source,
     )
+
+
+def source_of(
+    strategy: AnyStrategy, scenario: AnyScenario, replay: Callable[[], Sequence[NamedTrace]]
+) -> Source:
+    """The source of a result, with the strategy's remarks about the point."""
+    remarks = tuple(strategy.remarks(scenario)) if isinstance(strategy, Remarking) else ()
+    return Source(scenario, replay, remarks)
 
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:

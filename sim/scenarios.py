@@ -11,8 +11,10 @@ from typing import Any, Final
 from warnings import warn
 
 from profiles.clusters import Cluster, load_cluster
+from profiles.components import TASKS
 from profiles.errors import DiffusimWarning, InputError
 from profiles.models import Model, load_model
+from strategies.parameters import check_integer, flag_of
 from strategies.registry import class_of, strategies_of, task_of
 from strategies.scenario import (
     DEFAULT_BATCH_PER_GPU,
@@ -23,12 +25,14 @@ from strategies.scenario import (
 )
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
-TASKS: Final = ("train", "sample")
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement"),
     "sample": ("resolution", "steps", "guidance", "include", "decode_chunks"),
 }
 """What workloads of a task are asked, beside the GPUs and the batch size."""
+OPTION_NAMES: Final = ("batch_size", *OPTIONS["train"], *OPTIONS["sample"])
+DEFAULT_CLUSTER: Final = "p4de"
+"""The cluster where none is named."""
 DOES: Final = {"train": "trains", "sample": "draws images"}
 KIND: Final = {"train": "training", "sample": "sampling"}
 
@@ -56,7 +60,7 @@ class Request:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of strategies that were given."""
-        return {name: plain(value) for name, value in self.given.items() if name not in _options()}
+        return {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
 
     @property
     def classes(self) -> list[type[AnyStrategy]]:
@@ -66,20 +70,11 @@ class Request:
         return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
 
 
-def _options() -> list[str]:
-    return ["batch_size", *OPTIONS["train"], *OPTIONS["sample"]]
-
-
 def plain(value: Any) -> Any:  # noqa: ANN401
     """A value as parameters take it: numbers of numpy as Python's, lists as tuples."""
     if isinstance(value, list | tuple):
         return tuple(map(plain, value))
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
-
-
-def flag_of(name: str) -> str:
-    """The flag of an option or a field."""
-    return f"--{name.replace('_', '-')}"
 
 
 def find_task(request: Request) -> str:
@@ -184,9 +179,8 @@ def scenario_of(request: Request) -> AnyScenario:
 
 def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
     value = default if value is None else plain(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(f"{flag_of(name)} is {value!r}, must be an integer")
-    return value
+    check_integer(name, value)
+    return int(value)
 
 
 def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> SamplingWorkload:
@@ -197,14 +191,10 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
     """
     width, height = _sides(given.pop("resolution", (model.width, model.height)))
     given.setdefault("guidance", model.guidance)
-    include = given.pop("include", ())
-    words = (
-        tuple(part.strip() for part in include.split(","))
-        if include and isinstance(include, str)
-        else include
-    )
+    if isinstance(include := given.get("include"), str):
+        given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
     given |= {name: _integer(name, given[name], 1) for name in ("steps", "decode_chunks") if name in given}
-    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, include=tuple(words), **given)
+    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     check_tokens(model, workload)
     return workload
 

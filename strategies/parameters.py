@@ -144,6 +144,25 @@ def check_parameters(strategy: S) -> S:
     return replace(strategy, **filled)  # type: ignore[type-var]
 
 
+def flag_of(name: str) -> str:
+    """The flag of an option or a field."""
+    return "--" + name.replace("_", "-")
+
+
+def check_integer(name: str, value: object, *, minimum: int = 1, most: int | None = None) -> None:
+    """Refuse what is no integer, or one out of range.
+
+    Raises:
+        InputError: it is.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{flag_of(name)} is {value!r}, must be an integer")
+    if value < minimum:
+        raise InputError(f"{flag_of(name)} is {value}, must be at least {minimum}")
+    if most is not None and value > most:
+        raise InputError(f"{flag_of(name)} is {value}, must be at most {most}")
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not among those a parameter may have.
 
@@ -176,12 +195,12 @@ def _check(name: str, value: Any, item: Parameter) -> None:
     if value is None and item.default is None:
         return
     if rules["choices"]:
-        check_choice(_flag(name), value, rules["choices"])
+        check_choice(flag_of(name), value, rules["choices"])
     elif not _is_a(value, rules["kind"]):
-        raise InputError(f"{_flag(name)} is '{value}', must be {KINDS[rules['kind']]}")
+        raise InputError(f"{flag_of(name)} is '{value}', must be {KINDS[rules['kind']]}")
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int) and number < rules["minimum"]:
-            raise InputError(f"{_flag(name)} is {number}, must be at least {rules['minimum']}")
+            raise InputError(f"{flag_of(name)} is {number}, must be at least {rules['minimum']}")
 
 
 def _is_a(value: Any, kind: type[Any]) -> bool:
@@ -191,7 +210,3 @@ def _is_a(value: Any, kind: type[Any]) -> bool:
     return isinstance(value, (int, float) if kind is float else kind) and (
         kind is bool or not isinstance(value, bool)
     )
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -15,14 +15,14 @@ from typing import Any, Final, TypeVar
 
 import strategies.sampling
 import strategies.training
+from profiles.components import TASKS
 from profiles.errors import InputError
-from strategies.parameters import check_choice, check_parameters
+from strategies.parameters import check_choice, check_parameters, flag_of
 from strategies.strategy import AnyStrategy, Sampler, Strategy
 
 C = TypeVar("C")
 
 GROUP: Final = "diffusim.strategies"
-TASKS: Final = ("train", "sample")
 SAMPLER_FACTS: Final = ("seamless", "baseline", "gpu_counts", "guidance_groups")
 """What a sampler must say beside its name, its task and its summary."""
 
@@ -192,7 +192,7 @@ def _make(cls: type[C], parameters: Mapping[str, Any]) -> C:
     known = inspect.signature(cls).parameters
     for key in parameters:
         if key not in known:
-            flags = ", ".join("--" + name.replace("_", "-") for name in known) or "none"
+            flags = ", ".join(flag_of(name) for name in known) or "none"
             name = cls.name  # type: ignore[attr-defined]
-            raise InputError(f"{name} has no parameter --{key.replace('_', '-')}; it has {flags}")
+            raise InputError(f"{name} has no parameter {flag_of(key)}; it has {flags}")
     return check_parameters(cls(**parameters))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
+from numbers import Real
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.clusters import Cluster
@@ -16,6 +17,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
 from profiles.sampling_costs import Extent, SamplingCosts
+from strategies.parameters import check_choice, check_integer, flag_of
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
@@ -141,20 +143,18 @@ class TrainingWorkload:
     extra_forward: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_gpus < 1:
-            raise InputError(f"--gpus is {self.num_gpus}, must be at least 1")
-        if self.batch_size < 1:
-            raise InputError(f"--batch-size is {self.batch_size}, must be at least 1")
-        if self.self_conditioning is not None and not 0 <= self.self_conditioning <= 1:
-            raise InputError(f"--self-conditioning is {self.self_conditioning}, must be between 0 and 1")
-        for flag, value, choices in (
-            ("self-conditioning-draw", self.self_conditioning_draw, DRAWS),
-            ("checkpointing", self.checkpointing, CHECKPOINTINGS),
-            ("memory-recipe", self.memory_recipe, tuple(RECIPES)),
-            ("placement", self.placement, PLACEMENTS),
+        check_integer("gpus", self.num_gpus)
+        check_integer("batch_size", self.batch_size)
+        share = 0 if self.self_conditioning is None else self.self_conditioning
+        if not isinstance(share, Real) or not 0 <= share <= 1:
+            raise InputError(f"--self-conditioning is {share}, must be between 0 and 1")
+        for name, choices in (
+            ("self_conditioning_draw", DRAWS),
+            ("checkpointing", CHECKPOINTINGS),
+            ("memory_recipe", tuple(RECIPES)),
+            ("placement", PLACEMENTS),
         ):
-            if value not in choices:
-                raise InputError(f"--{flag} is '{value}', must be one of {', '.join(choices)}")
+            check_choice(flag_of(name), getattr(self, name), choices)
 
     @property
     def recipe(self) -> MemoryRecipe:
@@ -294,20 +294,15 @@ class SamplingWorkload:
     decode_chunks: int = 1
 
     def __post_init__(self) -> None:
-        for flag, value, most in (
-            ("gpus", self.num_gpus, None),
-            ("resolution", self.height, MAX_SIDE),
-            ("resolution", self.width, MAX_SIDE),
-            ("steps", self.steps, MAX_STEPS),
-            ("batch-size", self.batch_size, None),
-            ("decode-chunks", self.decode_chunks, self.height),
-        ):
-            if value < 1:
-                raise InputError(f"--{flag} is {value}, must be at least 1")
-            if most is not None and value > most:
-                raise InputError(f"--{flag} is {value}, must be at most {most}")
-        if self.guidance not in GUIDANCES:
-            raise InputError(f"--guidance is '{self.guidance}', must be one of {', '.join(GUIDANCES)}")
+        check_integer("gpus", self.num_gpus)
+        check_integer("resolution", self.height, most=MAX_SIDE)
+        check_integer("resolution", self.width, most=MAX_SIDE)
+        check_integer("steps", self.steps, most=MAX_STEPS)
+        check_integer("batch_size", self.batch_size)
+        check_integer("decode_chunks", self.decode_chunks, most=self.height)
+        check_choice("--guidance", self.guidance, GUIDANCES)
+        if not isinstance(self.include, tuple):
+            raise InputError(f"--include is {self.include!r}, must be a tuple of names")
 
     @property
     def resolution(self) -> str:

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InfeasibleError, InputError
 from sim.results import Result
 from sim.runs import parameters_of
-from strategies.parameters import check_parameters
+from strategies.parameters import check_parameters, flag_of
 from strategies.registry import sampler_class, strategies_of, strategy_class
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
 
-REFUSED: Final = "a value that others of the sweep know"
+REFUSED: Final = "parameter value not valid for this strategy"
 
 
 class Asked(NamedTuple):
@@ -117,7 +117,7 @@ def find_points(
     fixed = fixed or {}
     for key in fixed:
         if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
-            raise InputError(f"no strategy of this sweep has the parameter --{key.replace('_', '-')}")
+            raise InputError(f"no strategy of this sweep has the parameter {flag_of(key)}")
     points: list[Point] = []
     refused: list[InputError] = []
     for cls in classes:

@@ -17,11 +17,13 @@ from itertools import accumulate
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, InputError
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
-from sim.results import OUT_OF_MEMORY, Result, Source, missing_memory
-from sim.runs import named_traces, replay_parts
+from sim.results import OUT_OF_MEMORY, Result, missing_memory
+from sim.runs import named_traces, replay_parts, source_of
+from sim.scenarios import KIND
+from strategies.parameters import check_integer
 from strategies.strategy import AnyScenario
 
 if TYPE_CHECKING:
@@ -75,6 +77,14 @@ class Sweep:
     objective: str = "throughput"
     points: list[Point] = field(default_factory=list)
     top: int = TOP
+
+    def __post_init__(self) -> None:
+        if self.objective not in (offered := objectives(self.scenario)):
+            raise InputError(
+                f"--objective is '{self.objective}', must be one of {', '.join(offered)} in a sweep of"
+                f" {KIND[self.scenario.task]}"
+            )
+        check_integer("top", self.top)
 
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
@@ -134,9 +144,8 @@ class Sweep:
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
         there = self.scenario.on(result.num_gpus)
-        return replace(
-            result, source=Source(there, cache(lambda: named_traces(replay_parts(strategy, there))))
-        )
+        replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
+        return replace(result, source=source_of(strategy, there, replayed))
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -229,7 +238,12 @@ def run_sweep(
         sweep: its points are filled in as they are done.
         report: told the stage, how many points are done and how many there are.
         workers: processes; by default one per core.
+
+    Raises:
+        InputError: there is to be no worker.
     """
+    if workers is not None:
+        check_integer("workers", workers)
     count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with start_workers(sweep.scenario, count) as staff:
         _bound_points(sweep, staff, report)

@@ -20,6 +20,7 @@ from profiles.units import GB, GIB
 from sim.explore.tuning import Choice
 from sim.report.facts import cluster_facts, model_facts, sampled_on, strategy_facts
 from sim.results import Result
+from strategies.parameters import flag_of
 from strategies.scenario import SamplingScenario
 from strategies.strategy import AnyStrategy
 
@@ -106,7 +107,7 @@ def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> 
         return
     table = Table("strategy", "task", "what it is", "parameters")
     for cls in strategies:
-        flags = " ".join(f"--{f.name.replace('_', '-')}" for f in fields(cls))  # type: ignore[arg-type]
+        flags = " ".join(flag_of(f.name) for f in fields(cls))  # type: ignore[arg-type]
         table.add_row(cls.name, cls.task, cls.summary, flags)
     console().print(table)
 
@@ -281,7 +282,7 @@ def command_of(result: Result) -> str:
     }  # fmt: skip
     flags |= {**result.asked, **result.options}
     given = {key: value for key, value in flags.items() if value not in (None, "")}
-    words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
+    words = [word for key, value in given.items() for word in (flag_of(key), _joined(value))]
     return shlex.join(["sim", "run", *words])
 
 
