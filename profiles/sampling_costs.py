@@ -13,7 +13,7 @@ from profiles.costs import (
     ComponentCosts,
     FloatArray,
     ForwardWork,
-    component_costs,
+    TaskCosts,
     half_precision_ratio,
     tokens_ratio,
 )
@@ -84,7 +84,7 @@ class Extent:
         return Share(tokens, tokens**2, tokens)
 
 
-class SamplingCosts:
+class SamplingCosts(TaskCosts):
     """Forward times and sizes of all components of a model on one device at one resolution.
 
     Args:
@@ -99,9 +99,8 @@ class SamplingCosts:
 
     def __init__(self, model: Model, device: Device, height: int, width: int) -> None:
         self.extents: Final = tuple(Extent(model, c, height, width) for c in model.components)
-        costs = component_costs(model, device, height * width)
-        self.provenance: Final = "measured" if all(c.provenance == "measured" for c in costs) else "estimated"
-        self._times: Final = tuple(_Times(*of) for of in zip(costs, self.extents, strict=True))
+        super().__init__(model, device, height * width)
+        self._times: Final = tuple(_Times(*of) for of in zip(self.components, self.extents, strict=True))
 
     def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
         """The forward seconds of each layer of a component, shape (layers,).

@@ -200,15 +200,6 @@ class Scenario(Scene[TrainingWorkload]):
         return {"self_conditioning": self.self_conditioning, **given}
 
     @property
-    def backbone(self) -> int:
-        """The index of the only backbone.
-
-        Raises:
-            InfeasibleError: the model has none or several.
-        """
-        return self.backbone_index
-
-    @property
     def self_conditioning(self) -> float:
         """Probability that an iteration runs the extra forward pass."""
         if self.workload.self_conditioning is not None:
@@ -224,6 +215,13 @@ class Scenario(Scene[TrainingWorkload]):
         if self.workload.self_conditioning_draw == "rank":
             return float(1 - (1 - probability) ** num_groups)
         return probability
+
+    def variants(self, num_groups: int) -> list[tuple["Scenario", float, float]]:
+        """The iterations that occur, each with its probability and the share of the groups that do this work."""
+        probability, share = self.extra_forward_probability(num_groups), self.self_conditioning
+        without, extra = self.with_extra_forward(False), self.with_extra_forward(True)
+        both = (without, 1 - probability, 1 - share), (extra, probability, share)
+        return [variant for variant in both if variant[-1] > 0]
 
     def only(self, backbone: int, num_gpus: int) -> "Scenario":
         """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""
@@ -351,6 +349,10 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
         return {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
+
+    def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
+        """The only run, whatever the number of groups: certain, and the work of all."""
+        return [(self, 1.0, 1.0)]
 
     @property
     def backbone(self) -> Component:

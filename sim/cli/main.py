@@ -123,7 +123,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     from profiles.components import TASKS
     from sim.cli.commands import sweep_command
     from sim.cli.flags import add_parameters, add_scenario, strategy_names
-    from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES
+    from sim.explore.sweep import OBJECTIVES
     from strategies.registry import task_of
 
     named, shown = _named_strategies(arguments)
@@ -135,7 +135,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     )
     sweep.add_argument(
         "--objective",
-        choices=dict.fromkeys(OBJECTIVES + SAMPLING_OBJECTIVES),
+        choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]),
         help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image;"
         " pareto finds all that nothing beats in both speed and memory",
     )

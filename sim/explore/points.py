@@ -9,7 +9,7 @@ from profiles.errors import InfeasibleError, InputError
 from sim.results import Result
 from sim.runs import parameters_of
 from strategies.parameters import check_parameters, flag_of
-from strategies.registry import sampler_class, strategies_of, strategy_class
+from strategies.registry import class_of, strategies_of
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
 
 REFUSED: Final = "parameter value not valid for this strategy"
@@ -140,8 +140,8 @@ def find_points(
 
 def _classes(scenario: AnyScenario, names: Sequence[str] | None) -> list[type[AnyStrategy]]:
     """The strategies of a scenario's task, or those of them that are named."""
-    find = sampler_class if scenario.task == "sample" else strategy_class
-    return [find(name) for name in dict.fromkeys(strategies_of(scenario.task) if names is None else names)]
+    chosen = strategies_of(scenario.task) if names is None else names
+    return [class_of(name, scenario.task) for name in dict.fromkeys(chosen)]
 
 
 def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401

@@ -9,7 +9,7 @@ is known to be as fast as its bound in no more memory than it cannot do without.
 import heapq
 import os
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_MICRO_BATCHES",
     "OBJECTIVES",
-    "SAMPLING_OBJECTIVES",
     "TOP",
     "Point",
     "Report",
@@ -44,9 +43,11 @@ __all__ = [
     "run_sweep",
 ]
 
-OBJECTIVES: Final = ("throughput", "latency", "memory", "pareto")
-SAMPLING_OBJECTIVES: Final = ("latency", "throughput", "memory", "cost", "pareto")
-"""The first is the default; cost is in GPU-seconds per image."""
+OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": ("throughput", "latency", "memory", "pareto"),
+    "sample": ("latency", "throughput", "memory", "cost", "pareto"),
+}
+"""Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
 """So many of the best points are exact."""
 WAVE: Final = 16
@@ -59,7 +60,7 @@ Report = Callable[[str, int, int], None]
 
 def objectives(scenario: AnyScenario) -> tuple[str, ...]:
     """Objectives of a sweep over a scenario; the first is the default."""
-    return SAMPLING_OBJECTIVES if scenario.task == "sample" else OBJECTIVES
+    return OBJECTIVES[scenario.task]
 
 
 @dataclass(slots=True, repr=False)

@@ -14,14 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from profiles.clusters import Cluster, Link
-from profiles.costs import anchor_factor
 from profiles.models import Model
 from profiles.units import GB, GIB
 from sim.explore.tuning import Choice
 from sim.report.facts import cluster_facts, model_facts, sampled_on, strategy_facts
 from sim.results import Result
 from strategies.parameters import flag_of
-from strategies.scenario import SamplingScenario
 from strategies.strategy import AnyStrategy
 
 REFRESH_S: Final = 0.1
@@ -209,11 +207,8 @@ def _provenance(result: Result) -> str:
     device = scenario.cluster.device
     if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
         return result.provenance
-    image = scenario.workload if isinstance(scenario, SamplingScenario) else scenario.model
-    factor = anchor_factor(scenario.model, device, image.height * image.width)
-    return (
-        f"{result.provenance}, those of the backbone times {factor:.2f}, from published latencies of one GPU"
-    )
+    factor = f"times {scenario.costs.anchor_factor:.2f}, from published latencies of one GPU"
+    return f"{result.provenance}, those of the backbone {factor}"
 
 
 def _gpus(count: int) -> str:
