@@ -26,7 +26,7 @@ from strategies.scenario import SamplingScenario
 
 
 @dataclass(frozen=True, eq=False)
-class Pipeline(GridLayout):
+class PatchPipeline(GridLayout):
     """Stages on the teams of a grid, and the patches that pass through them.
 
     With ``warmup_steps`` the steps after them are displaced; without, all are synchronous.
@@ -52,7 +52,7 @@ class Pipeline(GridLayout):
         patches: int = 1,
         receive: str = "before",
         kept: bool = False,
-    ) -> "Pipeline":
+    ) -> "PatchPipeline":
         """A pipeline.
 
         Args:
@@ -171,7 +171,7 @@ class _Writer:
         ends: for each device the last op of each pass so far.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: PatchPipeline) -> None:
         self.pipeline, self.grid = pipeline, pipeline.grid
         self.builder = SamplingBuilder(pipeline.placement)
         self.mail: dict[tuple[int, int | None], list[int]] = {}
