@@ -1,4 +1,4 @@
-"""The layer cost model: what each layer of a component takes, measured or estimated.
+"""The layer cost model: times of each layer of a component, measured or estimated.
 
 An estimate is the *sum* of a layer's work over the device's rates plus its kernel launches. Work grows with the
 batch, launches do not. Where the one-GPU latency of a model on a device was published, estimates are scaled to it,
@@ -89,7 +89,7 @@ class ComponentCosts:
         return self._backward[batch]
 
     def forward_work(self, batch: float, bytes_ratio: float = 1.0) -> ForwardWork:
-        """What ``forward_s`` at a batch is made of, so that a part of it can be told.
+        """Parts of ``forward_s`` at a batch, by class of work.
 
         Measured seconds are divided over the classes as the estimate is; all are linear where there is none.
 

@@ -1,4 +1,4 @@
-"""What sampling takes: the layers of a model at any resolution, for any share of a layer's work.
+"""Costs of sampling: the layers of a model at any resolution, for any share of a layer's work.
 
 The columns of a model folder hold at its reference. There, linear work and memory traffic grow with the tokens,
 self-attention with their square; tokens of the text stay. What a layer takes there is said by ``profiles.costs``.
@@ -21,8 +21,8 @@ from profiles.devices import Device
 from profiles.models import Model
 
 REPLICATED_SHARE: Final = 1 / 3
-"""What tensor parallelism leaves whole of a block's hidden states: input, norm and sum, 4 of 12; the other 8 are inside
-attention and feed-forward, whose inner width is four times the outer (Megatron-LM, section 3)."""
+"""Share of a block's hidden states that tensor parallelism leaves whole: input, norm and sum, 4 of 12. The other 8 are
+inside attention and feed-forward, whose inner width is four times the outer (Megatron-LM, section 3)."""
 
 
 class Share(NamedTuple):
@@ -61,7 +61,7 @@ def tensor_share(degree: int) -> Share:
 
 
 class Extent:
-    """How large a component is at a resolution, over its reference."""
+    """Size of a component at a resolution, over its reference."""
 
     def __init__(self, model: Model, component: Component, height: int, width: int) -> None:
         self.pixels: Final = height * width / (model.height * model.width)

@@ -1,4 +1,4 @@
-"""The functions of ``sim``: what notebooks and scripts call, and the command line too.
+"""The functions of ``sim`` for notebooks, scripts and the command line.
 
 What is given by keyword is either asked of the scenario (``batch_size``; of training ``self_conditioning``,
 ``checkpointing``, ...; of sampling ``resolution``, ``steps``, ...) or a parameter of the strategy. Errors speak of
@@ -101,7 +101,7 @@ def _request(
     strategies: Sequence[str | AnyStrategy] | None,
     task: str | None = None,
 ) -> Request:
-    """What is asked; a whole scenario says all but the parameters.
+    """The request that the arguments make; a whole scenario says all but the parameters.
 
     Raises:
         InputError: something given is unknown, or said twice.

@@ -1,4 +1,4 @@
-"""Scenarios: what is asked by name, and of which task it is.
+"""Scenarios made from names and options, and the task that these belong to.
 
 Messages name flags of the command line; ``sim.api`` lets those who call from Python read parameters instead.
 """
@@ -29,7 +29,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement"),
     "sample": ("resolution", "steps", "guidance", "include", "decode_chunks"),
 }
-"""What workloads of a task are asked, beside the GPUs and the batch size."""
+"""Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = ("batch_size", *OPTIONS["train"], *OPTIONS["sample"])
 DEFAULT_CLUSTER: Final = "p4de"
 """The cluster where none is named."""
@@ -39,7 +39,7 @@ KIND: Final = {"train": "training", "sample": "sampling"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked about a model on a cluster, by name or as values of one's own.
+    """A question about a model on a cluster, by name or as values of one's own.
 
     Attributes:
         model: a name, a folder, or a model.
@@ -78,7 +78,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def find_task(request: Request) -> str:
-    """The task: what the strategies named do, or the task that is said, or what is given belongs to.
+    """The task of a request: of its strategies, or as it says, or as its options imply.
 
     Raises:
         InputError: these do not go together.
@@ -116,7 +116,7 @@ def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | No
 
 
 def _sampling_flag(request: Request) -> str | None:
-    """The first of what is given that only sampling has: an option, or a parameter that no strategy trains with."""
+    """The first option or parameter given that only sampling has."""
     for name in OPTIONS["sample"]:
         if name in request.given:
             return flag_of(name)
@@ -138,10 +138,10 @@ def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
 
 
 def check_known(request: Request) -> None:
-    """Refuse what no option and no strategy is called.
+    """Refuse names of neither options nor parameters.
 
     Raises:
-        InputError: something is.
+        InputError: there is one.
     """
     task = find_task(request)
     every = {name for own in TASKS for name in fields_of(strategies_of(own).values())}

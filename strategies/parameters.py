@@ -1,4 +1,4 @@
-"""Parameters: what a strategy's fields may hold, and how they are described to a user."""
+"""Parameters: the fields of strategies, with their rules and descriptions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields, replace
@@ -13,7 +13,7 @@ PARTITIONS: Final = ("blocks", "optimal")
 MESSAGES: Final = ("overlapped", "blocking")
 SKIP_ROUTES: Final = ("relay", "local")
 RECEIVES: Final = ("before", "after")
-"""When a device posts the receive of its next patch: before it computes the one it has, or after."""
+"""Times to post the receive of the next patch: before the present one is computed, or after."""
 
 KINDS: Final = {
     int: "an integer",

@@ -268,7 +268,7 @@ def _check_self_conditioning(model: Model) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SamplingWorkload:
-    """What one run of the sampler draws.
+    """The workload of one run of the sampler.
 
     Attributes:
         num_gpus: GPUs in all.
@@ -361,7 +361,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     @property
     def extent(self) -> Extent:
-        """How large the backbone is at this resolution, over its reference."""
+        """Size of the backbone at this resolution, over its reference."""
         return self.costs.extents[self.backbone_index]
 
     @cached_property

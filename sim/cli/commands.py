@@ -1,4 +1,4 @@
-"""Commands: what each subcommand of ``sim`` does with its parsed flags; ``sim.cli.main`` parses them.
+"""Commands: one function for each subcommand of ``sim``; ``sim.cli.main`` parses the flags.
 
 What takes long to import is imported where it is used.
 """

@@ -44,7 +44,7 @@ METHODS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one problem came to.
+    """Outcome of one problem.
 
     Attributes:
         problem: The problem.

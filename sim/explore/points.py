@@ -1,4 +1,4 @@
-"""Points: the places of a design space, those of training and those of sampling, and what is known of each."""
+"""Points of a design space, of training and of sampling, with their bounds and results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -78,7 +78,7 @@ class Point:
 
     @property
     def identity(self) -> tuple[Any, ...] | None:
-        """What two points of equal results share; parameters that change nothing make no other point."""
+        """A key equal for points of equal results; parameters that change nothing make no other point."""
         if self.status != "simulated" or self.result is None:
             return None
         return (self.name, self.result.num_gpus, self.result.times, self.result.expected)
@@ -107,7 +107,7 @@ def find_points(
 ) -> list[Point]:
     """The points of all strategies of a scenario's task, or those named, that keep to fixed parameters.
 
-    A value that some strategies know and others do not, such as a way to cut the backbone, leaves the others out.
+    Strategies for which a fixed value is not valid, such as a way to cut the backbone, are left out.
     Samplers are looked at on fewer GPUs too.
 
     Raises:

@@ -49,7 +49,7 @@ OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
-"""So many of the best points are exact."""
+"""Number of best points that are exact."""
 WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 MAX_MICRO_BATCHES: Final = 1024
@@ -158,7 +158,7 @@ class Sweep:
 
     @property
     def title(self) -> str:
-        """What is swept over, in words."""
+        """The scenario in words."""
         scenario, workload = self.scenario, self.scenario.workload
         title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}"
         asked = scenario.asked
@@ -329,7 +329,7 @@ def _limit_s(objective: str, point: Point, limit: float) -> float:
 
 @dataclass(slots=True)
 class _Known:
-    """What the points simulated so far say about those that are not; the recommended ones, and the others, apart.
+    """Results so far, and the limits they set to points not yet simulated; recommended points and others apart.
 
     Attributes:
         objective: what is minimised.

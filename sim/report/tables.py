@@ -111,7 +111,7 @@ def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> 
 
 
 class Words(NamedTuple):
-    """A result in words: what was asked, the quantities that came out, and per what its stages take their time."""
+    """A result in words: the question, the quantities that came out, and the unit of work of its stage times."""
 
     asked: str
     quantities: list[tuple[str, str]]
@@ -200,7 +200,7 @@ def _per_image(size_bytes: float, result: Result) -> str:
 
 
 def _provenance(result: Result) -> str:
-    """Where layer times are from, and by how much what was published for one GPU scales them."""
+    """Provenance of the layer times, and the factor by which published latencies scale them."""
     if result.source is None:
         return result.provenance
     scenario = result.source.scenario

@@ -140,7 +140,7 @@ class PatchPipeline(GridLayout):
         return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
     def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float]]:
-        """Who gathers the noise prediction of a patch, and its bytes: inside each team, then between them."""
+        """Devices that gather the noise prediction of a patch, and its bytes: inside each team, then between them."""
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
         teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.guidance)]
         inside = [group for team in teams for group in team.sequence_groups()]
