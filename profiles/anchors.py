@@ -12,7 +12,7 @@ ANCHOR_COLUMNS: Final = ("device", "height", "width", "batch", "steps", "latency
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What ``steps`` forward passes of the backbones took on one device.
+    """Published latency of ``steps`` forward passes of the backbones on one device.
 
     Attributes:
         device: its name.

@@ -1,4 +1,4 @@
-"""The layer cost model: what each layer of a component takes, measured or estimated.
+"""The layer cost model: times of each layer of a component, measured or estimated.
 
 An estimate is the *sum* of a layer's work over the device's rates plus its kernel launches. Work grows with the
 batch, launches do not. Where the one-GPU latency of a model on a device was published, estimates are scaled to it,
@@ -89,7 +89,7 @@ class ComponentCosts:
         return self._backward[batch]
 
     def forward_work(self, batch: float, bytes_ratio: float = 1.0) -> ForwardWork:
-        """What ``forward_s`` at a batch is made of, so that a part of it can be told.
+        """Parts of ``forward_s`` at a batch, by class of work.
 
         Measured seconds are divided over the classes as the estimate is; all are linear where there is none.
 
@@ -123,28 +123,29 @@ class ComponentCosts:
         return _fixed([_line(curve, batch, column) for curve in self._curves])
 
 
-def component_costs(model: Model, device: Device, pixels: int) -> tuple[ComponentCosts, ...]:
+class TaskCosts:
     """Times of all components of a model on one device, training or sampling at some pixels.
 
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
     """
-    factor = anchor_factor(model, device, pixels)
-    return tuple(ComponentCosts(c, device, factor if c.trainable else 1.0) for c in model.components)
+
+    def __init__(self, model: Model, device: Device, pixels: int) -> None:
+        self.anchor_factor: Final = anchor_factor(model, device, pixels)
+        """Factor on the estimates of the backbones."""
+        self.components: Final = tuple(
+            ComponentCosts(c, device, self.anchor_factor if c.trainable else 1.0) for c in model.components
+        )
+        measured = all(costs.provenance == "measured" for costs in self.components)
+        self.provenance: Final = "measured" if measured else "estimated"
 
 
-class ModelCosts:
+class ModelCosts(TaskCosts):
     """Times of all components of a model on one device, and of the optimizer."""
 
     def __init__(self, model: Model, device: Device) -> None:
-        self.components: Final = component_costs(model, device, model.height * model.width)
+        super().__init__(model, device, model.height * model.width)
         self._device = device
-
-    @property
-    def provenance(self) -> str:
-        """``measured`` where every component's times are, else ``estimated``."""
-        measured = all(costs.provenance == "measured" for costs in self.components)
-        return "measured" if measured else "estimated"
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """The seconds of one optimizer step, bound by memory traffic; 0 on a device without rates."""

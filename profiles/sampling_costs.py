@@ -1,4 +1,4 @@
-"""What sampling takes: the layers of a model at any resolution, for any share of a layer's work.
+"""Costs of sampling: the layers of a model at any resolution, for any share of a layer's work.
 
 The columns of a model folder hold at its reference. There, linear work and memory traffic grow with the tokens,
 self-attention with their square; tokens of the text stay. What a layer takes there is said by ``profiles.costs``.
@@ -13,7 +13,7 @@ from profiles.costs import (
     ComponentCosts,
     FloatArray,
     ForwardWork,
-    component_costs,
+    TaskCosts,
     half_precision_ratio,
     tokens_ratio,
 )
@@ -21,8 +21,8 @@ from profiles.devices import Device
 from profiles.models import Model
 
 REPLICATED_SHARE: Final = 1 / 3
-"""What tensor parallelism leaves whole of a block's hidden states: input, norm and sum, 4 of 12; the other 8 are inside
-attention and feed-forward, whose inner width is four times the outer (Megatron-LM, section 3)."""
+"""Share of a block's hidden states that tensor parallelism leaves whole: input, norm and sum, 4 of 12. The other 8 are
+inside attention and feed-forward, whose inner width is four times the outer (Megatron-LM, section 3)."""
 
 
 class Share(NamedTuple):
@@ -61,7 +61,7 @@ def tensor_share(degree: int) -> Share:
 
 
 class Extent:
-    """How large a component is at a resolution, over its reference."""
+    """Size of a component at a resolution, over its reference."""
 
     def __init__(self, model: Model, component: Component, height: int, width: int) -> None:
         self.pixels: Final = height * width / (model.height * model.width)
@@ -84,7 +84,7 @@ class Extent:
         return Share(tokens, tokens**2, tokens)
 
 
-class SamplingCosts:
+class SamplingCosts(TaskCosts):
     """Forward times and sizes of all components of a model on one device at one resolution.
 
     Args:
@@ -99,9 +99,8 @@ class SamplingCosts:
 
     def __init__(self, model: Model, device: Device, height: int, width: int) -> None:
         self.extents: Final = tuple(Extent(model, c, height, width) for c in model.components)
-        costs = component_costs(model, device, height * width)
-        self.provenance: Final = "measured" if all(c.provenance == "measured" for c in costs) else "estimated"
-        self._times: Final = tuple(_Times(*of) for of in zip(costs, self.extents, strict=True))
+        super().__init__(model, device, height * width)
+        self._times: Final = tuple(_Times(*of) for of in zip(self.components, self.extents, strict=True))
 
     def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
         """The forward seconds of each layer of a component, shape (layers,).

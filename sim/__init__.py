@@ -1,4 +1,4 @@
-"""When it all happens, and which choice is best: simulate and explore parallel diffusion models.
+"""Simulate parallel diffusion models, and explore the ways to parallelise them.
 
 >>> import sim
 >>> result = sim.run("sd21", "gpipe", gpus=8, pipeline_degree=4, micro_batches=8, batch_size=256)
@@ -45,7 +45,7 @@ _HOMES = {
     "strategies": "sim.api",
     "sweep": "sim.api",
 }
-"""Where each name is from; it is imported when it is first asked for, so that the command line starts fast."""
+"""Modules of the names; each is imported when it is first asked for, so that the command line starts fast."""
 
 __all__ = [
     "DeadlockError",

@@ -1,4 +1,4 @@
-"""The functions of ``sim``: what notebooks and scripts call, and the command line too.
+"""The functions of ``sim`` for notebooks, scripts and the command line.
 
 What is given by keyword is either asked of the scenario (``batch_size``; of training ``self_conditioning``,
 ``checkpointing``, ...; of sampling ``resolution``, ``steps``, ...) or a parameter of the strategy. Errors speak of
@@ -19,9 +19,9 @@ from profiles.models import Model, load_model, model_names
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.report.facts import cluster_facts, model_facts, strategy_facts
-from sim.results import Result, Source
-from sim.runs import bound, named_traces, replay_parts, weigh
-from sim.scenarios import KIND, OPTIONS, Request, check_known, find_task, scenario_of
+from sim.results import Result
+from sim.runs import bound, named_traces, replay_parts, source_of, weigh
+from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
 from strategies.parameters import check_parameters
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import Order, StageAction, format_order, format_torch
@@ -31,7 +31,6 @@ from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
     Phase,
-    Remarking,
     Sampler,
     Scheduled,
     is_seamless,
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-CLUSTER: Final = "p4de"
-"""The cluster where none is named."""
 FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 
 
@@ -68,7 +65,7 @@ def _speaks_of_parameters(function: Callable[P, R]) -> Callable[P, R]:
 def run(
     model: str | Model | AnyScenario,
     strategy: str | AnyStrategy,
-    cluster: str | Cluster = CLUSTER,
+    cluster: str | Cluster | None = None,
     gpus: int | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Result:
@@ -77,7 +74,7 @@ def run(
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
         strategy: a strategy's name, or one with its parameters.
-        cluster: a cluster's name, a cluster file, or a cluster.
+        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         given: options of the scenario and parameters of the strategy.
 
@@ -92,22 +89,19 @@ def run(
     bound(point, scenario)  # refuses what cannot exist before its order is written out
     parts = replay_parts(point, scenario)
     traces = named_traces(parts)
-    remarks: tuple[str, ...] = ()
-    if isinstance(point, Remarking):
-        remarks = tuple(point.remarks(scenario))
-    return weigh(point, scenario, parts, Source(scenario, lambda: traces, remarks))
+    return weigh(point, scenario, parts, source_of(point, scenario, lambda: traces))
 
 
 def _request(
     model: str | Model | AnyScenario | None,
-    cluster: str | Cluster,
+    cluster: str | Cluster | None,
     gpus: int | None,
     given: dict[str, Any],
     *,
     strategies: Sequence[str | AnyStrategy] | None,
     task: str | None = None,
 ) -> Request:
-    """What is asked; a whole scenario says all but the parameters.
+    """The request that the arguments make; a whole scenario says all but the parameters.
 
     Raises:
         InputError: something given is unknown, or said twice.
@@ -117,13 +111,15 @@ def _request(
     cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
     said = None if strategies is None else tuple(strategies)
     if isinstance(model, Scene):
-        own = [name for name in ("batch_size", *OPTIONS["train"], *OPTIONS["sample"]) if name in given]
-        own += ["gpus"] * (gpus is not None) + ["cluster"] * (cluster != CLUSTER)
+        shared = {"cluster": cluster, "gpus": gpus, "task": task}
+        own = [name for name in OPTION_NAMES if name in given]
+        own += [name for name, value in shared.items() if value is not None]
         if own:
             raise InputError(f"{own[0]} is given, but the scenario says it already")
         request = Request("", "", None, said, given, model.task)
     else:
-        request = Request(model or "", cluster, gpus, said, given, task)
+        where = DEFAULT_CLUSTER if cluster is None else cluster
+        request = Request(model or "", where, gpus, said, given, task)
     check_known(request)
     return request
 
@@ -136,10 +132,8 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
     """
     if not isinstance(model, str | PathLike | Model | Scene | None):
         raise InputError(f"model is {model!r}, must be a name, a folder, a Model or a Scenario")
-    if not isinstance(cluster, str | PathLike | Cluster):
-        raise InputError(
-            f"cluster is {cluster!r}, must be a name, a file or a Cluster; GPUs are gpus={cluster!r}"
-        )
+    if not isinstance(cluster, str | PathLike | Cluster | None):
+        raise InputError(f"cluster is {cluster!r}, must be a name, a file or a Cluster")
     for strategy in strategies or ():
         if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
             raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
@@ -166,7 +160,7 @@ def _strategy(strategy: str | AnyStrategy, request: Request) -> AnyStrategy:
 @_speaks_of_parameters
 def sweep(
     model: str | Model | AnyScenario,
-    cluster: str | Cluster = CLUSTER,
+    cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
     strategy: str | Sequence[str] | None = None,
@@ -181,7 +175,7 @@ def sweep(
 
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
-        cluster: a cluster's name, a cluster file, or a cluster.
+        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node.
         strategy: strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
@@ -204,7 +198,7 @@ def sweep(
 @_speaks_of_parameters
 def start_sweep(
     model: str | Model | AnyScenario,
-    cluster: str | Cluster = CLUSTER,
+    cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
     strategy: str | Sequence[str] | None = None,
@@ -221,13 +215,10 @@ def start_sweep(
     names = strategy.split(",") if isinstance(strategy, str) else strategy
     request = _request(model, cluster, gpus, given, strategies=names, task=task)
     scenario = _scenario(model, request)
-    offered = objectives(scenario)
-    if objective is not None and objective not in offered:
-        raise InputError(
-            f"--objective is '{objective}', must be one of {', '.join(offered)} in a sweep of {KIND[scenario.task]}"
-        )
-    points = find_points(scenario, names, request.parameters)
-    return Sweep(scenario, objective or offered[0], points, top)
+    chosen = objectives(scenario)[0] if objective is None else objective
+    found = Sweep(scenario, chosen, top=top)
+    found.points = find_points(scenario, names, request.parameters)
+    return found
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -255,7 +246,7 @@ class Schedule:
 def schedule(
     strategy: str | AnyStrategy,
     model: str | Model | AnyScenario | None = None,
-    cluster: str | Cluster = CLUSTER,
+    cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
     format: str = "text",  # the flag's name
@@ -266,7 +257,7 @@ def schedule(
     Args:
         strategy: a strategy's name, or one with its parameters.
         model: a model's name, a model folder, a model, or a scenario; many orders do not depend on it.
-        cluster: a cluster's name, a cluster file, or a cluster.
+        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all.
         format: ``text``, or ``torch`` as torch.distributed.pipelining reads it.
         given: options of the scenario and parameters of the strategy.

@@ -1,4 +1,4 @@
-"""Measures: what an iteration, or a run of the sampler, takes, and how the measures of its parts add up."""
+"""Measures of an iteration, or of a run of the sampler, and the sums of those of its parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from strategies.plans.traces import Trace
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What one iteration, or one run, takes; means over devices where a quantity has one value per device.
+    """Measures of one iteration, or one run; means over devices where a quantity has one value per device.
 
     Attributes:
         duration_s: of an iteration the period, which is its makespan with the frozen work of one iteration; of a run

@@ -1,4 +1,4 @@
-"""Results: what was simulated, and what came out of it."""
+"""Results of simulations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -35,7 +35,7 @@ class NamedTrace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a result was made of.
+    """Origin of a result.
 
     Attributes:
         scenario: what was asked.
@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """What was simulated, and what came out of it; of training one iteration, of sampling one run.
+    """Result of a simulation; of training one iteration, of sampling one run.
 
     With self-conditioning all quantities are expectations over iterations with and without the extra forward
     pass, and ratios are ratios of expectations; the peak memory is the larger of the two. Of jobs side by side,
@@ -58,10 +58,10 @@ class Result:
 
     Attributes:
         task: ``train`` or ``sample``.
-        asked: what only this task is asked: of sampling the resolution, steps and guidance.
+        asked: options of its task alone: of sampling the resolution, steps and guidance.
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
-        source: where its traces come from; None where it came from another process.
+        source: origin of its traces; None where it came from another process.
     """
 
     task: str
@@ -114,7 +114,7 @@ class Result:
 
     @property
     def title(self) -> str:
-        """What was simulated, in words."""
+        """Model, strategy and GPUs in words."""
         gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
         return f"{self.model} by {self.strategy} on {gpus} of {self.cluster}"
 
@@ -170,7 +170,7 @@ class Result:
 
     @property
     def missing_memory(self) -> str | None:
-        """How much memory the devices lack, in words; None where the point fits."""
+        """Memory that the devices lack, in words; None where the point fits."""
         if self.fits_memory or self.memory_bytes is None:
             return None
         return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
@@ -273,7 +273,7 @@ def _made(values: dict[str, Any]) -> Result:
 
 
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
-    """By how much memory does not suffice, in words."""
+    """Memory needed, memory there and the difference, in words."""
     needed, there = needed_bytes / GIB, there_bytes / GIB
     words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
     return (

@@ -13,7 +13,7 @@ from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network, network_of
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.scenario import Scenario
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
@@ -22,6 +22,7 @@ from strategies.strategy import (
     MemoryBounded,
     Phase,
     Refining,
+    Remarking,
     Sampler,
     Strategy,
     is_seamless,
@@ -94,16 +95,12 @@ def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
 
 
 def _variants(strategy: AnyStrategy, scenario: AnyScenario, job: int) -> list[Variant]:
-    if isinstance(scenario, SamplingScenario):
-        return [Variant(strategy, scenario, 1.0, 1.0, job)]
-    degree: int = getattr(strategy, "pipeline_degree", 1)
+    degree: int = getattr(strategy, "pipeline_degree", None) or 1
     groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
-    probability, share = scenario.extra_forward_probability(groups), scenario.self_conditioning
-    both = [
-        Variant(strategy, scenario.with_extra_forward(False), 1 - probability, 1 - share, job),
-        Variant(strategy, scenario.with_extra_forward(True), probability, share, job),
+    return [
+        Variant(strategy, own, probability, share, job)
+        for own, probability, share in scenario.variants(groups)
     ]
-    return [variant for variant in both if variant.share > 0]
 
 
 def _replay_parts(variant: Variant) -> Iterator[Part]:
@@ -229,6 +226,14 @@ def weigh(
         seamless=is_seamless(strategy),
         source=source,
     )
+
+
+def source_of(
+    strategy: AnyStrategy, scenario: AnyScenario, replay: Callable[[], Sequence[NamedTrace]]
+) -> Source:
+    """The source of a result, with the strategy's remarks about the point."""
+    remarks = tuple(strategy.remarks(scenario)) if isinstance(strategy, Remarking) else ()
+    return Source(scenario, replay, remarks)
 
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:

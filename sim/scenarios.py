@@ -1,4 +1,4 @@
-"""Scenarios: what is asked by name, and of which task it is.
+"""Scenarios made from names and options, and the task that these belong to.
 
 Messages name flags of the command line; ``sim.api`` lets those who call from Python read parameters instead.
 """
@@ -11,8 +11,10 @@ from typing import Any, Final
 from warnings import warn
 
 from profiles.clusters import Cluster, load_cluster
+from profiles.components import TASKS
 from profiles.errors import DiffusimWarning, InputError
 from profiles.models import Model, load_model
+from strategies.parameters import check_integer, flag_of
 from strategies.registry import class_of, strategies_of, task_of
 from strategies.scenario import (
     DEFAULT_BATCH_PER_GPU,
@@ -23,19 +25,21 @@ from strategies.scenario import (
 )
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
-TASKS: Final = ("train", "sample")
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement"),
     "sample": ("resolution", "steps", "guidance", "include", "decode_chunks"),
 }
-"""What workloads of a task are asked, beside the GPUs and the batch size."""
+"""Options of the workloads of a task, beside the GPUs and the batch size."""
+OPTION_NAMES: Final = ("batch_size", *OPTIONS["train"], *OPTIONS["sample"])
+DEFAULT_CLUSTER: Final = "p4de"
+"""The cluster where none is named."""
 DOES: Final = {"train": "trains", "sample": "draws images"}
 KIND: Final = {"train": "training", "sample": "sampling"}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked about a model on a cluster, by name or as values of one's own.
+    """A question about a model on a cluster, by name or as values of one's own.
 
     Attributes:
         model: a name, a folder, or a model.
@@ -56,7 +60,7 @@ class Request:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of strategies that were given."""
-        return {name: plain(value) for name, value in self.given.items() if name not in _options()}
+        return {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
 
     @property
     def classes(self) -> list[type[AnyStrategy]]:
@@ -66,10 +70,6 @@ class Request:
         return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
 
 
-def _options() -> list[str]:
-    return ["batch_size", *OPTIONS["train"], *OPTIONS["sample"]]
-
-
 def plain(value: Any) -> Any:  # noqa: ANN401
     """A value as parameters take it: numbers of numpy as Python's, lists as tuples."""
     if isinstance(value, list | tuple):
@@ -77,13 +77,8 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
 
 
-def flag_of(name: str) -> str:
-    """The flag of an option or a field."""
-    return f"--{name.replace('_', '-')}"
-
-
 def find_task(request: Request) -> str:
-    """The task: what the strategies named do, or the task that is said, or what is given belongs to.
+    """The task of a request: of its strategies, or as it says, or as its options imply.
 
     Raises:
         InputError: these do not go together.
@@ -121,7 +116,7 @@ def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | No
 
 
 def _sampling_flag(request: Request) -> str | None:
-    """The first of what is given that only sampling has: an option, or a parameter that no strategy trains with."""
+    """The first option or parameter given that only sampling has."""
     for name in OPTIONS["sample"]:
         if name in request.given:
             return flag_of(name)
@@ -143,10 +138,10 @@ def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
 
 
 def check_known(request: Request) -> None:
-    """Refuse what no option and no strategy is called.
+    """Refuse names of neither options nor parameters.
 
     Raises:
-        InputError: something is.
+        InputError: there is one.
     """
     task = find_task(request)
     every = {name for own in TASKS for name in fields_of(strategies_of(own).values())}
@@ -184,9 +179,8 @@ def scenario_of(request: Request) -> AnyScenario:
 
 def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
     value = default if value is None else plain(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(f"{flag_of(name)} is {value!r}, must be an integer")
-    return value
+    check_integer(name, value)
+    return int(value)
 
 
 def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> SamplingWorkload:
@@ -197,14 +191,10 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
     """
     width, height = _sides(given.pop("resolution", (model.width, model.height)))
     given.setdefault("guidance", model.guidance)
-    include = given.pop("include", ())
-    words = (
-        tuple(part.strip() for part in include.split(","))
-        if include and isinstance(include, str)
-        else include
-    )
+    if isinstance(include := given.get("include"), str):
+        given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
     given |= {name: _integer(name, given[name], 1) for name in ("steps", "decode_chunks") if name in given}
-    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, include=tuple(words), **given)
+    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     check_tokens(model, workload)
     return workload
 

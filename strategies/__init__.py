@@ -1,1 +1,1 @@
-"""Who does what, in which order: plans, partitions, schedules, and one file per strategy."""
+"""Strategies, one file each, and the plans, partitions and orders that they are made of."""

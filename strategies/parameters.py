@@ -1,4 +1,4 @@
-"""Parameters: what a strategy's fields may hold, and how they are described to a user."""
+"""Parameters: the fields of strategies, with their rules and descriptions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields, replace
@@ -16,7 +16,7 @@ SKIP_ROUTES: Final = ("relay", "local")
 MAX_PARAMETER: Final = 65536
 """The largest integer that a parameter may be; a plan of so many parts would take minutes."""
 RECEIVES: Final = ("before", "after")
-"""When a device posts the receive of its next patch: before it computes the one it has, or after."""
+"""Times to post the receive of the next patch: before the present one is computed, or after."""
 
 KINDS: Final = {
     int: "an integer",
@@ -147,6 +147,27 @@ def check_parameters(strategy: S) -> S:
     return replace(strategy, **filled)  # type: ignore[type-var]
 
 
+def flag_of(name: str) -> str:
+    """The flag of an option or a field."""
+    return "--" + name.replace("_", "-")
+
+
+def check_integer(
+    name: str, value: object, *, minimum: int = 1, most: int | None = None, flag: str | None = None
+) -> None:
+    """Refuse what is no integer, or one out of range; ``flag`` is its flag, where it has another name.
+
+    Raises:
+        InputError: it is.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(name, f"is {value!r}, must be an integer", flag)
+    if value < minimum:
+        raise wrong(name, f"is {value}, must be at least {minimum}", flag)
+    if most is not None and value > most:
+        raise wrong(name, f"is {value}, must be at most {most}", flag)
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not among those a parameter may have.
 
@@ -184,11 +205,9 @@ def _check(name: str, value: Any, item: Parameter) -> None:
         raise wrong(name, f"is {value!r}, must be {KINDS[rules['kind']]}")
     if rules["kind"] is float and not 0 < value < inf:
         raise wrong(name, f"is {value}, must be positive and finite")
-    for number in value if isinstance(value, tuple) else (value,):
-        if rules["kind"] in (int, tuple) and number < rules["minimum"]:
-            raise wrong(name, f"is {number}, must be at least {rules['minimum']}")
-        if rules["kind"] in (int, tuple) and number > MAX_PARAMETER:
-            raise wrong(name, f"is {number}, must be at most {MAX_PARAMETER}")
+    if rules["kind"] in (int, tuple):
+        for number in value if isinstance(value, tuple) else (value,):
+            check_integer(name, number, minimum=rules["minimum"], most=MAX_PARAMETER)
 
 
 def _is_a(value: Any, kind: type[Any]) -> bool:

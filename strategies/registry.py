@@ -15,16 +15,21 @@ from typing import Any, Final, TypeVar
 
 import strategies.sampling
 import strategies.training
+from profiles.components import TASKS
 from profiles.errors import InputError
-from strategies.parameters import check_choice, check_parameters
+from strategies.parameters import check_choice, check_parameters, flag_of
 from strategies.strategy import AnyStrategy, Sampler, Strategy
 
 C = TypeVar("C")
 
 GROUP: Final = "diffusim.strategies"
-TASKS: Final = ("train", "sample")
+OTHERWISE: Final = {
+    "train": "draws images, it does not train",
+    "sample": "trains, it does not draw images",
+}
+"""The reason why a strategy is none of a task."""
 SAMPLER_FACTS: Final = ("seamless", "baseline", "gpu_counts", "guidance_groups")
-"""What a sampler must say beside its name, its task and its summary."""
+"""Facts that a sampler states beside its name, its task and its summary."""
 
 
 @cache
@@ -95,29 +100,39 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
 
 
 @cache
+def _of_task(task: str) -> Mapping[str, type[Any]]:
+    check_choice("task", task, TASKS)
+    return {name: cls for name, cls in _found().items() if cls.task == task}
+
+
 def all_strategies() -> Mapping[str, type[Strategy]]:
     """Every training strategy by its name, sorted."""
-    return {name: cls for name, cls in _found().items() if cls.task == "train"}
+    return _of_task("train")
 
 
-@cache
 def all_samplers() -> Mapping[str, type[Sampler]]:
     """Every sampler by its name, sorted."""
-    return {name: cls for name, cls in _found().items() if cls.task == "sample"}
+    return _of_task("sample")
 
 
 def strategies_of(task: str) -> Mapping[str, type[AnyStrategy]]:
     """Every strategy of a task by its name, sorted."""
-    return all_strategies() if task == "train" else all_samplers()
+    return _of_task(task)
 
 
-def class_of(name: str) -> type[AnyStrategy]:
-    """The strategy of a name, whatever its task.
+def class_of(name: str, task: str | None = None) -> type[AnyStrategy]:
+    """The strategy of a name, of one task or of any.
 
     Raises:
         InputError: there is none.
     """
-    return strategies_of(task_of(name))[name]
+    return _class(name, task)
+
+
+def _class(name: str, task: str | None) -> type[Any]:
+    if task not in (None, task_of(name)):
+        raise InputError(f"{name} {OTHERWISE[str(task)]}; choose from {', '.join(_of_task(str(task)))}")
+    return _found()[name]
 
 
 def task_of(name: str) -> str:
@@ -139,35 +154,14 @@ def baselines(task: str) -> tuple[str, ...]:
     )
 
 
-def strategy_class(name: str) -> type[Strategy]:
-    """The training strategy of a name.
-
-    Raises:
-        InputError: there is none.
-    """
-    if task_of(name) != "train":
-        raise InputError(f"{name} draws images, it does not train; choose from {', '.join(all_strategies())}")
-    return all_strategies()[name]
-
-
-def sampler_class(name: str) -> type[Sampler]:
-    """The sampler of a name.
-
-    Raises:
-        InputError: there is none.
-    """
-    if task_of(name) != "sample":
-        raise InputError(f"{name} trains, it does not draw images; choose from {', '.join(all_samplers())}")
-    return all_samplers()[name]
-
-
 def make(name: str, parameters: Mapping[str, Any]) -> AnyStrategy:
     """A strategy of any task with these parameters; those not given take their defaults.
 
     Raises:
         InputError: the strategy or a parameter is unknown, or a value breaks a rule.
     """
-    return _make(class_of(name), parameters)
+    made: AnyStrategy = _make(_class(name, None), parameters)
+    return made
 
 
 def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:
@@ -176,7 +170,8 @@ def make_strategy(name: str, parameters: Mapping[str, Any]) -> Strategy:
     Raises:
         InputError: the strategy or a parameter is unknown, or a value breaks a rule.
     """
-    return _make(strategy_class(name), parameters)
+    made: Strategy = _make(_class(name, "train"), parameters)
+    return made
 
 
 def make_sampler(name: str, parameters: Mapping[str, Any]) -> Sampler:
@@ -185,14 +180,15 @@ def make_sampler(name: str, parameters: Mapping[str, Any]) -> Sampler:
     Raises:
         InputError: the sampler or a parameter is unknown, or a value breaks a rule.
     """
-    return _make(sampler_class(name), parameters)
+    made: Sampler = _make(_class(name, "sample"), parameters)
+    return made
 
 
 def _make(cls: type[C], parameters: Mapping[str, Any]) -> C:
     known = inspect.signature(cls).parameters
     for key in parameters:
         if key not in known:
-            flags = ", ".join("--" + name.replace("_", "-") for name in known) or "none"
+            flags = ", ".join(flag_of(name) for name in known) or "none"
             name = cls.name  # type: ignore[attr-defined]
-            raise InputError(f"{name} has no parameter --{key.replace('_', '-')}; it has {flags}")
+            raise InputError(f"{name} has no parameter {flag_of(key)}; it has {flags}")
     return check_parameters(cls(**parameters))

@@ -16,6 +16,7 @@ from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
 from profiles.sampling_costs import Extent, SamplingCosts
+from strategies.parameters import check_integer
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
@@ -117,20 +118,6 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
         )
 
 
-def _check_count(name: str, value: object, most: int | None = None, flag: str | None = None) -> None:
-    """Refuse what is no integer of at least 1, and at most ``most``.
-
-    Raises:
-        InputError: it is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(name, f"is {value!r}, must be an integer", flag)
-    if value < 1:
-        raise wrong(name, f"is {value}, must be at least 1", flag)
-    if most is not None and value > most:
-        raise wrong(name, f"is {value}, must be at most {most}", flag)
-
-
 def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
     """Refuse a scene of anything but a model, a cluster and a workload of its task.
 
@@ -172,8 +159,8 @@ class TrainingWorkload:
     extra_forward: bool = False
 
     def __post_init__(self) -> None:
-        _check_count("num_gpus", self.num_gpus, flag="gpus")
-        _check_count("batch_size", self.batch_size)
+        check_integer("num_gpus", self.num_gpus, flag="gpus")
+        check_integer("batch_size", self.batch_size)
         share = self.self_conditioning
         if share is not None and (isinstance(share, bool) or not isinstance(share, int | float)):
             raise wrong("self_conditioning", f"is {share!r}, must be a number")
@@ -233,15 +220,6 @@ class Scenario(Scene[TrainingWorkload]):
         return {"self_conditioning": self.self_conditioning, **given}
 
     @property
-    def backbone(self) -> int:
-        """The index of the only backbone.
-
-        Raises:
-            InfeasibleError: the model has none or several.
-        """
-        return self.backbone_index
-
-    @property
     def self_conditioning(self) -> float:
         """Probability that an iteration runs the extra forward pass."""
         if self.workload.self_conditioning is not None:
@@ -257,6 +235,13 @@ class Scenario(Scene[TrainingWorkload]):
         if self.workload.self_conditioning_draw == "rank":
             return float(1 - (1 - probability) ** num_groups)
         return probability
+
+    def variants(self, num_groups: int) -> list[tuple["Scenario", float, float]]:
+        """The iterations that occur, each with its probability and the share of the groups that do this work."""
+        probability, share = self.extra_forward_probability(num_groups), self.self_conditioning
+        without, extra = self.with_extra_forward(False), self.with_extra_forward(True)
+        both = (without, 1 - probability, 1 - share), (extra, probability, share)
+        return [variant for variant in both if variant[-1] > 0]
 
     def only(self, backbone: int, num_gpus: int) -> "Scenario":
         """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""
@@ -303,7 +288,7 @@ def _check_self_conditioning(model: Model) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SamplingWorkload:
-    """What one run of the sampler draws.
+    """The workload of one run of the sampler.
 
     Attributes:
         num_gpus: GPUs in all.
@@ -327,12 +312,12 @@ class SamplingWorkload:
     decode_chunks: int = 1
 
     def __post_init__(self) -> None:
-        _check_count("num_gpus", self.num_gpus, flag="gpus")
-        _check_count("height", self.height, MAX_SIDE, "resolution")
-        _check_count("width", self.width, MAX_SIDE, "resolution")
-        _check_count("steps", self.steps, MAX_STEPS)
-        _check_count("batch_size", self.batch_size)
-        _check_count("decode_chunks", self.decode_chunks, self.height)
+        check_integer("num_gpus", self.num_gpus, flag="gpus")
+        check_integer("height", self.height, most=MAX_SIDE, flag="resolution")
+        check_integer("width", self.width, most=MAX_SIDE, flag="resolution")
+        check_integer("steps", self.steps, most=MAX_STEPS)
+        check_integer("batch_size", self.batch_size)
+        check_integer("decode_chunks", self.decode_chunks, most=self.height)
         if self.guidance not in GUIDANCES:
             raise wrong("guidance", f"is {self.guidance!r}, must be one of {', '.join(GUIDANCES)}")
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
@@ -386,6 +371,10 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """The options that, given back, ask for this again."""
         return {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
 
+    def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
+        """The only run, whatever the number of groups: certain, and the work of all."""
+        return [(self, 1.0, 1.0)]
+
     @property
     def backbone(self) -> Component:
         """The only backbone."""
@@ -393,7 +382,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     @property
     def extent(self) -> Extent:
-        """How large the backbone is at this resolution, over its reference."""
+        """Size of the backbone at this resolution, over its reference."""
         return self.costs.extents[self.backbone_index]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a strategy is: a frozen dataclass of its parameters that turns a scenario into plans.
+"""Strategies as protocols: frozen dataclasses of parameters that turn a scenario into plans.
 
 One that draws images is a sampler.
 """
@@ -21,7 +21,7 @@ class Strategy(Protocol):
     summary: ClassVar[str]
 
     def plan(self, scenario: Scenario) -> Plan:
-        """Who does what in which order.
+        """The plan of one iteration.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -79,7 +79,7 @@ class Divided(Protocol):
 
 @runtime_checkable
 class MemoryBounded(Protocol):
-    """A strategy that knows what it cannot do without, so that a sweep need not replay what cannot fit."""
+    """A strategy with a lower bound of its memory, so that a sweep need not replay a point that cannot fit."""
 
     def least_memory_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Bytes that the fullest device cannot do without.
@@ -92,10 +92,10 @@ class MemoryBounded(Protocol):
 
 @runtime_checkable
 class Holding(Protocol):
-    """A strategy whose order, once made, tells what a full device holds; a sweep asks only before it would replay."""
+    """A strategy whose order gives a sharper memory bound; a sweep asks for it only before it would replay."""
 
     def held_bytes(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
-        """Bytes that the fullest device holds at least, no less than it cannot do without.
+        """Bytes that the fullest device holds at least; no less than ``least_memory_bytes``.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -114,7 +114,7 @@ class Scheduled(Protocol):
 
 @runtime_checkable
 class Remarking(Protocol):
-    """A strategy that has something to say about a point that works, but not quite as its name promises."""
+    """A strategy with remarks on points that run, but not quite as its name promises."""
 
     def remarks(self, scenario: Any) -> list[str]:  # noqa: ANN401  of its own task
         """Remarks for the user, one line each."""
@@ -154,7 +154,7 @@ class Sampler(Protocol):
     gpu_counts: ClassVar[tuple[int, ...] | None]
 
     def plan(self, scenario: SamplingScenario) -> Plan:
-        """Who does what in which order in all steps of a run.
+        """The plan of all steps of a run.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 import sim
 from sim.cli.main import main
+from strategies.scenario import TrainingWorkload
 from strategies.training.gpipe import GPipe
 
 ROOT = Path(__file__).parents[1]
@@ -312,3 +313,38 @@ def test_a_script_may_sweep_without_guarding_its_main_module(method, tmp_path):
 def test_the_modules_of_the_face_are_where_it_says():
     for name, home in sim._HOMES.items():
         assert hasattr(importlib.import_module(home), name) or name == "plots"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"cluster": "p4de"}, "cluster is given, but the scenario says it already"),
+        ({"task": "sample"}, "task is given, but the scenario says it already"),
+        ({"top": 0}, "top is 0, must be at least 1"),
+        ({"workers": -1}, "workers is -1, must be at least 1"),
+        ({"workers": 0}, "workers is 0, must be at least 1"),
+    ],
+)
+def test_what_a_sweep_cannot_follow_is_refused(given, problem):
+    whole = TrainingWorkload(8, 256)
+    scenario = sim.Scenario(sim.load_model("sd21"), sim.load_cluster("h100-nvlink-8"), whole)
+    with pytest.raises(sim.InputError, match=f"^{problem}$"):
+        sim.sweep(scenario, strategy="gpipe", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"model": "pixart", "strategy": "usp", "include": 5}, "include is 5, must be a tuple of names"),
+        ({"model": "sd21", "strategy": "gpipe", "self_conditioning": "x"}, "self_conditioning is 'x', must be"),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_refused_by_name(given, problem):
+    with pytest.raises(sim.InputError, match=problem):
+        sim.run(**given)
+
+
+def test_a_result_of_a_sweep_keeps_the_remarks_of_its_strategy(monkeypatch):
+    sweep = sim.sweep("sd21", gpus=2, strategy="gpipe", workers=1)
+    monkeypatch.setattr(type(sweep.best_point().strategy), "remarks", lambda self, _: ["seen"], raising=False)
+    assert sweep.best.source.remarks == ("seen",)

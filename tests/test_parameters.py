@@ -94,7 +94,7 @@ def test_a_check_of_ones_own_runs_after_those_of_the_fields():
             cls(3)
         with pytest.raises(InputError, match="must be at least 1"):
             cls(0)
-    with pytest.raises(InputError, match="^width is 0"):
+    with pytest.raises(InputError, match=r"^width is 0"):
         Wide(2, 0)
 
 

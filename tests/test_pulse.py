@@ -89,7 +89,7 @@ def test_every_skip_of_the_shipped_models_stays_on_its_device(model):
     assert strategy.remarks(scenario) == []
     stages = strategy.layout(scenario).stages
     at = {layer: s.position for s in stages for layer in range(s.first_layer, s.last_layer + 1)}
-    skips = scenario.model.components[scenario.backbone].skips
+    skips = scenario.model.components[scenario.backbone_index].skips
     assert skips
     assert all(at[skip.source] == at[skip.target] for skip in skips)
 

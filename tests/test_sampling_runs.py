@@ -188,9 +188,9 @@ def test_a_product_that_is_wrong_is_noticed(hybrids):
 
 
 PRODUCTS = {
-    "hidden_bytes": ("guidance, pipeline", strategies.patching.patch_pipeline.Pipeline),
-    "gathers": ("pipeline, ulysses", strategies.patching.patch_pipeline.Pipeline),
-    "latents_bytes": ("pipeline, tensor", strategies.patching.patch_pipeline.Pipeline),
+    "hidden_bytes": ("guidance, pipeline", strategies.patching.patch_pipeline.PatchPipeline),
+    "gathers": ("pipeline, ulysses", strategies.patching.patch_pipeline.PatchPipeline),
+    "latents_bytes": ("pipeline, tensor", strategies.patching.patch_pipeline.PatchPipeline),
     "_skips_between": ("pipeline, skips, uneven patches", strategies.patching.patch_pipeline),
     "_sent_bytes": ("pipeline, ring", strategies.patching.layer_runs._Runner),
     "exchanged": ("pipeline, tensor", strategies.patching.layer_runs),

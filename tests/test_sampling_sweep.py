@@ -15,7 +15,7 @@ from sim.api import sweep as sweep_of
 from sim.explore.frames import rows, write_rows
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.space import pareto_front
-from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES, TOP, Sweep, objectives, run_sweep
+from sim.explore.sweep import OBJECTIVES, TOP, Sweep, objectives, run_sweep
 from sim.report.rankings import front, print_rows_json, print_sweep
 from sim.runs import run_point, run_within
 from strategies.registry import all_samplers, make_sampler
@@ -85,7 +85,7 @@ def sweep():
 # The same as simulating everything
 
 
-@pytest.mark.parametrize("objective", SAMPLING_OBJECTIVES)
+@pytest.mark.parametrize("objective", OBJECTIVES["sample"])
 def test_the_best_twenty_and_the_best_of_each_are_those_of_a_simulation_of_every_point(
     scenario, everything, objective
 ):
@@ -232,7 +232,7 @@ def test_names_and_parameters_that_do_not_draw_are_refused():
 def test_each_task_has_its_objectives_and_its_default():
     assert objectives(pixart())[0] == "latency"
     assert "cost" in objectives(pixart())
-    assert "cost" not in OBJECTIVES
+    assert "cost" not in OBJECTIVES["train"]
 
 
 # What does not exist, or does not fit
@@ -266,7 +266,7 @@ def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
 # What a person and a file get
 
 
-@pytest.mark.parametrize("objective", SAMPLING_OBJECTIVES)
+@pytest.mark.parametrize("objective", OBJECTIVES["sample"])
 def test_what_leaves_seams_ranks_below_all_that_does_not_and_is_never_the_best(objective):
     sweep = swept(pixart(8), objective)
     ranked = simulated(sweep)

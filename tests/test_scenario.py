@@ -215,7 +215,10 @@ def test_a_scenario_checks_itself_when_it_is_made_and_when_it_is_replaced(cls):
     scenario = training() if cls is Scenario else sampling()
     too_many = replace(scenario.workload, num_gpus=16)
     unrated = replace(scenario.cluster, device=replace(scenario.cluster.device, rates=None))
-    for wrong, message in (({"workload": too_many}, "--gpus is 16"), ({"cluster": unrated}, "has no rates")):
+    for wrong, message in (
+        ({"workload": too_many}, "num_gpus is 16"),
+        ({"cluster": unrated}, "has no rates"),
+    ):
         with pytest.raises(InputError, match=message):
             replace(scenario, **wrong)
         with pytest.raises(InputError, match=message):
@@ -253,3 +256,20 @@ def test_a_run_on_fewer_gpus_answers_as_one_made_anew():
     scenario = sampling()
     draw(scenario)
     assert draw(scenario.on(4)) == draw(anew(scenario.on(4)))
+
+
+@pytest.mark.parametrize(
+    ("workload", "problem"),
+    [
+        (lambda: TrainingWorkload(8.5, 256), "num_gpus is 8.5, must be an integer"),
+        (lambda: TrainingWorkload(8, True), "batch_size is True, must be an integer"),
+        (
+            lambda: SamplingWorkload(8, 1024, 1024, include=["vae"]),
+            "include is .*, must be a tuple of names",
+        ),
+        (lambda: SamplingWorkload(8, 1024, 1024, steps=2.5), "steps is 2.5, must be an integer"),
+    ],
+)
+def test_a_workload_refuses_what_is_no_value_of_its_fields(workload, problem):
+    with pytest.raises(InputError, match=problem):
+        workload()

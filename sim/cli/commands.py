@@ -1,4 +1,4 @@
-"""Commands: what each subcommand of ``sim`` does with its parsed flags; ``sim.cli.main`` parses them.
+"""Commands: one function for each subcommand of ``sim``; ``sim.cli.main`` parses the flags.
 
 What takes long to import is imported where it is used.
 """
@@ -97,12 +97,12 @@ def _check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end."""
     from sim.explore.frames import check_writable
 
-    given: dict[Path, str] = {}
+    claimed: dict[Path, str] = {}
     for flag in ("--out", "--trace", "--gantt", "--plot"):
         path = getattr(options, flag[2:], None)
         if path is None:
             continue
-        if (other := given.setdefault(path.resolve(), flag)) != flag:
+        if (other := claimed.setdefault(path.resolve(), flag)) != flag:
             raise InputError(f"{flag} is '{path}', which {other} writes")
         if flag != "--out":
             check_writable(flag, path)

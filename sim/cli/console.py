@@ -17,7 +17,7 @@ WORDINGS: Final = (
     (r"argument (.+?): (.*)", r"\1 \2"),
     (r"the following arguments are required: (.*)", r"\1 must be given"),
 )
-"""How argparse words its refusals, and how this project does."""
+"""Refusals in the words of argparse, and in those of this project."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
+from profiles.components import TASKS
 from profiles.recipes import RECIPES
-from sim.scenarios import TASKS, flag_of
-from strategies.parameters import MAX_PARAMETER
+from sim.scenarios import DEFAULT_CLUSTER
+from strategies.parameters import MAX_PARAMETER, flag_of
 from strategies.registry import class_of, strategies_of
 from strategies.scenario import CHECKPOINTINGS, DRAWS, GUIDANCES, PLACEMENTS
 
@@ -52,7 +53,9 @@ def add_scenario(
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
     shared.add_argument(
-        "--cluster", default="p4de", help="a cluster's name, or a cluster file (default: p4de)"
+        "--cluster",
+        default=DEFAULT_CLUSTER,
+        help=f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})",
     )
     gpus = "one node; of single: 1" if "sample" in tasks and "sample" in shown else "one node"
     shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")

@@ -92,8 +92,8 @@ def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     Returns:
         The names that exist, and the tasks whose flags matter.
     """
+    from profiles.components import TASKS
     from sim.cli.flags import strategy_names
-    from sim.scenarios import TASKS
     from strategies.registry import task_of
 
     early = Parser(add_help=False)
@@ -120,10 +120,10 @@ def _add_run(run: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> 
 
 
 def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from profiles.components import TASKS
     from sim.cli.commands import sweep_command
     from sim.cli.flags import add_parameters, add_scenario, strategy_names
-    from sim.explore.sweep import OBJECTIVES, SAMPLING_OBJECTIVES
-    from sim.scenarios import TASKS
+    from sim.explore.sweep import OBJECTIVES
     from strategies.registry import task_of
 
     named, shown = _named_strategies(arguments)
@@ -135,7 +135,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     )
     sweep.add_argument(
         "--objective",
-        choices=dict.fromkeys(OBJECTIVES + SAMPLING_OBJECTIVES),
+        choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]),
         help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image;"
         " pareto finds all that nothing beats in both speed and memory",
     )

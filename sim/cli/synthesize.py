@@ -27,6 +27,7 @@ from strategies.orders.synthesis import (
     agree,
     synthesize,
 )
+from strategies.parameters import check_integer
 from strategies.plans.actions import format_order, format_torch
 
 MAX_PASSES: Final = 2**18
@@ -43,7 +44,7 @@ METHODS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one problem came to.
+    """Outcome of one problem.
 
     Attributes:
         problem: The problem.
@@ -163,9 +164,8 @@ def problem_of(options: argparse.Namespace) -> Problem:
         InputError: a flag breaks a rule.
     """
     for flag in ("pipeline_degree", "micro_batches", "waves", "stages", "activation_cap"):
-        value = getattr(options, flag)
-        if value is not None and value < 1:
-            raise InputError(f"--{flag.replace('_', '-')} is {value}, must be at least 1")
+        if (value := getattr(options, flag)) is not None:
+            check_integer(flag, value)
     if options.time_limit <= 0:
         raise InputError(f"--time-limit is {options.time_limit:g}, must be above 0")
     if options.lag < 0:

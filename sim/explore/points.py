@@ -1,4 +1,4 @@
-"""Points: the places of a design space, those of training and those of sampling, and what is known of each."""
+"""Points of a design space, of training and of sampling, with their bounds and results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InfeasibleError, InputError
 from sim.results import Result
 from sim.runs import parameters_of
-from strategies.parameters import check_parameters
-from strategies.registry import sampler_class, strategies_of, strategy_class
+from strategies.parameters import check_parameters, flag_of
+from strategies.registry import class_of, strategies_of
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
 
-REFUSED: Final = "a value that others of the sweep know"
+REFUSED: Final = "parameter value not valid for this strategy"
 
 
 class Asked(NamedTuple):
@@ -78,7 +78,7 @@ class Point:
 
     @property
     def identity(self) -> tuple[Any, ...] | None:
-        """What two points of equal results share; parameters that change nothing make no other point."""
+        """A key equal for points of equal results; parameters that change nothing make no other point."""
         if self.status != "simulated" or self.result is None:
             return None
         return (self.name, self.result.num_gpus, self.result.times, self.result.expected)
@@ -107,7 +107,7 @@ def find_points(
 ) -> list[Point]:
     """The points of all strategies of a scenario's task, or those named, that keep to fixed parameters.
 
-    A value that some strategies know and others do not, such as a way to cut the backbone, leaves the others out.
+    Strategies for which a fixed value is not valid, such as a way to cut the backbone, are left out.
     Samplers are looked at on fewer GPUs too.
 
     Raises:
@@ -117,7 +117,7 @@ def find_points(
     fixed = fixed or {}
     for key in fixed:
         if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
-            raise InputError(f"no strategy of this sweep has the parameter --{key.replace('_', '-')}")
+            raise InputError(f"no strategy of this sweep has the parameter {flag_of(key)}")
     points: list[Point] = []
     refused: list[InputError] = []
     for cls in classes:
@@ -140,8 +140,8 @@ def find_points(
 
 def _classes(scenario: AnyScenario, names: Sequence[str] | None) -> list[type[AnyStrategy]]:
     """The strategies of a scenario's task, or those of them that are named."""
-    find = sampler_class if scenario.task == "sample" else strategy_class
-    return [find(name) for name in dict.fromkeys(strategies_of(scenario.task) if names is None else names)]
+    chosen = strategies_of(scenario.task) if names is None else names
+    return [class_of(name, scenario.task) for name in dict.fromkeys(chosen)]
 
 
 def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401

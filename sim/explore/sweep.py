@@ -9,7 +9,7 @@ is known to be as fast as its bound in no more memory than it cannot do without.
 import heapq
 import os
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
@@ -17,11 +17,13 @@ from itertools import accumulate
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, InputError
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
-from sim.results import OUT_OF_MEMORY, Result, Source, missing_memory
-from sim.runs import named_traces, replay_parts
+from sim.results import OUT_OF_MEMORY, Result, missing_memory
+from sim.runs import named_traces, replay_parts, source_of
+from sim.scenarios import KIND
+from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario
 
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_MICRO_BATCHES",
     "OBJECTIVES",
-    "SAMPLING_OBJECTIVES",
     "TOP",
     "Point",
     "Report",
@@ -43,11 +44,13 @@ __all__ = [
     "run_sweep",
 ]
 
-OBJECTIVES: Final = ("throughput", "latency", "memory", "pareto")
-SAMPLING_OBJECTIVES: Final = ("latency", "throughput", "memory", "cost", "pareto")
-"""The first is the default; cost is in GPU-seconds per image."""
+OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": ("throughput", "latency", "memory", "pareto"),
+    "sample": ("latency", "throughput", "memory", "cost", "pareto"),
+}
+"""Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
-"""So many of the best points are exact."""
+"""Number of best points that are exact."""
 WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 MAX_MICRO_BATCHES: Final = 1024
@@ -58,7 +61,7 @@ Report = Callable[[str, int, int], None]
 
 def objectives(scenario: AnyScenario) -> tuple[str, ...]:
     """Objectives of a sweep over a scenario; the first is the default."""
-    return SAMPLING_OBJECTIVES if scenario.task == "sample" else OBJECTIVES
+    return OBJECTIVES[scenario.task]
 
 
 @dataclass(slots=True, repr=False)
@@ -76,6 +79,14 @@ class Sweep:
     objective: str = "throughput"
     points: list[Point] = field(default_factory=list)
     top: int = TOP
+
+    def __post_init__(self) -> None:
+        if self.objective not in (offered := objectives(self.scenario)):
+            raise InputError(
+                f"--objective is '{self.objective}', must be one of {', '.join(offered)} in a sweep of"
+                f" {KIND[self.scenario.task]}"
+            )
+        check_integer("top", self.top)
 
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
@@ -137,9 +148,8 @@ class Sweep:
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
         there = self.scenario.on(result.num_gpus)
-        return replace(
-            result, source=Source(there, cache(lambda: named_traces(replay_parts(strategy, there))))
-        )
+        replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
+        return replace(result, source=source_of(strategy, there, replayed))
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -151,7 +161,7 @@ class Sweep:
 
     @property
     def title(self) -> str:
-        """What is swept over, in words."""
+        """The scenario in words."""
         scenario, workload = self.scenario, self.scenario.workload
         title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}"
         asked = scenario.asked
@@ -232,7 +242,12 @@ def run_sweep(
         sweep: its points are filled in as they are done.
         report: told the stage, how many points are done and how many there are.
         workers: processes; by default one per core.
+
+    Raises:
+        InputError: there is to be no worker.
     """
+    if workers is not None:
+        check_integer("workers", workers)
     count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with start_workers(sweep.scenario, count) as staff:
         _bound_points(sweep, staff, report)
@@ -317,7 +332,7 @@ def _limit_s(objective: str, point: Point, limit: float) -> float:
 
 @dataclass(slots=True)
 class _Known:
-    """What the points simulated so far say about those that are not; the recommended ones, and the others, apart.
+    """Results so far, and the limits they set to points not yet simulated; recommended points and others apart.
 
     Attributes:
         objective: what is minimised.

@@ -19,14 +19,14 @@ from strategies.strategy import AnyScenario
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a point cannot undercut: seconds, and bytes of its fullest device."""
+    """Lower bounds of a point: seconds, and bytes of its fullest device."""
 
     bound_s: float
     least_memory_bytes: float
 
 
 Outcome = Result | InfeasibleError | float
-"""A result, why there is none, or seconds that the point cannot undercut."""
+"""A result, the reason for none, or a lower bound in seconds."""
 
 
 def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:

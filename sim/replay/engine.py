@@ -243,7 +243,7 @@ def _leg(transfer: Transfer | None, network: Network) -> tuple[tuple[tuple[int, 
 
 
 class _Stream:
-    """When a device's communication stream was busy, for the slowdown of compute beside it."""
+    """Busy spans of a device's communication stream, for the slowdown of compute beside it."""
 
     __slots__ = ("_spans", "running", "slowdown", "until")
 

@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Where the times of a trace stand in one flat list.
+    """Offsets of the times of a trace in one flat list.
 
     Op ends by device, arrivals, collectives' ends, 0 and the end, collectives' starts, early writes by device.
     """

@@ -172,11 +172,12 @@ def held_fixed(sweep: Sweep, result: Result) -> str:
     Where other strategies vary a parameter, those that do not are named.
     """
     held = {key: {value} for key, value in result.options.items()}
-    if "guidance" in result.asked:
-        own = [name for name, parameters in tried(sweep).items() if "guidance_degree" in parameters]
-        held["guidance" + f" of all but {', '.join(own)}" * bool(own)] = {result.asked["guidance"]}
-    holders: dict[str, list[str]] = {}
     values_of = tried(sweep)
+    if "guidance" in result.asked:
+        own = [name for name, parameters in values_of.items() if "guidance_degree" in parameters]
+        whose = f" of all but {', '.join(own)}" if own else ""
+        held[f"guidance{whose}"] = {result.asked["guidance"]}
+    holders: dict[str, list[str]] = {}
     for name, parameters in values_of.items():
         for key, values in parameters.items():
             if len(values) == 1 and key not in SHAPE:

@@ -14,13 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from profiles.clusters import Cluster, Link
-from profiles.costs import anchor_factor
 from profiles.models import Model
 from profiles.units import GB, GIB
 from sim.explore.tuning import Choice
 from sim.report.facts import cluster_facts, model_facts, sampled_on, strategy_facts
 from sim.results import Result
-from strategies.scenario import SamplingScenario
+from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 
 REFRESH_S: Final = 0.1
@@ -106,13 +105,13 @@ def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> 
         return
     table = Table("strategy", "task", "what it is", "parameters")
     for cls in strategies:
-        flags = " ".join(f"--{f.name.replace('_', '-')}" for f in fields(cls))  # type: ignore[arg-type]
+        flags = " ".join(flag_of(f.name) for f in fields(cls))  # type: ignore[arg-type]
         table.add_row(cls.name, cls.task, cls.summary, flags)
     console().print(table)
 
 
 class Words(NamedTuple):
-    """A result in words: what was asked, the quantities that came out, and per what its stages take their time."""
+    """A result in words: the question, the quantities that came out, and the unit of work of its stage times."""
 
     asked: str
     quantities: list[tuple[str, str]]
@@ -201,18 +200,15 @@ def _per_image(size_bytes: float, result: Result) -> str:
 
 
 def _provenance(result: Result) -> str:
-    """Where layer times are from, and by how much what was published for one GPU scales them."""
+    """Provenance of the layer times, and the factor by which published latencies scale them."""
     if result.source is None:
         return result.provenance
     scenario = result.source.scenario
     device = scenario.cluster.device
     if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
         return result.provenance
-    image = scenario.workload if isinstance(scenario, SamplingScenario) else scenario.model
-    factor = anchor_factor(scenario.model, device, image.height * image.width)
-    return (
-        f"{result.provenance}, those of the backbone times {factor:.2f}, from published latencies of one GPU"
-    )
+    factor = f"times {scenario.costs.anchor_factor:.2f}, from published latencies of one GPU"
+    return f"{result.provenance}, those of the backbone {factor}"
 
 
 def _gpus(count: int) -> str:
@@ -281,7 +277,7 @@ def command_of(result: Result) -> str:
     }  # fmt: skip
     flags |= {**result.asked, **result.options}
     given = {key: value for key, value in flags.items() if value not in (None, "")}
-    words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", _joined(value))]
+    words = [word for key, value in given.items() for word in (flag_of(key), _joined(value))]
     return shlex.join(["sim", "run", *words])
 
 

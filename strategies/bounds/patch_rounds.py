@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from strategies.bounds.stopwatch import Stopwatch
 from strategies.patching.layer_runs import run_layers
 from strategies.patching.layout import GridLayout
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.actions import PatchAction
 
 ROUNDING: Final = 1e-9
@@ -31,7 +31,7 @@ Row = Sequence[Pass]
 def least_run_seconds(layout: GridLayout) -> float:
     """Seconds below which no run of a layout can take: rounds of a pipeline, else the compute of the longest stage."""
     steps = layout.num_steps
-    if not isinstance(layout, Pipeline):
+    if not isinstance(layout, PatchPipeline):
         return steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
     whole = steps if layout.warmup_steps is None else layout.warmup_steps
     patches = _ways(layout) if whole < steps else []
@@ -66,7 +66,7 @@ def _go_round(row: Row, free: list[float], at: float) -> float:
     return at
 
 
-def _ways(pipeline: Pipeline) -> list[Row]:
+def _ways(pipeline: PatchPipeline) -> list[Row]:
     """The way of each patch; only the first, and those with more rows than others, differ."""
     known: dict[tuple[float, bool], Row] = {}
     for patch, rows in enumerate(pipeline.patches):
@@ -75,12 +75,12 @@ def _ways(pipeline: Pipeline) -> list[Row]:
     return [known[rows, patch == 0] for patch, rows in enumerate(pipeline.patches)]
 
 
-def _way(pipeline: Pipeline, patch: int | None) -> Row:
+def _way(pipeline: PatchPipeline, patch: int | None) -> Row:
     """The least seconds of a patch, or of the whole image, on each stage and on the wire after it."""
     return [_pass(pipeline, stage, patch) for stage in range(pipeline.grid.pipeline)]
 
 
-def _pass(pipeline: Pipeline, stage: int, patch: int | None) -> Pass:
+def _pass(pipeline: PatchPipeline, stage: int, patch: int | None) -> Pass:
     team, last = pipeline.grid.team(0, stage), pipeline.grid.pipeline - 1
     watch = Stopwatch(pipeline.network, team.devices[0])
     run_layers(watch, pipeline.scenario, team, pipeline.run(stage, patch), PatchAction(stage, patch or 0, 0))
@@ -93,7 +93,7 @@ def _pass(pipeline: Pipeline, stage: int, patch: int | None) -> Pass:
     return Pass(watch.free_s, watch.free_s + sum(back))
 
 
-def _travel(pipeline: Pipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:
+def _travel(pipeline: PatchPipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:
     """The seconds of a message on the wire, and its delay, between the first devices of two stages."""
     source, target = (pipeline.grid.team(0, stage).devices[0] for stage in stages)
     route = pipeline.network.route(source, target)

@@ -1,4 +1,4 @@
-"""Which skips of a chain stay on one device when its stages lie symmetrically.
+"""Skips of a chain that stay on one device when its stages lie symmetrically.
 
 A chain of L layers is cut into 2D stages, and stages q and 2D - 1 - q share a device. So D - 1 *cut pairs*, each
 further in than the one before, split the layers into rings, and a skip is local if both ends lie in one ring:

@@ -1,1 +1,1 @@
-"""How a sampling plan is built."""
+"""Builders of sampling plans."""

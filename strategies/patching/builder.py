@@ -26,7 +26,7 @@ class _Draft:
 
 
 class Recorder(Protocol):
-    """What takes down the ops and collectives of a run of layers: the builder, or a stopwatch."""
+    """Receiver of the ops and collectives of a run of layers: the builder, or a stopwatch."""
 
     def compute(self, device: int, action: Action, duration_s: float) -> None:
         """Take down an op."""

@@ -45,7 +45,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What the layers of a run exchange, in bytes of one sample for all tokens, and how often.
+    """Exchanges of the layers of a run, in bytes of one sample for all tokens, and their number.
 
     Attributes:
         attentions: self-attentions.

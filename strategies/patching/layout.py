@@ -64,7 +64,7 @@ class GridLayout(ABC):
 
     @abstractmethod
     def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
-        """What lies on each device of a stage throughout some steps for the steps after them: keys and values."""
+        """Keys and values that lie on each device of a stage throughout some steps, for the steps after them."""
 
     @cached_property
     def batch(self) -> int:
@@ -73,7 +73,7 @@ class GridLayout(ABC):
 
     @cached_property
     def placement(self) -> Placement:
-        """Where the positions of the grid lie on the cluster."""
+        """Places of the grid's positions on the cluster."""
         return self.grid.placement(self.scenario)
 
     @property

@@ -27,7 +27,7 @@ GATHERED: Final = ("key_value", "halo", "statistics")
 
 
 class Kind(Enum):
-    """What a patch knows of the others in a step."""
+    """Knowledge that a patch has of the others in a step."""
 
     ALONE = "nothing"
     SYNCHRONOUS = "fresh rows"

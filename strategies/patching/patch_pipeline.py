@@ -26,7 +26,7 @@ from strategies.scenario import SamplingScenario
 
 
 @dataclass(frozen=True, eq=False)
-class Pipeline(GridLayout):
+class PatchPipeline(GridLayout):
     """Stages on the teams of a grid, and the patches that pass through them.
 
     With ``warmup_steps`` the steps after them are displaced; without, all are synchronous.
@@ -52,7 +52,7 @@ class Pipeline(GridLayout):
         patches: int = 1,
         receive: str = "before",
         kept: bool = False,
-    ) -> "Pipeline":
+    ) -> "PatchPipeline":
         """A pipeline.
 
         Args:
@@ -140,7 +140,7 @@ class Pipeline(GridLayout):
         return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
     def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float]]:
-        """Who gathers the noise prediction of a patch, and its bytes: inside each team, then between them."""
+        """Devices that gather the noise prediction of a patch, and its bytes: inside each team, then between them."""
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
         teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.guidance)]
         inside = [group for team in teams for group in team.sequence_groups()]
@@ -171,7 +171,7 @@ class _Writer:
         ends: for each device the last op of each pass so far.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: PatchPipeline) -> None:
         self.pipeline, self.grid = pipeline, pipeline.grid
         self.builder = SamplingBuilder(pipeline.placement)
         self.mail: dict[tuple[int, int | None], list[int]] = {}

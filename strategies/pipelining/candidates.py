@@ -34,7 +34,7 @@ def shapes(
         InfeasibleError: there is none, or the model has several backbones and none are named.
     """
     gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
-    for degree in pipeline_degrees(scenario, backbones or [scenario.backbone], stages_per_position):
+    for degree in pipeline_degrees(scenario, backbones or [scenario.backbone_index], stages_per_position):
         samples = batch * degree // gpus
         counts = [1] if batch * degree % gpus else divisors(samples)
         for size in divisors(gpus):

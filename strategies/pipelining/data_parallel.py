@@ -106,7 +106,7 @@ def backbones_of(strategy: DataParallel, scenario: Scenario) -> tuple[int, ...]:
     """
     if len(jobs_of(strategy, scenario)) > 1:
         raise ValueError("backbones side by side have no plan in common: ask each of the jobs")
-    return scenario.model.backbones or (scenario.backbone,)
+    return scenario.model.backbones or (scenario.backbone_index,)
 
 
 def layout_of(strategy: DataParallel, scenario: Scenario, cuts: Sequence[Cut]) -> Layout:

@@ -60,7 +60,7 @@ class Layout(Pipeline):
         def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
             # with one stage per position a skip that no cut crosses stays on its device
             local = skip_route == "local" and len(positions) == shape.degree
-            return (cut_chain(pipeline, scenario.backbone, positions, partition, local_skips=local),)
+            return (cut_chain(pipeline, scenario.backbone_index, positions, partition, local_skips=local),)
 
         return cls.once(scenario, shape, (positions, partition), skip_route, cut)
 

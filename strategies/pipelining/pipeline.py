@@ -41,7 +41,7 @@ class Pipeline:
 
     @cached_property
     def placement(self) -> Placement:
-        """Which GPUs the positions stand for.
+        """GPUs of each position.
 
         Raises:
             InfeasibleError: group, nodes and GPUs do not divide one another.

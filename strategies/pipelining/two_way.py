@@ -63,7 +63,7 @@ def _one(pipeline: Pipeline, partition: str) -> tuple[Cut, ...]:
     """The cuts of the only backbone, half of the micro-batches in each direction."""
     degree, count = pipeline.shape.degree, pipeline.shape.micro_batches
     check_halves(degree, count)
-    cut = cut_chain(pipeline, pipeline.scenario.backbone, tuple(range(degree)), partition)
+    cut = cut_chain(pipeline, pipeline.scenario.backbone_index, tuple(range(degree)), partition)
     up = tuple(reversed(range(degree)))
     return (
         replace(cut, micro_batches=(0, count // 2)),

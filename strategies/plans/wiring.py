@@ -117,7 +117,7 @@ def _wire_collectives(wiring: Wiring) -> None:
 
 
 def _why_missing(plan: Plan, collective: Collective, tensor: int) -> str:
-    """Why no earlier collective has left a tensor on any device of one that reads it."""
+    """The reason why a collective finds on none of its devices a tensor that it reads."""
     waits = f"deadlock: {collective.operation} waits for {plan.tensors[tensor]}"
     writers = [other for other in plan.collectives if tensor in other.writes]
     if not writers:

@@ -10,7 +10,7 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
 from strategies.patching.pacing import paced_stages
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
@@ -39,7 +39,7 @@ class Hybrid(GridSampler):
     layers: tuple[int, ...] | None = fields.layers()
     keys_values: str = fields.keys_values("freed")
 
-    def layout(self, scenario: SamplingScenario) -> Pipeline:
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """Stages on teams of devices; without a pipeline no step is displaced."""
         piped, patches = self.pipeline_degree > 1, self.patches or self.pipeline_degree
         if not piped and patches > 1:
@@ -55,7 +55,7 @@ class Hybrid(GridSampler):
             tensor=self.tensor_degree,
             data=None,
         )
-        return Pipeline.of(
+        return PatchPipeline.of(
             scenario,
             grid,
             warmup_steps=self.warmup_steps if piped else None,

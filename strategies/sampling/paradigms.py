@@ -32,7 +32,7 @@ theirs, so that they hold for it is assumed."""
 
 
 class Count(NamedTuple):
-    """What a published run took: its denoising steps, the evaluations of a step in all, and those of an iteration."""
+    """Counts of a published run: its denoising steps, the evaluations of a step in all, and those of an iteration."""
 
     steps: int
     evaluations: float

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
 from strategies.patching.pacing import paced_stages
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
@@ -28,10 +28,10 @@ class PipeFusion(GridSampler):
     receive: str = fields.receive()
     layers: tuple[int, ...] | None = fields.layers()
 
-    def layout(self, scenario: SamplingScenario) -> Pipeline:
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """Stages of layers on the devices in line."""
         degree = self.pipeline_degree or scenario.gpus_per_prediction
-        return Pipeline.of(
+        return PatchPipeline.of(
             scenario,
             make_grid(scenario, pipeline=degree),
             warmup_steps=self.warmup_steps,

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
@@ -20,10 +20,10 @@ class Ring(GridSampler):
 
     keys_values: str = fields.keys_values()
 
-    def layout(self, scenario: SamplingScenario) -> Pipeline:
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, the tokens divided."""
         grid = make_grid(scenario, ring=scenario.gpus_per_prediction)
-        return Pipeline.of(scenario, grid, kept=self.keys_values == "kept")
+        return PatchPipeline.of(scenario, grid, kept=self.keys_values == "kept")
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.patching.grid import make_grid
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
@@ -18,6 +18,6 @@ class Single(GridSampler):
     baseline: ClassVar[bool] = True
     gpu_counts: ClassVar[tuple[int, ...] | None] = (1,)
 
-    def layout(self, scenario: SamplingScenario) -> Pipeline:
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers and rows on the one device."""
-        return Pipeline.of(scenario, make_grid(scenario, guidance=1))
+        return PatchPipeline.of(scenario, make_grid(scenario, guidance=1))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.patching.grid import make_grid
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
@@ -16,6 +16,6 @@ class TensorParallel(GridSampler):
     name: ClassVar[str] = "tensor"
     summary: ClassVar[str] = "tensor parallelism over all GPUs"
 
-    def layout(self, scenario: SamplingScenario) -> Pipeline:
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, their matrices and heads divided."""
-        return Pipeline.of(scenario, make_grid(scenario, tensor=scenario.gpus_per_prediction))
+        return PatchPipeline.of(scenario, make_grid(scenario, tensor=scenario.gpus_per_prediction))

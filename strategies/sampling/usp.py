@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
@@ -22,10 +22,10 @@ class USP(GridSampler):
     ring_degree: int = fields.degree("around which keys and values pass", 2)
     keys_values: str = fields.keys_values()
 
-    def layout(self, scenario: SamplingScenario) -> Pipeline:
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, the tokens divided by both degrees."""
         grid = make_grid(scenario, ring=self.ring_degree, ulysses=self.ulysses_degree)
-        return Pipeline.of(scenario, grid, kept=self.keys_values == "kept")
+        return PatchPipeline.of(scenario, grid, kept=self.keys_values == "kept")
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:

@@ -26,7 +26,7 @@ class GridSampler(ABC):
 
     @abstractmethod
     def layout(self, scenario: SamplingScenario) -> GridLayout:
-        """Which device of the grid computes what.
+        """The stages and patches of each device of the grid.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.

@@ -63,7 +63,7 @@ class Bidirectional:
         Raises:
             InfeasibleError: there is none.
         """
-        backbones = scenario.model.backbones or [scenario.backbone]
+        backbones = scenario.model.backbones or [scenario.backbone_index]
         found = list(shapes(scenario, backbones=backbones))
         if len(backbones) == 1:
             found = [shape for shape in found if not (shape.degree % 2 or shape.micro_batches % 2)]

@@ -87,14 +87,14 @@ class Pulse:
         positions = wave_positions(self.pipeline_degree, self.waves)
 
         def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
-            return (Cut(scenario.backbone, self._boundaries(pipeline), positions),)
+            return (Cut(scenario.backbone_index, self._boundaries(pipeline), positions),)
 
         key = (self.name, self.partition, self.waves, self.p2p)
         return Layout.once(scenario, Shape.of(self), key, self.skip_route, cut, distant_skips=True)
 
     def _boundaries(self, pipeline: Pipeline) -> tuple[int, ...]:
         scenario, num_stages = pipeline.scenario, 2 * self.waves * self.pipeline_degree
-        blocks = [layer.block for layer in scenario.model.components[scenario.backbone].layers]
+        blocks = [layer.block for layer in scenario.model.components[scenario.backbone_index].layers]
         pieces, there = (
             ("layers", len(blocks)) if self.partition == "symmetric" else ("blocks", len(set(blocks)))
         )
@@ -114,10 +114,10 @@ class Pulse:
 
     def _skip_aware(self, pipeline: Pipeline) -> SymmetricPartition:
         scenario, num_stages = pipeline.scenario, 2 * self.waves * self.pipeline_degree
-        component, waiting = scenario.model.components[scenario.backbone], self.p2p == "blocking"
+        component, waiting = scenario.model.components[scenario.backbone_index], self.p2p == "blocking"
 
         def solve() -> SymmetricPartition:
-            forward_s, backward_s = pipeline.layer_times(scenario.backbone)
+            forward_s, backward_s = pipeline.layer_times(scenario.backbone_index)
             cut_s = _message_s(pipeline) if waiting else np.zeros(len(forward_s) - 1)
             skips = [(skip.source, skip.target) for skip in component.skips]
             sizes = [component.layers[source].output_bytes for source, _ in skips]
@@ -164,7 +164,7 @@ class Pulse:
 
 def _message_s(pipeline: Pipeline) -> FloatArray:
     """Seconds of both messages over each cut between the slowest neighbours, for which devices wait."""
-    component = pipeline.scenario.model.components[pipeline.scenario.backbone]
+    component = pipeline.scenario.model.components[pipeline.scenario.backbone_index]
     wire_s, delay_s = pipeline.slowest_hop
     sizes = np.array([layer.output_bytes for layer in component.layers[:-1]]) * pipeline.local_batch
     return (2 * sizes + component.carried_bytes * pipeline.local_batch) * wire_s + 2 * delay_s

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
-from strategies.patching.patch_pipeline import Pipeline
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
@@ -18,7 +18,7 @@ class RingOfPairs(GridSampler):
     summary: ClassVar[str] = "tensor parallelism in pairs, a ring of pairs"
     keys_values: str = fields.keys_values("freed")
 
-    def layout(self, scenario: SamplingScenario) -> Pipeline:
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, half of each matrix and a pair's share of the tokens."""
         grid = make_grid(scenario, tensor=2, ring=scenario.gpus_per_prediction // 2)
-        return Pipeline.of(scenario, grid, kept=self.keys_values == "kept")
+        return PatchPipeline.of(scenario, grid, kept=self.keys_values == "kept")

@@ -1,6 +1,6 @@
 """The design space: which strategy wins where, and how throughput scales with one of its axes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,9 +24,11 @@ from sim.report.plots.charts import (
 )
 from strategies.registry import baselines
 
-TRAINED: Final = ("model", "cluster", "num_gpus", "batch_size")
-SAMPLED: Final = ("model", "cluster", "batch_size", "resolution", "steps", "guidance")
-"""What makes a scenario; a sampler may use fewer GPUs than there are."""
+ASKED: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": ("model", "cluster", "num_gpus", "batch_size"),
+    "sample": ("model", "cluster", "batch_size", "resolution", "steps", "guidance"),
+}
+"""Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,7 @@ def plot_winners_info(
 def _check_alone(
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]], cell: tuple[Any, Any], row: Row, axes: tuple[str, str]
 ) -> None:
-    keys = SAMPLED if row.get("task") == "sample" else TRAINED
-    scenario = tuple(row.get(key) for key in keys)
+    scenario = tuple(row.get(key) for key in ASKED[row.get("task", "train")])
     if scenarios.setdefault(cell, scenario) != scenario:
         both = " and ".join(f"{key} {value}" for key, value in zip(axes, cell, strict=True))
         raise InputError(f"two scenarios have {both}: {scenarios[cell]} and {scenario}")
