@@ -168,6 +168,16 @@ def check_integer(
         raise wrong(name, f"is {value}, must be at most {most}", flag)
 
 
+def check_option(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse a word that is none of those an option or a field may have.
+
+    Raises:
+        InputError: it is.
+    """
+    if value not in choices:
+        raise wrong(name, f"is {value!r}, must be one of {', '.join(choices)}")
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not among those a parameter may have.
 
@@ -199,8 +209,8 @@ def _check(name: str, value: Any, item: Parameter) -> None:
     rules: Mapping[str, Any] = item.metadata
     if value is None and item.default is None:
         return
-    if rules["choices"] and value not in rules["choices"]:
-        raise wrong(name, f"is {value!r}, must be one of {', '.join(rules['choices'])}")
+    if rules["choices"]:
+        check_option(name, value, rules["choices"])
     if not _is_a(value, rules["kind"]):
         raise wrong(name, f"is {value!r}, must be {KINDS[rules['kind']]}")
     if rules["kind"] is float and not 0 < value < inf:

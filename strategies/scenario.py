@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
+from numbers import Real
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.clusters import Cluster
@@ -16,7 +17,7 @@ from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
 from profiles.sampling_costs import Extent, SamplingCosts
-from strategies.parameters import check_integer
+from strategies.parameters import check_integer, check_option
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
@@ -103,11 +104,7 @@ class Scene(Generic[W]):
 
 
 def check_gpus(cluster: Cluster, num_gpus: int) -> None:
-    """Refuse more GPUs than a cluster has.
-
-    Raises:
-        InputError: it has fewer.
-    """
+    """Refuse more GPUs than a cluster has."""
     if num_gpus > cluster.max_devices:
         raise wrong(
             "num_gpus",
@@ -119,11 +116,7 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
 
 
 def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
-    """Refuse a scene of anything but a model, a cluster and a workload of its task.
-
-    Raises:
-        InputError: it is made of something else.
-    """
+    """Refuse a scene of anything but a model, a cluster and a workload of its task."""
     for name, value, kind in (
         ("model", scene.model, Model),
         ("cluster", scene.cluster, Cluster),
@@ -162,18 +155,14 @@ class TrainingWorkload:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("batch_size", self.batch_size)
         share = self.self_conditioning
-        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float)):
-            raise wrong("self_conditioning", f"is {share!r}, must be a number")
-        if share is not None and not 0 <= share <= 1:
-            raise wrong("self_conditioning", f"is {share}, must be between 0 and 1")
-        for name, value, choices in (
-            ("self_conditioning_draw", self.self_conditioning_draw, DRAWS),
-            ("checkpointing", self.checkpointing, CHECKPOINTINGS),
-            ("memory_recipe", self.memory_recipe, tuple(RECIPES)),
-            ("placement", self.placement, PLACEMENTS),
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
         ):
-            if value not in choices:
-                raise wrong(name, f"is {value!r}, must be one of {', '.join(choices)}")
+            raise wrong("self_conditioning", f"is {share!r}, must be between 0 and 1")
+        check_option("self_conditioning_draw", self.self_conditioning_draw, DRAWS)
+        check_option("checkpointing", self.checkpointing, CHECKPOINTINGS)
+        check_option("memory_recipe", self.memory_recipe, tuple(RECIPES))
+        check_option("placement", self.placement, PLACEMENTS)
 
     @property
     def recipe(self) -> MemoryRecipe:
@@ -247,12 +236,8 @@ class Scenario(Scene[TrainingWorkload]):
         """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""
 
         def make() -> Scenario:
-            workload = replace(
-                self.workload,
-                num_gpus=num_gpus,
-                self_conditioning=self.self_conditioning,
-                extra_forward=False,
-            )
+            own = replace(self.workload, self_conditioning=self.self_conditioning, extra_forward=False)
+            workload = replace(own, num_gpus=num_gpus)
             return replace(self, model=self.model.only(backbone), workload=workload)
 
         return self.remember(("only", backbone, num_gpus), make)
@@ -272,11 +257,7 @@ class Scenario(Scene[TrainingWorkload]):
 
 
 def _check_self_conditioning(model: Model) -> None:
-    """Refuse backbones that differ in how often they run the extra forward pass.
-
-    Raises:
-        InputError: they do.
-    """
+    """Refuse backbones that differ in how often they run the extra forward pass."""
     backbones = [model.components[i] for i in model.backbones]
     if len({backbone.self_conditioning for backbone in backbones}) > 1:
         values = ", ".join(f"{backbone.name}: {backbone.self_conditioning:g}" for backbone in backbones)
@@ -318,8 +299,7 @@ class SamplingWorkload:
         check_integer("steps", self.steps, most=MAX_STEPS)
         check_integer("batch_size", self.batch_size)
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
-        if self.guidance not in GUIDANCES:
-            raise wrong("guidance", f"is {self.guidance!r}, must be one of {', '.join(GUIDANCES)}")
+        check_option("guidance", self.guidance, GUIDANCES)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {self.include!r}, must be a tuple of names")
 

@@ -336,7 +336,10 @@ def test_what_a_sweep_cannot_follow_is_refused(given, problem):
     ("given", "problem"),
     [
         ({"model": "pixart", "strategy": "usp", "include": 5}, "include is 5, must be a tuple of names"),
-        ({"model": "sd21", "strategy": "gpipe", "self_conditioning": "x"}, "self_conditioning is 'x', must be"),
+        (
+            {"model": "sd21", "strategy": "gpipe", "self_conditioning": "x"},
+            "self_conditioning is 'x', must be",
+        ),
     ],
 )
 def test_an_option_of_a_wrong_type_is_refused_by_name(given, problem):

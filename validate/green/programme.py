@@ -96,7 +96,7 @@ def _open(programme: Programme) -> tuple[Programme, Lanes]:
 
 
 def results(programme: Programme, model: Model, lanes: Lanes) -> Iterator[Result]:
-    """Yield what comes of each schedule; of one that cannot be carried out the reason."""
+    """The result of each schedule; of one that cannot be carried out the reason."""
     shape, _ = programme.shapes
     times = layer_times(lanes, model, programme.samples, shape)
     for schedule in programme.schedules:
