@@ -134,7 +134,7 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
         raise InputError(f"model is {model!r}, must be a name, a folder, a Model or a Scenario")
     if not isinstance(cluster, str | PathLike | Cluster | None):
         raise InputError(f"cluster is {cluster!r}, must be a name, a file or a Cluster")
-    for strategy in strategies or ():
+    for strategy in () if strategies is None else strategies:
         if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
             raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
 

@@ -351,3 +351,22 @@ def test_a_result_of_a_sweep_keeps_the_remarks_of_its_strategy(monkeypatch):
     sweep = sim.sweep("sd21", gpus=2, strategy="gpipe", workers=1)
     monkeypatch.setattr(type(sweep.best_point().strategy), "remarks", lambda self, _: ["seen"], raising=False)
     assert sweep.best.source.remarks == ("seen",)
+
+
+def test_strategies_may_be_named_by_a_column_of_a_frame():
+    listed = sim.strategies()
+    named = listed[listed["name"].isin(["ddp", "gpipe"])]["name"]
+    assert set(sim.sweep("sd21", gpus=8, strategy=named, workers=1).frame()["strategy"]) == {"ddp", "gpipe"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"model": 3, "strategy": "ddp"}, "model is 3, must be a name"),
+        ({"model": "sd21", "strategy": "ddp", "cluster": 8}, "cluster is 8, must be a name"),
+        ({"model": "sd21", "strategy": None}, "strategy is None, must be a name or a strategy"),
+    ],
+)
+def test_what_names_nothing_is_refused(asked, problem):
+    with pytest.raises(sim.InputError, match=problem):
+        sim.run(**asked)
