@@ -113,7 +113,7 @@ def test_between_the_phases_weights_stay_and_activations_do_not(make):
 
 def test_only_frozen_components_can_be_included(make):
     with pytest.raises(
-        InputError, match=r"--include names 'transformer', the frozen components of .* are text, vae"
+        InputError, match=r"include names 'transformer', the frozen components of .* are text, vae"
     ):
         sampling(make, include=("transformer",))
 

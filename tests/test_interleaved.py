@@ -96,7 +96,7 @@ def test_micro_batches_come_in_whole_rounds(make):
 
 
 def test_one_chunk_is_no_interleaving():
-    with pytest.raises(InputError, match="--chunks is 1, must be at least 2"):
+    with pytest.raises(InputError, match="chunks is 1, must be at least 2"):
         make_strategy("interleaved", {"chunks": 1})
 
 

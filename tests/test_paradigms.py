@@ -116,7 +116,6 @@ def test_windows_worth_a_look_are_no_larger_than_the_published_one(make):
         ({"window": 51}, {}, r"window\(51\) exceeds steps\(50\)"),
         ({}, {"steps": 7}, r"gpus\(8\) exceed steps\(7\)"),
         ({"tolerance": 0.5}, {}, r"tolerance\(0.5\) is not 0.1, the only one with published iterations"),
-        ({"tolerance": float("nan")}, {}, r"tolerance\(nan\) is not 0.1"),
         ({}, {"guidance": "parallel"}, "--guidance parallel divides each step's predictions"),
     ],
 )

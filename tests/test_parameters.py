@@ -123,3 +123,9 @@ def test_no_collective_is_timed_whose_operation_does_not_exist(make):
         InputError, match="operation of a collective is 'all_scatter', must be one of all_reduce"
     ):
         Network(plan.placement).collective(collective)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_tolerance_is_positive_and_finite(tolerance):
+    with pytest.raises(InputError, match=r"^tolerance is .*, must be positive and finite$"):
+        CLASSES["paradigms"](tolerance=tolerance)

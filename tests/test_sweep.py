@@ -343,11 +343,11 @@ def test_a_fixed_group_size_keeps_every_degree_that_divides_it():
 def test_a_value_that_not_all_strategies_know_leaves_the_others_out(scenario, value, others):
     points = find_points(scenario, ["1f1b", "pulse", "ddp"], {"partition": value})
     refused = [point for point in points if point.strategy is None]
-    assert [point.reason for point in refused] == [f"--partition is '{value}', must be one of {others}"]
+    assert [point.reason for point in refused] == [f"partition is '{value}', must be one of {others}"]
     kept = {point.strategy.partition for point in points if hasattr(point.strategy, "partition")}
     assert kept == {value}
 
 
 def test_a_value_that_no_strategy_knows_is_refused_although_others_lack_the_parameter(scenario):
-    with pytest.raises(InputError, match="--partition is 'thirds', must be one of blocks, optimal"):
+    with pytest.raises(InputError, match="partition is 'thirds', must be one of blocks, optimal"):
         find_points(scenario, ["1f1b", "pulse", "ddp"], {"partition": "thirds"})

@@ -181,7 +181,7 @@ def test_waves_that_the_blocks_do_not_suffice_for_are_refused(make):
 
 
 def test_there_is_no_wave_without_a_wave():
-    with pytest.raises(InputError, match="--waves is 0, must be at least 1"):
+    with pytest.raises(InputError, match="waves is 0, must be at least 1"):
         wave(2, 2, waves=0)
 
 
