@@ -467,7 +467,7 @@ def interrupted_after(seconds):
     time.sleep(seconds)
     assert process.poll() is None, "the sweep was over before it could be interrupted"
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     with pytest.raises(ProcessLookupError):  # no worker is left
         os.killpg(process.pid, 0)
     return process.returncode, out, err

@@ -191,8 +191,7 @@ PRODUCTS = {
     "hidden_bytes": ("guidance, pipeline", strategies.patching.patch_pipeline.PatchPipeline),
     "gathers": ("pipeline, ulysses", strategies.patching.patch_pipeline.PatchPipeline),
     "latents_bytes": ("pipeline, tensor", strategies.patching.patch_pipeline.PatchPipeline),
-    "_skips_between": ("pipeline, skips, uneven patches", strategies.patching.patch_pipeline),
-    "_sent_bytes": ("pipeline, ring", strategies.patching.layer_runs._Runner),
+    "skip_bytes": ("pipeline, skips, uneven patches", strategies.patching.patch_pipeline.PatchPipeline),
     "exchanged": ("pipeline, tensor", strategies.patching.layer_runs),
 }
 
