@@ -67,6 +67,7 @@ class Result:
     task: str
     model: str
     cluster: str
+    stack: str
     num_gpus: int
     strategy: str
     parameters: Mapping[str, Any]
@@ -114,9 +115,9 @@ class Result:
 
     @property
     def title(self) -> str:
-        """Model, strategy and GPUs in words."""
+        """Model, strategy, GPUs and stack in words."""
         gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
-        return f"{self.model} by {self.strategy} on {gpus} of {self.cluster}"
+        return f"{self.model} by {self.strategy} on {gpus} of {self.cluster}, stack {self.stack}"
 
     def _time(self, key: str) -> float:
         if key not in self.times:
@@ -246,6 +247,7 @@ class Result:
             "task": self.task,
             "model": self.model,
             "cluster": self.cluster,
+            "stack": self.stack,
             "num_gpus": self.num_gpus,
             "strategy": self.strategy,
             "parameters": dict(self.parameters),

@@ -14,6 +14,7 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.components import TASKS
 from profiles.errors import DiffusimWarning, InputError
 from profiles.models import Model, load_model
+from profiles.stacks import DEFAULT_STACK, Stack, load_stack
 from strategies.parameters import check_integer, flag_of
 from strategies.registry import class_of, strategies_of, task_of
 from strategies.scenario import (
@@ -48,6 +49,7 @@ class Request:
         strategies: those named, or made already; None asks about all of the task.
         given: options of the workload and parameters of strategies, by name.
         task: ``train`` or ``sample``, where it is said.
+        stack: a name, a file, or a stack.
     """
 
     model: str | Model
@@ -56,6 +58,7 @@ class Request:
     strategies: tuple[str | AnyStrategy, ...] | None
     given: Mapping[str, Any]
     task: str | None = None
+    stack: str | Stack = DEFAULT_STACK
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -160,19 +163,23 @@ def scenario_of(request: Request) -> AnyScenario:
     """
     task = find_task(request)
     cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
     model = load_model(request.model) if isinstance(request.model, str) else request.model
     gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
-    names = [item if isinstance(item, str) else "" for item in (request.model, request.cluster)]
+    model_name, cluster_name, stack_name = (
+        item if isinstance(item, str) else "" for item in (request.model, request.cluster, request.stack)
+    )
+    rest = (model_name, cluster_name, stack, stack_name)
     given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
     given = {name: value for name, value in given.items() if value is not None}
     batch_size = request.given.get("batch_size")
     scenario: AnyScenario
     if task == "train":
         batch = _integer("batch_size", batch_size, DEFAULT_BATCH_PER_GPU * gpus)
-        scenario = Scenario(model, cluster, TrainingWorkload(gpus, batch, **given), *names)
+        scenario = Scenario(model, cluster, TrainingWorkload(gpus, batch, **given), *rest)
     else:
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
-        scenario = SamplingScenario(model, cluster, drawn, *names)
+        scenario = SamplingScenario(model, cluster, drawn, *rest)
     _warn_of_times(scenario)
     return scenario
 

@@ -4,7 +4,7 @@ It is what every strategy is asked about; the strategy's own parameters are its 
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import sqrt
 from numbers import Real
@@ -17,6 +17,7 @@ from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
 from profiles.recipes import RECIPES, MemoryRecipe
 from profiles.sampling_costs import Extent, SamplingCosts
+from profiles.stacks import Stack, load_stack
 from strategies.parameters import check_integer, check_option
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
@@ -33,9 +34,10 @@ MAX_STEPS: Final = 10_000
 
 @dataclass(frozen=True)
 class Scene(Generic[W]):
-    """A model on a cluster under a workload; it checks itself when it is made.
+    """A model on a cluster under a workload, run by a software stack; it checks itself when it is made.
 
-    ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
+    ``asked_model``, ``asked_cluster`` and ``asked_stack`` are the folder or file they were read from, where they are
+    not shipped.
     All else is derived, and stays with this one object: neither a copy with other fields nor a pickled one takes
     it along. What strategies would derive again for every point is kept with ``remember``.
     """
@@ -46,9 +48,12 @@ class Scene(Generic[W]):
     workload: W
     asked_model: str = ""
     asked_cluster: str = ""
+    stack: Stack = field(default_factory=load_stack)
+    asked_stack: str = ""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.model_name} on {self.cluster_name}: {self.workload}>"
+        where = f"{self.cluster_name} by stack {self.stack_name}"
+        return f"<{type(self).__name__} {self.model_name} on {where}: {self.workload}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
@@ -62,6 +67,11 @@ class Scene(Generic[W]):
     def cluster_name(self) -> str:
         """The name or file that asks for this cluster again."""
         return self.asked_cluster or self.cluster.name
+
+    @property
+    def stack_name(self) -> str:
+        """The name or file that asks for this stack again."""
+        return self.asked_stack or self.stack.name
 
     @cached_property
     def backbone_index(self) -> int:
@@ -116,11 +126,12 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
 
 
 def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
-    """Refuse a scene of anything but a model, a cluster and a workload of its task."""
+    """Refuse a scene of anything but a model, a cluster, a workload of its task and a stack."""
     for name, value, kind in (
         ("model", scene.model, Model),
         ("cluster", scene.cluster, Cluster),
         ("workload", scene.workload, workload),
+        ("stack", scene.stack, Stack),
     ):
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, must be a {kind.__name__}")

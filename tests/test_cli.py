@@ -22,7 +22,7 @@ from strategies.scenario import Scenario, TrainingWorkload
 TRAINING = list(all_strategies())
 
 RESULT_KEYS = [
-    "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
+    "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
     "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
     "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
 ]  # fmt: skip
@@ -97,8 +97,8 @@ def flags(values):
 
 def again(result):
     """The command that a result says it came from."""
-    shared = {"model": result["model"], "cluster": result["cluster"], "gpus": result["num_gpus"]}
-    point = {"strategy": result["strategy"], "batch_size": result["batch_size"]}
+    shared = {"model": result["model"], "cluster": result["cluster"], "stack": result["stack"]}
+    point = {"gpus": result["num_gpus"], "strategy": result["strategy"], "batch_size": result["batch_size"]}
     return ["run", *flags({**shared, **point, **result["parameters"], **result["options"]})]
 
 
@@ -337,12 +337,12 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 REFUSED = [
     # commands and flags
     ("", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, strategies, run, sweep, tune, schedule, synthesize"),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, stacks, strategies, run, sweep, tune, schedule,"),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
     ("models --loud", "unknown flag --loud; choose from --json"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
-    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --gpus"),
+    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --stack"),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),

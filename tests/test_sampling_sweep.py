@@ -316,7 +316,17 @@ def test_a_sampler_that_runs_on_some_numbers_of_gpus_alone_says_which():
 def test_every_status_has_its_keys(sweep):
     items = rows(sweep)
     by_status = {item["status"]: item for item in items}
-    asked = {"task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution"}
+    asked = {
+        "task",
+        "model",
+        "cluster",
+        "stack",
+        "num_gpus",
+        "strategy",
+        "parameters",
+        "batch_size",
+        "resolution",
+    }
     asked |= {"steps", "guidance", "status", "seamless", "recommended"}
     assert set(by_status["bounded"]) == asked | {"bound_s"}
     assert asked | {"latency_s", "step_s", "gpu_s_per_sample"} < set(by_status["simulated"])

@@ -124,7 +124,7 @@ REPLACED = {
         "decode_chunks": lambda _: 4,
     },
 }
-SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster")
+SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Cluster.name", "Cluster.source", "Device.source",
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",

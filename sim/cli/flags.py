@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from profiles.components import TASKS
 from profiles.recipes import RECIPES
+from profiles.stacks import DEFAULT_STACK
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
 from strategies.registry import class_of, strategies_of
@@ -56,6 +57,11 @@ def add_scenario(
         "--cluster",
         default=DEFAULT_CLUSTER,
         help=f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})",
+    )
+    shared.add_argument(
+        "--stack",
+        default=DEFAULT_STACK,
+        help=f"a software stack's name, or a stack file (default: {DEFAULT_STACK})",
     )
     gpus = "one node; of single: 1" if "sample" in tasks and "sample" in shown else "one node"
     shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")

@@ -1,4 +1,4 @@
-"""The command line: ``sim models | clusters | strategies | run | sweep | tune | schedule | synthesize``.
+"""The command line: ``sim models | clusters | stacks | strategies | run | sweep | tune | schedule | synthesize``.
 
 Results go to stdout, everything else to stderr. Exit code 0; 2 with one line for anything the user can mend; 130
 on Ctrl-C; a traceback is a bug.
@@ -184,6 +184,7 @@ Add = Callable[[argparse.ArgumentParser, str, Sequence[str]], None]
 COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     "models": ("list the models", "", _add_list),
     "clusters": ("list the clusters", "", _add_list),
+    "stacks": ("list the software stacks", "", _add_list),
     "strategies": ("list the strategies and their parameters", "", _add_list),
     "run": ("simulate one strategy", "Simulate one strategy.", _add_run),
     "sweep": ("find the best strategy", "Find the best strategy.", _add_sweep),

@@ -163,7 +163,8 @@ class Sweep:
     def title(self) -> str:
         """The scenario in words."""
         scenario, workload = self.scenario, self.scenario.workload
-        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}"
+        where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
+        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {where}"
         asked = scenario.asked
         drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if asked else ""
         return f"{title}, batch {workload.batch_size}{drawn}"

@@ -1,0 +1,202 @@
+"""Stacks: how software turns the layers of a model into work of the host and kernels of the GPU.
+
+Shipped ones go by name; a stack of one's own is a file of the same keys. A stack says what it changes about the
+kernels that a layer is made of; how long these take on a device is said by its laws (``profiles.costs``).
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from profiles.checks import check_choice, check_name, check_numbers, check_positive
+from profiles.errors import InputError
+from profiles.files import Table, path_kind
+from profiles.units import MICROSECOND
+
+STACKS: Final = Path(__file__).parent / "stacks"
+DEFAULT_STACK: Final = "eager"
+"""The stack where none is named."""
+ATTENTIONS: Final = ("flash", "math")
+PRECISIONS: Final = ("half", "float32")
+OPTIMIZERS: Final = ("loop", "foreach", "fused")
+FLAGS: Final = ("channels_last", "cast_weights")
+MAX_OPERATOR_S: Final = 1.0
+"""No host takes longer over an operator."""
+CHOICES: Final = {"attention": ATTENTIONS, "norms": PRECISIONS, "optimizer": OPTIMIZERS}
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares between 0 and 1, one for each class of kernels."""
+
+    matmul: float = 1.0
+    conv: float = 1.0
+    attention: float = 1.0
+    memory: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "rates",
+            most=1.0,
+            matmul=self.matmul,
+            conv=self.conv,
+            attention=self.attention,
+            memory=self.memory,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What fusion leaves of the memory-bound kernels of each kind; shares between 0 and 1.
+
+    Where a kind loses its traffic, its neighbours read and write for it.
+    """
+
+    pointwise: float = 1.0
+    group_norm: float = 1.0
+    layer_norm: float = 1.0
+    softmax: float = 1.0
+    copy: float = 1.0
+
+    def __post_init__(self) -> None:
+        for kind in FUSED:
+            share = getattr(self, kind)
+            check_numbers("fusion", **{kind: share})
+            if share > 1:
+                raise InputError(f"fusion: {kind} is {share}, must be at most 1")
+
+
+FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
+"""Kinds of memory-bound kernels, each with a share in ``Fusion``."""
+RATES: Final = ("matmul", "conv", "attention", "memory")
+"""Classes of kernels, each with a share in ``Shares``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A software stack.
+
+    Attributes:
+        name: what asks for it again, where it is shipped.
+        summary: a line about it.
+        source: where its numbers are from.
+        forward_operator_s: seconds of the host for each operator that it dispatches in a forward pass; 0 where a
+            graph of the whole pass is launched at once.
+        backward_operator_s: the same in a backward pass, whose operators the autograd engine dispatches.
+        attention: ``flash``, or ``math``: scores are written and read by kernels of their own.
+        channels_last: whether activations lie as the convolutions' kernels want them; else these are laid out anew.
+        norms: precision in which training runs normalisations: ``half``, or ``float32`` as autocast has it.
+        cast_weights: whether training casts float32 weights to half precision in every forward pass.
+        optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
+        traffic: shares of the memory traffic that fusion leaves.
+        launches: shares of the launches that fusion leaves.
+        rates: shares of what the device's laws reach that the stack's kernels reach.
+    """
+
+    name: str
+    summary: str
+    source: str
+    forward_operator_s: float
+    backward_operator_s: float
+    attention: str
+    channels_last: bool
+    norms: str
+    cast_weights: bool
+    optimizer: str
+    traffic: Fusion = Fusion()
+    launches: Fusion = Fusion()
+    rates: Shares = Shares()
+
+    def __post_init__(self) -> None:
+        owner = f"stack {self.name}"
+        seconds = {key: getattr(self, key) for key in ("forward_operator_s", "backward_operator_s")}
+        check_numbers(owner, **seconds)
+        for key, value in seconds.items():
+            if value > MAX_OPERATOR_S:
+                raise InputError(f"{owner}: {key} is {value}, must be at most {MAX_OPERATOR_S:g}")
+        for key, choices in CHOICES.items():
+            check_choice(owner, key, getattr(self, key), choices)
+        for key in FLAGS:
+            if not isinstance(getattr(self, key), bool):
+                raise InputError(f"{owner}: {key} is {getattr(self, key)!r}, must be true or false")
+        for key, kind in (("traffic", Fusion), ("launches", Fusion), ("rates", Shares)):
+            if not isinstance(getattr(self, key), kind):
+                raise InputError(f"{owner}: {key} is {getattr(self, key)!r}, must be {kind.__name__}")
+
+    def __repr__(self) -> str:
+        return f"<Stack {self.name}: {self.summary}>"
+
+
+def stack_names() -> list[str]:
+    """The names of the shipped stacks."""
+    return sorted(path.stem for path in STACKS.glob("*.toml"))
+
+
+def load_stack(name: str = DEFAULT_STACK) -> Stack:
+    """A shipped stack by name, or any by the path of its file.
+
+    Raises:
+        InputError: there is none, or its file breaks a rule.
+    """
+    check_name("stack", name)
+    if name in stack_names():
+        return _shipped(name)
+    path = Path(name)
+    if path.suffix == ".toml" or path_kind(path) != "nothing":
+        return read_stack(path)
+    raise InputError(f"unknown stack '{name}'; choose from {', '.join(stack_names())} or pass a .toml file")
+
+
+@cache
+def _shipped(name: str) -> Stack:
+    return read_stack(STACKS / f"{name}.toml")
+
+
+def read_stack(path: Path) -> Stack:
+    """Read a stack file.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    table = Table.read(path)
+    operators = table.table("operator_us")
+    stack = Stack(
+        name=table.text("name"),
+        summary=table.text("summary"),
+        source=table.text("source"),
+        forward_operator_s=operators.number("forward") * MICROSECOND,
+        backward_operator_s=operators.number("backward") * MICROSECOND,
+        **{key: table.choice(key, choices) for key, choices in CHOICES.items()},
+        **{key: table.flag(key) for key in FLAGS},
+        traffic=Fusion(**_shares(table.table("traffic", {}), FUSED)),
+        launches=Fusion(**_shares(table.table("launches", {}), FUSED)),
+        rates=Shares(**_rates(table.table("rates", {}))),
+    )
+    operators.finish()
+    _check_sources(table.table("sources"))
+    table.finish()
+    return stack
+
+
+def _shares(table: Table, keys: tuple[str, ...]) -> dict[str, float]:
+    shares = {key: table.number(key, 1.0, maximum=1.0) for key in keys}
+    table.finish()
+    return shares
+
+
+def _rates(table: Table) -> dict[str, float]:
+    """Shares of the device's rates; one above 1 would be above what the device reaches at best."""
+    shares = {key: table.positive(key, 1.0) for key in RATES}
+    for key, share in shares.items():
+        if share > 1:
+            raise table.fail(key, share, "must be at most 1, the peak: what the device's law reaches")
+    table.finish()
+    return shares
+
+
+def _check_sources(sources: Table) -> None:
+    """Refuse a stack that does not say where what it claims is from."""
+    for key in (*CHOICES, *FLAGS, "operator_us", "traffic", "launches", "rates"):
+        sources.text(key)
+    sources.finish()
