@@ -136,7 +136,7 @@ class Laws:
         return cls((matmul,) * 3, (conv,) * 3, attention, memory)
 
     def matmul_s(
-        self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, part: Part = "forward"
+        self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: Part = "forward"
     ) -> FloatArray:
         """Seconds of ``heads`` products of m x k by k x n, or of the products of one of their gradients."""
         heads, m, n, k = _floats(heads, m, n, k)
@@ -150,6 +150,7 @@ class Laws:
         n: ArrayLike,
         k: ArrayLike,
         moved_bytes: ArrayLike,
+        *,
         part: Part = "forward",
     ) -> FloatArray:
         """Seconds of a convolution, or of one of its gradients.
@@ -194,7 +195,7 @@ def _floats(*values: ArrayLike) -> tuple[FloatArray, ...]:
 def _gradient_shape(
     m: FloatArray, n: FloatArray, k: FloatArray, part: Part
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Shape of the product behind a part: m x n over k, its input's gradient m x k over n, its weight's n x k over m."""
+    """Shape of a part: m x n over k, as input gradient m x k over n, as weight gradient n x k over m."""
     match part:
         case "forward":
             return m, n, k

@@ -28,7 +28,7 @@ def test_a_product_takes_a_launch_its_flop_and_its_bytes():
 def test_shapes_broadcast():
     m = np.arange(1, 501)
     assert LAWS.matmul_s(1, m, 320, 320).shape == (500,)
-    assert LAWS.conv_s(1, m, 320, 2880, 1e6, "weight").shape == (500,)
+    assert LAWS.conv_s(1, m, 320, 2880, 1e6, part="weight").shape == (500,)
     assert LAWS.attention_s(8, m[:, None], m[None, :20], 64).shape == (500, 20)
 
 
@@ -39,7 +39,7 @@ def test_large_memory_kernels_reach_the_pace_of_their_kind(kind):
 
 def test_an_unknown_part_or_kind_is_refused():
     with pytest.raises(InputError, match="laws: part is 'backward', must be one of forward, data, weight"):
-        LAWS.matmul_s(1, 1, 1, 1, "backward")
+        LAWS.matmul_s(1, 1, 1, 1, part="backward")
     with pytest.raises(InputError, match="laws: kind is 'norm', must be one of pointwise, copy"):
         LAWS.memory_s("norm", 1)
 
