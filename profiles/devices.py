@@ -11,6 +11,7 @@ from typing import Final
 from profiles.checks import check_numbers, check_positive
 from profiles.errors import InputError
 from profiles.files import Table
+from profiles.law_tables import read_laws
 from profiles.laws import Laws
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 
@@ -112,6 +113,7 @@ def device_of(table: Table) -> Device:
         source=table.text("source"),
         memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
         rates=_read_rates(table.table("rates")) if "rates" in table else None,
+        own_laws=read_laws(table.table("laws")) if "laws" in table else None,
     )
     table.finish()
     return device
