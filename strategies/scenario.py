@@ -205,7 +205,7 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device)
+        return ModelCosts(self.model, self.cluster.device, self.stack)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -350,7 +350,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
-        return SamplingCosts(self.model, self.cluster.device, self.workload.height, self.workload.width)
+        height, width = self.workload.height, self.workload.width
+        return SamplingCosts(self.model, self.cluster.device, height, width, self.stack)
 
     @property
     def asked(self) -> dict[str, Any]:

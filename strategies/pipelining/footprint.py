@@ -28,7 +28,8 @@ def saved_bytes(pipeline: Pipeline, stage: Stage, *, in_place: bool = False) -> 
             return _recomputed_from_bytes(scenario, stage) * batch
         received = component.cut_bytes(first - 1) if first else _input_bytes(scenario, stage.component)
         return (received + component.carried_bytes) * batch
-    return sum(layer.saved_bytes for layer in component.layers[first : last + 1]) * batch
+    saved = scenario.costs.components[stage.component].saved_bytes
+    return float(saved[first : last + 1].sum()) * batch
 
 
 def _recomputed_from_bytes(scenario: Scenario, stage: Stage) -> float:
@@ -61,11 +62,10 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
         Buffer("frozen weights", (frozen + locked) * FROZEN_WEIGHT_BYTES),
     ]
     if pipeline.scenario.workload.checkpointing == "full":
-        layers = [
-            layer
+        costs = pipeline.scenario.costs.components
+        largest_bytes = max(
+            float(costs[stage.component].saved_bytes[stage.first_layer : stage.last_layer + 1].max())
             for stage in stages
-            for layer in pipeline.component(stage).layers[stage.first_layer : stage.last_layer + 1]
-        ]
-        largest_bytes = max(layer.saved_bytes for layer in layers)
+        )
         buffers.append(Buffer("recomputed layer", largest_bytes * pipeline.local_batch))
     return tuple(buffers)
