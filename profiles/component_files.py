@@ -1,5 +1,7 @@
 """Reads one component of a model folder: its layers, exchanges, measured times and tasks."""
 
+from collections.abc import Sequence
+from math import isclose
 from typing import Final
 
 from profiles.components import (
@@ -15,6 +17,7 @@ from profiles.components import (
 )
 from profiles.errors import InputError
 from profiles.files import Row, Table
+from profiles.kernels import IMAGE, KINDS, SHAPE, Kernel, class_flop
 from profiles.units import GFLOP, MB, MILLISECOND
 
 LAYER_COLUMNS: Final = (
@@ -33,7 +36,20 @@ LAYER_COLUMNS: Final = (
     "saved_MB",
 )
 EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
+KERNEL_COLUMNS: Final = (
+    "component",
+    "index",
+    "kernel",
+    "count",
+    *SHAPE,
+    *IMAGE,
+    "read_MB",
+    "written_MB",
+    "weight_MB",
+)
 TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
+FLOP_TOLERANCE: Final = 1e-6
+"""Relative difference that the FLOP of kernels may have from those of their layer, which a file may round."""
 
 
 def read_component(
@@ -44,6 +60,8 @@ def read_component(
     *,
     exchanges: list[Row],
     times: dict[str, list[Row]],
+    kernels: Sequence[Row] = (),
+    half_kernels: Sequence[Row] | None = None,
 ) -> Component:
     """A component from its table of ``model.toml`` and its rows of the other files.
 
@@ -54,12 +72,15 @@ def read_component(
         reads: which of its layers read what, in any order.
         exchanges: rows of ``exchanges.csv``.
         times: rows of measured times, by device.
+        kernels: rows of ``kernels.csv``.
+        half_kernels: rows of ``kernels_half.csv``, of a model that is not in half precision.
 
     Raises:
         InputError: a key or a row breaks a rule.
     """
     trainable = head.flag("trainable")
     layers = _read_layers(head, rows, trainable)
+    own = _read_kernels(kernels, layers)
     component = Component(
         name=head.text("name"),
         trainable=trainable,
@@ -76,6 +97,8 @@ def read_component(
         times=tuple((name, _read_layer_times(head, name, layers, of)) for name, of in sorted(times.items())),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
+        kernels=own,
+        half_kernels=own if half_kernels is None else _read_kernels(half_kernels, layers),
     )
     head.finish()
     return component
@@ -140,6 +163,47 @@ def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
             raise row.fail("index", rule)
         exchanges.append(exchange)
     return tuple(exchanges)
+
+
+def _read_kernels(rows: Sequence[Row], layers: Sequence[Layer]) -> tuple[tuple[Kernel, ...], ...]:
+    """Kernels of each layer; none of any where there are no rows."""
+    if not rows:
+        return ()
+    found: list[list[Kernel]] = [[] for _ in layers]
+    indices: dict[str, int] = {}
+    known: dict[tuple[str, ...], Kernel] = {}  # most layers of a model are alike
+    for row in rows:
+        index, *shape = row.cells(KERNEL_COLUMNS[1:])
+        if index not in indices:
+            indices[index] = _layer_index(row, len(layers))
+        if (key := tuple(shape)) not in known:
+            known[key] = _read_kernel(row)
+        found[indices[index]].append(known[key])
+    for index, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
+        _check_flop(rows[0], index, layer, kernels)
+    return tuple(map(tuple, found))
+
+
+def _read_kernel(row: Row) -> Kernel:
+    kind = row.choice("kernel", KINDS)
+    numbers = {key: row.integer(key) for key in ("count", *SHAPE, *IMAGE)}
+    parts = ("read", "written", "weight")
+    sizes = {f"{part}_bytes": row.number(f"{part}_MB") * MB for part in parts}
+    try:
+        return Kernel(kind, **numbers, **sizes)
+    except InputError as error:
+        raise InputError(f"{row.where}: {str(error).partition(': ')[2]}") from None
+
+
+def _check_flop(row: Row, index: int, layer: Layer, kernels: Sequence[Kernel]) -> None:
+    """Refuse kernels that do other work than their layer."""
+    path, component = row.where.rpartition(":")[0], row.text("component")
+    for key, flop in class_flop(kernels).items():
+        whole = getattr(layer, key)
+        if not isclose(flop, whole, rel_tol=FLOP_TOLERANCE):
+            name = key.replace("_flop", "_gflop")
+            rule = f"must be the {whole / GFLOP:g} of layers.csv"
+            raise InputError(f"{path}: {name} of layer {index} of {component} is {flop / GFLOP:g}, {rule}")
 
 
 def _read_layer_times(

@@ -9,7 +9,13 @@ from typing import Final
 
 from profiles.anchors import Anchor, read_anchors
 from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
-from profiles.component_files import EXCHANGE_COLUMNS, LAYER_COLUMNS, TIME_COLUMNS, read_component
+from profiles.component_files import (
+    EXCHANGE_COLUMNS,
+    KERNEL_COLUMNS,
+    LAYER_COLUMNS,
+    TIME_COLUMNS,
+    read_component,
+)
 from profiles.components import (
     BACKWARDS,
     TASKS,
@@ -22,15 +28,18 @@ from profiles.components import (
 )
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
+from profiles.kernels import Kernel
 from profiles.units import MB
 
 __all__ = [
     "BACKWARDS",
     "EXCHANGE_COLUMNS",
+    "KERNEL_COLUMNS",
     "LAYER_COLUMNS",
     "TASKS",
     "Component",
     "Exchange",
+    "Kernel",
     "Layer",
     "MeasuredTime",
     "Model",
@@ -44,6 +53,8 @@ __all__ = [
 MODELS: Final = Path(__file__).parent / "models"
 DTYPES: Final = ("float16", "bfloat16", "float32")
 GUIDANCES: Final = ("batch", "none")
+HALF_KERNELS: Final = "kernels_half.csv"
+"""File of the kernels in half precision, in which a model samples that is trained in float32."""
 
 
 @dataclass(frozen=True)
@@ -211,13 +222,22 @@ def read_model(folder: Path) -> Model:
     reads = _read_reads(table, names)
     rows = _rows_by_component(read_rows(folder / "layers.csv", LAYER_COLUMNS), names)
     exchanges = _optional_rows(folder / "exchanges.csv", EXCHANGE_COLUMNS, names)
+    kernels = _optional_rows(folder / "kernels.csv", KERNEL_COLUMNS, names)
+    half_kernels = _read_half_kernels(table, names)
     times = _read_times(folder, names)
     counts = {name: len(of) for name, of in rows.items()}
     _check_skips(table, skips, counts)
     _check_reads(table, dict(zip(names, heads, strict=True)), reads, counts)
     components = tuple(
         read_component(
-            head, rows[name], skips[name], reads[name], exchanges=exchanges[name], times=times[name]
+            head,
+            rows[name],
+            skips[name],
+            reads[name],
+            exchanges=exchanges[name],
+            times=times[name],
+            kernels=kernels[name],
+            half_kernels=half_kernels.get(name),
         )
         for name, head in zip(names, heads, strict=True)
     )
@@ -284,6 +304,18 @@ def _rows_by_component(rows: list[Row], names: list[str]) -> dict[str, list[Row]
 
 def _optional_rows(path: Path, columns: tuple[str, ...], names: list[str]) -> dict[str, list[Row]]:
     return _rows_by_component([] if path_kind(path) == "nothing" else read_rows(path, columns), names)
+
+
+def _read_half_kernels(table: Table, names: list[str]) -> dict[str, list[Row]]:
+    """Rows of the kernels in half precision; none of a model that is in half precision itself."""
+    path, dtype = table.path.parent / HALF_KERNELS, table.choice("dtype", DTYPES)
+    if dtype == "float32":
+        if (path_kind(path) == "nothing") != (path_kind(table.path.parent / "kernels.csv") == "nothing"):
+            raise InputError(f"{path}: must stand beside kernels.csv, as dtype is '{dtype}'")
+        return _optional_rows(path, KERNEL_COLUMNS, names)
+    if path_kind(path) != "nothing":
+        raise InputError(f"{path}: must be left out, as dtype is '{dtype}': kernels.csv is in half precision")
+    return {}
 
 
 def _read_times(folder: Path, names: list[str]) -> dict[str, dict[str, list[Row]]]:

@@ -1,7 +1,8 @@
 """What the command line writes and prints of a count.
 
-A model folder has ``model.toml``, ``layers.csv`` and, for sampling, ``exchanges.csv``; the work of every observed
-(model, resolution) is a table of its own, so that a fit needs no counting.
+A model folder has ``model.toml``, ``layers.csv``, ``kernels.csv`` (in float32 ``kernels_half.csv`` too) and, for
+sampling, ``exchanges.csv``; the work of every observed (model, resolution) is a table of its own, so that a fit needs
+no counting.
 """
 
 import argparse
@@ -17,10 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.errors import InputError
-from profiles.models import EXCHANGE_COLUMNS, LAYER_COLUMNS, MODELS, TASKS
+from profiles.kernels import IMAGE, SHAPE, Kernel
+from profiles.models import EXCHANGE_COLUMNS, HALF_KERNELS, KERNEL_COLUMNS, LAYER_COLUMNS, MODELS, TASKS
 from validate.counting.component import ComponentCount, ModelCount, count_component, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
 from validate.counting.configured import count_configured, slug
+from validate.counting.kernels import ModelKernels, kernels_of
 from validate.counting.tally import total
 from validate.counting.zoo import architecture
 from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
@@ -40,6 +43,13 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
     return texts
 
 
+def kernel_texts(model: ModelCount) -> dict[Path, str]:
+    """The files of a model folder that say what kernels its layers launch, by their name."""
+    dtype = model.architecture.dtype
+    files = {"kernels.csv": dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
+    return {Path(file): kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
+
+
 def layers_text(model: ModelCount) -> str:
     """The contents of ``layers.csv``."""
     return csv_text(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
@@ -49,6 +59,23 @@ def exchanges_text(model: ModelCount) -> str:
     """The contents of ``exchanges.csv``."""
     found = ((component.spec.name, e) for component in model.components for e in component.exchanges)
     return csv_text(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found))
+
+
+def kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
+    """The contents of ``kernels.csv`` or ``kernels_half.csv``."""
+    rows = (
+        _kernel_row(component.spec.name, index, kernel)
+        for component, layers in zip(model.components, kernels, strict=True)
+        for index, of in enumerate(layers)
+        for kernel in of
+    )
+    return csv_text(KERNEL_COLUMNS, rows)
+
+
+def _kernel_row(component: str, index: int, kernel: Kernel) -> Sequence[object]:
+    sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
+    numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
+    return [component, index, kernel.kind, kernel.count, *numbers, *(_scaled(int(size), 6) for size in sizes)]
 
 
 def model_text(name: str, model: ModelCount) -> str:
@@ -151,7 +178,8 @@ def run_count(options: argparse.Namespace) -> None:
         counted = count_configured(files, asked_of(options, options.dtype))
         name = name or slug(counted.architecture.title)
     if folder is not None:
-        write_files(folder, folder_texts(name, counted))
+        kernels = kernel_texts(counted) if options.config is None else {}
+        write_files(folder, folder_texts(name, counted) | kernels)
         print(f"validate: wrote {folder}", file=sys.stderr)
     title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
     Console(width=160).print(table(title, counted.components))
