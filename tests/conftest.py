@@ -113,8 +113,12 @@ def make_model(*components):
 
 
 def make_scenario(model, cluster, num_gpus, batch_size, **workload):
-    """A training scenario; an iteration runs the extra forward only if ``extra_forward`` says so."""
-    return Scenario(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
+    """A training scenario; an iteration runs the extra forward only if ``extra_forward`` says so.
+
+    The optimizer's step is one kernel, so that its traffic is easily worked out.
+    """
+    stack = replace(load_stack(), optimizer="fused")
+    return Scenario(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload), stack=stack)
 
 
 def make_sampling(model, cluster, num_gpus, **workload):

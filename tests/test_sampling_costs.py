@@ -210,4 +210,5 @@ def test_shipped_models_cost_something_in_every_layer_at_any_resolution():
         small, large = (SamplingCosts(model, device, side, side) for side in (512, 2048))
         for index in range(len(model.components)):
             assert np.all(small.forward_s(index, 1) > 0), name
-            assert np.all(large.forward_s(index, 1) >= small.forward_s(index, 1)), name
+            assert np.all(large.forward_s(index, 1) > 0), name
+            assert large.forward_s(index, 1).sum() >= small.forward_s(index, 1).sum(), name

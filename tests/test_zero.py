@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.costs import OPTIMIZER_TRAFFIC
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from sim.runs import jobs, least_memory_bytes, replay, run_point
@@ -20,7 +19,7 @@ GATHER_S = 2 * UNIT_PARAMETERS * SHARE / WIRE
 """Gathering the half-precision weights of one unit."""
 SCATTER_S = 4 * UNIT_PARAMETERS * SHARE / WIRE
 """Scattering the fp32 gradients of one unit."""
-STEP_S = OPTIMIZER_TRAFFIC["foreach"] * (4 + 2 + 2 * 12) * UNIT_PARAMETERS / GPUS / 1e10
+STEP_S = (4 + 2 + 2 * 12) * UNIT_PARAMETERS / GPUS / 1e10
 """The step of one unit's part: gradient read, weight written, state read and written, at 10 GB/s."""
 SAVED_BYTES = 7e6
 
