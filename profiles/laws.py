@@ -6,7 +6,7 @@ rows of all samples stand in ``m`` where they share the other operand (linear la
 Every law grows with every shape, and no faster than its device's peaks allow.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -34,17 +34,44 @@ BACKWARD_KERNELS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """Paces at which operands and results move.
+
+    Attributes:
+        bytes_per_s: from and to memory.
+        cache_bytes: kernels that move fewer bytes find them in the second-level cache; those that move twice as many
+            do not. 0 where such a cache does not show.
+        cache_bytes_per_s: from and to the cache.
+    """
+
+    bytes_per_s: float
+    cache_bytes: float = 0.0
+    cache_bytes_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("law", bytes_per_s=self.bytes_per_s)
+        check_numbers("law", cache_bytes=self.cache_bytes, cache_bytes_per_s=self.cache_bytes_per_s)
+        if self.cache_bytes:
+            check_positive("law of a cache", most=self.cache_bytes_per_s, bytes_per_s=self.bytes_per_s)
+
+    def seconds(self, moved_bytes: FloatArray) -> FloatArray:
+        """Seconds for so many bytes."""
+        if not self.cache_bytes:
+            return moved_bytes / self.bytes_per_s
+        missed = np.clip(moved_bytes / self.cache_bytes - 1, 0, 1)
+        return moved_bytes * (missed / self.bytes_per_s + (1 - missed) / self.cache_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
 class ProductLaw:
     """Seconds of a matrix product, or of a convolution as the product it implies.
 
     Attributes:
         fixed_s: of a launch, however small.
         flop_per_s: pace of large products.
-        bytes_per_s: pace at which operands and result move.
+        traffic: of operands and result.
         chain_s: times the root of the inner dimension: the sums that follow one another, however many may run at once.
         ramp: inner steps that every tile of the result costs on top of its own.
-        cache_bytes: operands and result of fewer bytes lie in the second-level cache; of twice as many, in memory.
-        cache_bytes_per_s: pace at which they move from there.
         forward: seconds over those of the law in a forward pass.
         data: likewise in the gradient of the input.
         weight: likewise in the gradient of the weight.
@@ -52,42 +79,29 @@ class ProductLaw:
 
     fixed_s: float
     flop_per_s: float
-    bytes_per_s: float
+    traffic: Traffic
     chain_s: float = 0.0
     ramp: float = 0.0
-    cache_bytes: float = 0.0
-    cache_bytes_per_s: float = 0.0
     forward: float = 1.0
     data: float = 1.0
     weight: float = 1.0
 
     def __post_init__(self) -> None:
+        check_numbers("law of products", fixed_s=self.fixed_s, chain_s=self.chain_s, ramp=self.ramp)
         check_positive(
             "law of products",
             flop_per_s=self.flop_per_s,
-            bytes_per_s=self.bytes_per_s,
             forward=self.forward,
             data=self.data,
             weight=self.weight,
         )
-        check_numbers("law of products", **{field.name: getattr(self, field.name) for field in fields(self)})
-        if self.cache_bytes:
-            check_positive(
-                "law of products: bytes_per_s", most=self.cache_bytes_per_s, bytes_per_s=self.bytes_per_s
-            )
 
     def seconds(
         self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, moved_bytes: FloatArray
     ) -> FloatArray:
         """Seconds of ``heads`` products of m x k by k x n that move so many bytes in all."""
         work = 2 * heads * m * n * (k + self.ramp) / self.flop_per_s
-        return self.fixed_s + _overlapped(work, self._traffic(moved_bytes)) + self.chain_s * np.sqrt(k)
-
-    def _traffic(self, moved_bytes: FloatArray) -> FloatArray:
-        if not self.cache_bytes:
-            return moved_bytes / self.bytes_per_s
-        missed = np.clip(moved_bytes / self.cache_bytes - 1, 0, 1)
-        return moved_bytes * (missed / self.bytes_per_s + (1 - missed) / self.cache_bytes_per_s)
+        return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes)) + self.chain_s * np.sqrt(k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,7 @@ class AttentionLaw:
     Attributes:
         fixed_s: of a launch, however small.
         flop_per_s: pace of the products alone.
-        bytes_per_s: pace at which queries, keys, values and result move.
+        traffic: of queries, keys, values and result.
         rows: queries that occupy the device about as long as its last, half empty wave does.
         keys: keys that every query costs on top of its own.
         channels: head channels whose products cost what the exponential of a score costs.
@@ -107,7 +121,7 @@ class AttentionLaw:
 
     fixed_s: float
     flop_per_s: float
-    bytes_per_s: float
+    traffic: Traffic
     rows: float
     keys: float
     channels: float
@@ -115,12 +129,18 @@ class AttentionLaw:
     backward_rows: float
 
     def __post_init__(self) -> None:
-        check_numbers("law of attention", **{field.name: getattr(self, field.name) for field in fields(self)})
         check_positive(
             "law of attention",
             flop_per_s=self.flop_per_s,
-            bytes_per_s=self.bytes_per_s,
             backward_flop_per_s=self.backward_flop_per_s,
+        )
+        check_numbers(
+            "law of attention",
+            fixed_s=self.fixed_s,
+            rows=self.rows,
+            keys=self.keys,
+            channels=self.channels,
+            backward_rows=self.backward_rows,
         )
 
     def seconds(
@@ -134,16 +154,22 @@ class AttentionLaw:
     def of_scores(self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
         work = 4 * scores * (padded(head_dim) + self.channels) / self.flop_per_s
-        return self.fixed_s + _overlapped(work, moved_bytes / self.bytes_per_s)
+        return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
 
     def backward_seconds(
         self, heads: FloatArray, queries: FloatArray, keys: FloatArray, head_dim: FloatArray
     ) -> FloatArray:
         """Seconds of the backward kernels; operands and their gradients move."""
         scores = (heads * queries + self.backward_rows) * (keys + self.keys)
-        work = 4 * BACKWARD_FLOP * scores * (padded(head_dim) + self.channels) / self.backward_flop_per_s
         moved = 4 * ELEMENT_BYTES * heads * (queries + keys) * head_dim
-        return BACKWARD_KERNELS * self.fixed_s + _overlapped(work, moved / self.bytes_per_s)
+        return self.backward_of_scores(scores, head_dim, moved)
+
+    def backward_of_scores(
+        self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray
+    ) -> FloatArray:
+        """Seconds of backward kernels that compute so many scores and move so many bytes."""
+        work = 4 * BACKWARD_FLOP * scores * (padded(head_dim) + self.channels) / self.backward_flop_per_s
+        return BACKWARD_KERNELS * self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +211,11 @@ class Laws:
     @classmethod
     def of_rates(cls, rates: "Rates") -> "Laws":
         """Laws of a device that is known by constant rates alone: work over rate, bytes over pace, and a launch."""
-        pace = rates.memory_bytes_per_s
-        matmul = ProductLaw(rates.kernel_s, rates.matmul_flop_per_s, pace)
-        conv = ProductLaw(rates.kernel_s, rates.conv_flop_per_s, pace)
+        pace, traffic = rates.memory_bytes_per_s, Traffic(rates.memory_bytes_per_s)
+        matmul = ProductLaw(rates.kernel_s, rates.matmul_flop_per_s, traffic)
+        conv = ProductLaw(rates.kernel_s, rates.conv_flop_per_s, traffic)
         flop_per_s = rates.attention_flop_per_s
-        attention = AttentionLaw(rates.kernel_s, flop_per_s, pace, 0.0, 0.0, 0.0, flop_per_s, 0.0)
+        attention = AttentionLaw(rates.kernel_s, flop_per_s, traffic, 0.0, 0.0, 0.0, flop_per_s, 0.0)
         return cls(matmul, conv, attention, MemoryLaw(rates.kernel_s, *[pace] * len(MEMORY_KINDS)))
 
     def matmul_s(
