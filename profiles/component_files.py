@@ -1,7 +1,8 @@
 """Reads one component of a model folder: its layers, exchanges, measured times and tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isclose
+from pathlib import Path
 from typing import Final
 
 from profiles.components import (
@@ -36,6 +37,9 @@ LAYER_COLUMNS: Final = (
     "saved_MB",
 )
 EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
+KERNELS: Final = "kernels.csv"
+HALF_KERNELS: Final = "kernels_half.csv"
+"""Files of the kernels in a model's precision, and in half precision, in which a model of float32 samples."""
 KERNEL_COLUMNS: Final = (
     "component",
     "index",
@@ -60,8 +64,7 @@ def read_component(
     *,
     exchanges: list[Row],
     times: dict[str, list[Row]],
-    kernels: Sequence[Row] = (),
-    half_kernels: Sequence[Row] | None = None,
+    kernels: Mapping[str, Sequence[Row]],
 ) -> Component:
     """A component from its table of ``model.toml`` and its rows of the other files.
 
@@ -72,15 +75,17 @@ def read_component(
         reads: which of its layers read what, in any order.
         exchanges: rows of ``exchanges.csv``.
         times: rows of measured times, by device.
-        kernels: rows of ``kernels.csv``.
-        half_kernels: rows of ``kernels_half.csv``, of a model that is not in half precision.
+        kernels: rows of ``kernels.csv`` and ``kernels_half.csv``, by file, of those that are there.
 
     Raises:
         InputError: a key or a row breaks a rule.
     """
     trainable = head.flag("trainable")
     layers = _read_layers(head, rows, trainable)
-    own = _read_kernels(kernels, layers)
+    launched = {
+        file: _read_kernels(head.path.parent / file, head.text("name"), of, layers)
+        for file, of in kernels.items()
+    }
     component = Component(
         name=head.text("name"),
         trainable=trainable,
@@ -97,8 +102,8 @@ def read_component(
         times=tuple((name, _read_layer_times(head, name, layers, of)) for name, of in sorted(times.items())),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
-        kernels=own,
-        half_kernels=own if half_kernels is None else _read_kernels(half_kernels, layers),
+        kernels=launched.get(KERNELS, ()),
+        half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
     )
     head.finish()
     return component
@@ -165,10 +170,10 @@ def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
     return tuple(exchanges)
 
 
-def _read_kernels(rows: Sequence[Row], layers: Sequence[Layer]) -> tuple[tuple[Kernel, ...], ...]:
-    """Kernels of each layer; none of any where there are no rows."""
-    if not rows:
-        return ()
+def _read_kernels(
+    path: Path, component: str, rows: Sequence[Row], layers: Sequence[Layer]
+) -> tuple[tuple[Kernel, ...], ...]:
+    """Kernels of each layer of a component, which must do the layer's work."""
     found: list[list[Kernel]] = [[] for _ in layers]
     indices: dict[str, int] = {}
     known: dict[tuple[str, ...], Kernel] = {}  # most layers of a model are alike
@@ -179,8 +184,13 @@ def _read_kernels(rows: Sequence[Row], layers: Sequence[Layer]) -> tuple[tuple[K
         if (key := tuple(shape)) not in known:
             known[key] = _read_kernel(row)
         found[indices[index]].append(known[key])
-    for index, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
-        _check_flop(rows[0], index, layer, kernels)
+    for number, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
+        for key, flop in class_flop(kernels).items():
+            whole = getattr(layer, key)
+            if not isclose(flop, whole, rel_tol=FLOP_TOLERANCE):
+                name, rule = key.replace("flop", "gflop"), f"must be the {whole / GFLOP:g} of layers.csv"
+                of = f"layer {number} of {component}"
+                raise InputError(f"{path}: {name} of {of} is {flop / GFLOP:g}, {rule}")
     return tuple(map(tuple, found))
 
 
@@ -193,17 +203,6 @@ def _read_kernel(row: Row) -> Kernel:
         return Kernel(kind, **numbers, **sizes)
     except InputError as error:
         raise InputError(f"{row.where}: {str(error).partition(': ')[2]}") from None
-
-
-def _check_flop(row: Row, index: int, layer: Layer, kernels: Sequence[Kernel]) -> None:
-    """Refuse kernels that do other work than their layer."""
-    path, component = row.where.rpartition(":")[0], row.text("component")
-    for key, flop in class_flop(kernels).items():
-        whole = getattr(layer, key)
-        if not isclose(flop, whole, rel_tol=FLOP_TOLERANCE):
-            name = key.replace("_flop", "_gflop")
-            rule = f"must be the {whole / GFLOP:g} of layers.csv"
-            raise InputError(f"{path}: {name} of layer {index} of {component} is {flop / GFLOP:g}, {rule}")
 
 
 def _read_layer_times(

@@ -77,10 +77,10 @@ class Kernel:
             if getattr(self, f"image_{key}") > getattr(self, key):
                 rule = f"must be at most {key}, {getattr(self, key)}"
                 raise InputError(f"{owner}: image_{key} is {getattr(self, f'image_{key}')}, {rule}")
-        if not product and (self.n or self.k):
-            raise InputError(f"{owner}: n and k are {self.n} and {self.k}, must be 0 of {self.kind}")
-        if not launched and (self.heads or self.m or self.moved_bytes):
-            raise InputError(f"{owner}: all numbers but count must be 0 of {self.kind}")
+        unused = () if product else ("n", "k") if launched else (*SHAPE, "moved_bytes")
+        for key in unused:
+            if getattr(self, key):
+                raise InputError(f"{owner}: {key} is {getattr(self, key):g}, must be 0 of {self.kind}")
 
     @property
     def flop(self) -> int:

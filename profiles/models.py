@@ -11,7 +11,9 @@ from profiles.anchors import Anchor, read_anchors
 from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
 from profiles.component_files import (
     EXCHANGE_COLUMNS,
+    HALF_KERNELS,
     KERNEL_COLUMNS,
+    KERNELS,
     LAYER_COLUMNS,
     TIME_COLUMNS,
     read_component,
@@ -34,6 +36,8 @@ from profiles.units import MB
 __all__ = [
     "BACKWARDS",
     "EXCHANGE_COLUMNS",
+    "HALF_KERNELS",
+    "KERNELS",
     "KERNEL_COLUMNS",
     "LAYER_COLUMNS",
     "TASKS",
@@ -53,8 +57,6 @@ __all__ = [
 MODELS: Final = Path(__file__).parent / "models"
 DTYPES: Final = ("float16", "bfloat16", "float32")
 GUIDANCES: Final = ("batch", "none")
-HALF_KERNELS: Final = "kernels_half.csv"
-"""File of the kernels in half precision, in which a model samples that is trained in float32."""
 
 
 @dataclass(frozen=True)
@@ -222,8 +224,7 @@ def read_model(folder: Path) -> Model:
     reads = _read_reads(table, names)
     rows = _rows_by_component(read_rows(folder / "layers.csv", LAYER_COLUMNS), names)
     exchanges = _optional_rows(folder / "exchanges.csv", EXCHANGE_COLUMNS, names)
-    kernels = _optional_rows(folder / "kernels.csv", KERNEL_COLUMNS, names)
-    half_kernels = _read_half_kernels(table, names)
+    kernels = {file: _optional_rows(folder / file, KERNEL_COLUMNS, names) for file in _kernel_files(table)}
     times = _read_times(folder, names)
     counts = {name: len(of) for name, of in rows.items()}
     _check_skips(table, skips, counts)
@@ -236,8 +237,7 @@ def read_model(folder: Path) -> Model:
             reads[name],
             exchanges=exchanges[name],
             times=times[name],
-            kernels=kernels[name],
-            half_kernels=half_kernels.get(name),
+            kernels={file: of[name] for file, of in kernels.items()},
         )
         for name, head in zip(names, heads, strict=True)
     )
@@ -306,16 +306,18 @@ def _optional_rows(path: Path, columns: tuple[str, ...], names: list[str]) -> di
     return _rows_by_component([] if path_kind(path) == "nothing" else read_rows(path, columns), names)
 
 
-def _read_half_kernels(table: Table, names: list[str]) -> dict[str, list[Row]]:
-    """Rows of the kernels in half precision; none of a model that is in half precision itself."""
-    path, dtype = table.path.parent / HALF_KERNELS, table.choice("dtype", DTYPES)
-    if dtype == "float32":
-        if (path_kind(path) == "nothing") != (path_kind(table.path.parent / "kernels.csv") == "nothing"):
-            raise InputError(f"{path}: must stand beside kernels.csv, as dtype is '{dtype}'")
-        return _optional_rows(path, KERNEL_COLUMNS, names)
-    if path_kind(path) != "nothing":
-        raise InputError(f"{path}: must be left out, as dtype is '{dtype}': kernels.csv is in half precision")
-    return {}
+def _kernel_files(table: Table) -> list[str]:
+    """The files of kernels in a folder: none, or those of every precision that the model runs in."""
+    folder, dtype = table.path.parent, table.choice("dtype", DTYPES)
+    there = [file for file in (KERNELS, HALF_KERNELS) if path_kind(folder / file) != "nothing"]
+    if HALF_KERNELS in there and dtype != "float32":
+        raise InputError(f"{folder / HALF_KERNELS}: must be left out: of {dtype}, {KERNELS} says the same")
+    if len(there) == 1 and dtype == "float32":
+        (missing,) = {KERNELS, HALF_KERNELS} - set(there)
+        raise InputError(
+            f"{folder / missing}: no such file, must stand beside {there[0]} as dtype is {dtype}"
+        )
+    return there
 
 
 def _read_times(folder: Path, names: list[str]) -> dict[str, dict[str, list[Row]]]:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
 from profiles.devices import Device, Rates
 from profiles.models import Component, Layer, MeasuredTime, Model, Skip
+from profiles.stacks import load_stack
 from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor

@@ -1,124 +1,301 @@
-"""Laws of kernels are what measured kernels give, and hold for shapes that were left out."""
+"""Kernels are read as they are counted, and they are counted as worked out by hand."""
 
-from functools import cache
-from pathlib import Path
+import re
+from fractions import Fraction
 
-import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from profiles.devices import DEVICES, load_device
-from profiles.law_tables import product_law
-from validate.__main__ import main
-from validate.fitting.kernels import products, rows
-from validate.fitting.kernels.build import Builder, law_text
-from validate.fitting.kernels.fits import tail
-from validate.fitting.kernels.report import with_laws
-from validate.fitting.kernels.rows import Samples
-from validate.fitting.kernels.targets import target, targets
+from profiles.component_files import KERNEL_COLUMNS
+from profiles.errors import InputError
+from profiles.kernels import MEMORY_BOUND, Kernel, class_flop
+from profiles.models import LAYER_COLUMNS, load_model, model_names, read_model
+from validate.counting.component import ModelCount, count_component, count_model
+from validate.counting.folder import folder_texts, kernel_texts
+from validate.counting.kernels import Launch, component_kernels, grown, kernels_of
+from validate.counting.specs import ComponentSpec, LayerSpec, tensor
+from validate.counting.zoo import TINY
 
-DATA = Path(__file__).parents[2] / "shared" / "measured"
-measured = pytest.mark.skipif(not DATA.is_dir(), reason="needs the measured kernels, ../shared/measured")
-NAMED = ("a100-80gb-sxm", "h100-80gb-sxm", "b200-180gb-sxm", "l40s-48gb")
+HALF, SINGLE = 2, 4  # bytes
 
+# Reading
 
-@cache
-def builder() -> Builder:
-    return Builder(DATA)
-
-
-@measured
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["matmul", "attention"])
-@pytest.mark.parametrize("name", NAMED)
-def test_shapes_and_groups_left_out_are_predicted(name, kind):
-    fit = builder().of(kind, name).fit
-    for errors in (fit.shapes, fit.groups):
-        assert len(errors) == len(fit.fitted) > 1000
-        assert errors.median < 0.10
-        assert tail(errors) < 0.30
-
-
-@measured
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMED)
-def test_no_coefficient_of_the_named_devices_rests_on_a_bound(name):
-    for kind in ("matmul", "attention"):
-        assert not builder().of(kind, name).fit.bound
-
-
-@measured
-@pytest.mark.slow
-@pytest.mark.parametrize("name", targets())
-def test_every_committed_device_has_the_laws_that_the_fit_gives(name):
-    path = DEVICES / f"{name}.toml"
-    assert with_laws(path, law_text(name, builder())) == path.read_text(encoding="utf-8")
-
-
-@measured
-def test_what_entered_no_fit_agrees():
-    """Azure's FlashAttention-2 on an A100: batch 2, 32 heads of 64 channels, 8192 tokens (pass and mask not stated)."""
-    laws = load_device("a100-80gb-sxm").laws
-    frame = rows._read(DATA, "attention.csv")
-    seen = frame[(frame.source_id == "azureguide:attention") & (frame.kernel == "FlashAttention-2")].iloc[0]
-    heads = seen.batch * seen.heads
-    predicted = laws.attention_s(heads, seen.seq_q, seen.seq_kv, seen.head_dim)
-    assert predicted == pytest.approx(seen.latency_us * 1e-6, rel=0.1)
-    cubes = rows.products(DATA, "azureguide:A100")
-    errors = laws.matmul_s(1, *cubes.shapes) / cubes.seconds - 1
-    assert np.median(np.abs(errors)) < 0.06
-    assert np.abs(errors).max() < 0.25
+MODEL = """\
+name = "small"
+title = "Small"
+source = "by hand"
+dtype = "float16"
+[reference]
+height = 64
+width = 32
+[[components]]
+name = "text"
+trainable = false
+[[components]]
+name = "unet"
+trainable = true
+"""
+LAYERS = f"""\
+{",".join(LAYER_COLUMNS)}
+text,0,0,embed,10,none,0,0.000048,0,2,3,0.5,0
+unet,0,0,in,100,full,0.000288,0.00048,0.0128,4,5,1,2
+unet,1,0,out,100,full,0.000288,0,0,4,5,1,2
+"""
+KERNELS = f"""\
+{",".join(KERNEL_COLUMNS)}
+text,0,matmul,2,1,3,4,1000,0,0,0,0.1,0.2,0.3
+unet,0,conv,1,2,8,4,2250,0,8,0,1,2,3
+unet,0,attention,1,5,8,8,10000,0,6,6,1,2,0
+unet,0,attention,1,5,8,3,1000,0,6,0,1,2,0
+unet,0,group_norm,3,1,64,0,0,0,64,0,0.5,0.25,0.125
+unet,0,dispatch,7,0,0,0,0,0,0,0,0,0,0
+unet,1,conv,1,2,8,4,2250,0,8,0,1,2,3
+"""
 
 
-def made(values: dict[str, float]) -> Samples:
-    """Samples that a law gives, of 600 shapes."""
-    shapes = tuple(np.exp(np.random.default_rng(0).uniform(4, 10, (3, 600))).round())
-    empty = Samples(shapes, np.ones(600), np.arange(600.0) // 5)
-    return Samples(shapes, products.product_seconds(values, empty), empty.groups)
+def write(folder, model=MODEL, **files):
+    """Write the model folder, with some files of kernels changed, or others besides."""
+    texts = {"model.toml": model, "layers.csv": LAYERS, "kernels.csv": KERNELS}
+    for name, text in (texts | {f"{key}.csv": text for key, text in files.items()}).items():
+        (folder / name).write_text(text)
+    return folder
 
 
-def test_a_fit_recovers_the_law_that_its_samples_were_made_with():
-    values = {"fixed_us": 4.0, "TFLOP_per_s": 220.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = products.fit_products(made(values | products.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
-    assert dict(fit.values) == pytest.approx(values, rel=1e-3)
-    assert fit.groups.worst < 1e-3
-    assert not fit.bound
-
-
-def test_a_pace_above_the_peak_rests_on_it_and_is_said_to():
-    values = {"fixed_us": 4.0, "TFLOP_per_s": 400.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = products.fit_products(made(values | products.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
-    assert fit.values["TFLOP_per_s"] == pytest.approx(312, rel=1e-3)
-    assert fit.bound == pytest.approx({"TFLOP_per_s": 400}, rel=1e-2)
-    assert product_law(fit.values | products.PLAIN).flop_per_s <= 312e12 * (1 + 1e-12)
-
-
-def test_measured_rows_with_empty_cells_are_left_out_and_copies_count_once(tmp_path):
-    (tmp_path / "gemm.csv").write_text(
-        "device,dtype,m,n,k,layout,latency_us,op,source_id\n"
-        "a,bf16,16,32,64,TN,4.0,,one:x\n"
-        "a,bf16,16,32,64,TN,4.0,,one:x/copy\n"
-        "a,bf16,16,32,64,TN,6.0,,one:x\n"
-        "a,bf16,16,32,,TN,5.0,,one:x\n"
-        "a,bf16,16,32,128,TN,,,one:x\n"
-        "a,bf16,16,32,256,NN,7.0,,one:x\n"
-        "a,bf16,16,32,512,TN,8.0,,two:x\n",
-        encoding="utf-8",
+def test_kernels_are_read_into_bytes_by_layer(tmp_path):
+    text, unet = read_model(write(tmp_path)).components
+    assert text.kernels == (
+        (Kernel("matmul", 2, 1, 3, 4, 1000, read_bytes=1e5, written_bytes=2e5, weight_bytes=3e5),),
     )
-    samples = rows.products(tmp_path, "one:x")
-    assert [shape.tolist() for shape in samples.shapes] == [[16, 16], [32, 32], [64, 256]]
-    assert samples.seconds.tolist() == pytest.approx([4e-6, 7e-6])
-    assert len(rows.products(tmp_path, "one:x", "data")) == 1
+    conv, _, _, norm, dispatch = unet.kernels[0]
+    assert unet.kernels[1] == (conv,)
+    assert (norm.count, norm.m, norm.image_m, norm.moved_bytes) == (3, 64, 64, 875e3)
+    assert dispatch == Kernel("dispatch", 7)
+    assert unet.half_kernels is unet.kernels
 
 
-def test_a_folder_without_measured_kernels_is_refused(tmp_path, capsys):
-    assert main(["fit-kernels", "--device", "l40s-48gb", "--data", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said
-        == f"validate: error: {tmp_path}/gemm.csv: no such file; --data must name the folder of measured kernels\n"
+def test_a_folder_without_kernels_has_none_of_any_layer(tmp_path):
+    (write(tmp_path) / "kernels.csv").unlink()
+    assert {component.kernels for component in read_model(tmp_path).components} == {()}
+
+
+def test_attention_to_other_tokens_counts_as_a_matrix_product():
+    itself, other = Kernel("attention", 1, 5, 8, 8, 2), Kernel("attention", 2, 5, 8, 3, 2)
+    assert class_flop([itself, other, Kernel("pointwise", 9, 1, 64)]) == {
+        "conv_flop": 0, "matmul_flop": 4 * 2 * 5 * 8 * 3 * 2, "attention_flop": 4 * 5 * 8 * 8 * 2
+    }  # fmt: skip
+
+
+def test_a_model_in_single_precision_has_kernels_of_both(tmp_path):
+    single = MODEL.replace("float16", "float32")
+    cast = KERNELS + "unet,1,copy,1,1,64,0,0,0,64,0,0.5,0.25,0\n"
+    unet = read_model(write(tmp_path, single, kernels_half=cast)).components[1]
+    assert unet.half_kernels[0] == unet.kernels[0]
+    assert unet.half_kernels[1] == (*unet.kernels[1], Kernel("copy", 1, 1, 64, 0, 0, 0, 64, 0, 5e5, 25e4, 0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "removed", "problem"),
+    [
+        ("float16", "", "kernels_half.csv: must be left out: of float16, kernels.csv says the same"),
+        (
+            "float32",
+            "kernels.csv",
+            "kernels.csv: no such file, must stand beside kernels_half.csv as dtype is",
+        ),
+        (
+            "float32",
+            "kernels_half.csv",
+            "kernels_half.csv: no such file, must stand beside kernels.csv as dty",
+        ),
+    ],
+)
+def test_kernels_in_half_precision_stand_beside_those_of_a_model_in_single(tmp_path, dtype, removed, problem):
+    write(tmp_path, MODEL.replace("float16", dtype), kernels_half=KERNELS)
+    if removed:
+        (tmp_path / removed).unlink()
+    with pytest.raises(InputError, match=re.escape(problem)):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (",weight_MB", "", "kernels.csv:1: column weight_MB is missing"),
+        ("text,0", "vae,0", "kernels.csv:2: component is 'vae', must be one of text, unet"),
+        ("unet,1", "unet,2", "kernels.csv:8: index is '2', must be below 2, the layers of unet"),
+        ("group_norm", "batch_norm", "kernels.csv:6: kernel is 'batch_norm', must be one of matmul, conv, att"),
+        ("matmul,2", "matmul,0", "kernels.csv:2: count is 0, must be at least 1"),
+        ("matmul,2", "matmul,2.5", "kernels.csv:2: count is '2.5', must be an integer"),
+        ("2,1,3,4", "2,0,3,4", "kernels.csv:2: heads is 0, must be at least 1"),
+        ("3,4,1000", "3,4,0", "kernels.csv:2: k is 0, must be at least 1"),
+        ("0,6,6", "0,6,9", "kernels.csv:4: image_n is 9, must be at most n, 8"),
+        ("0,6,6", "6,6,6", "kernels.csv:4: image_heads is 6, must be at most heads, 5"),
+        ("0.5,0.25", "0.5,-1", "kernels.csv:6: written_MB is -1, must not be negative"),
+        ("0.5,0.25", "inf,0.25", "kernels.csv:6: read_MB is inf, must be finite"),
+        ("1,64,0,0", "1,64,2,0", "kernels.csv:6: n is 2, must be 0 of group_norm"),
+        ("dispatch,7,0", "dispatch,7,1", "kernels.csv:7: heads is 1, must be 0 of dispatch"),
+        ("7,0,0,0,0,0,0,0,0", "7,0,0,0,0,0,0,0,1", "kernels.csv:7: moved_bytes is 1e+06, must be 0 of dispat"),
+        ("8,4,2250", "8,4,225", "kernels.csv: conv_gflop of layer 0 of unet is 2.88e-05, must be the 0.000288 of"),
+        ("5,8,3", "5,8,8", "kernels.csv: matmul_gflop of layer 0 of unet is 0, must be the 0.00048 of layers.csv"),
+        (KERNELS.splitlines()[1], "", "kernels.csv:2: the row has 0 cells, must have 14"),
+        (f"{KERNELS.splitlines()[1]}\n", "", "kernels.csv: matmul_gflop of layer 0 of text is 0, must be the"),
+    ],
+)  # fmt: skip
+def test_a_broken_rule_is_refused_by_file_place_and_value(tmp_path, old, new, problem):
+    assert old in KERNELS
+    with pytest.raises(InputError, match=re.escape(problem)) as error:
+        read_model(write(tmp_path, kernels=KERNELS.replace(old, new, 1)))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_kernels_of_a_shipped_model_add_up_to_its_layers(name):
+    model = load_model(name)
+    for component in model.components:
+        for layer, kernels, half in zip(
+            component.layers, component.kernels, component.half_kernels, strict=True
+        ):
+            work = {"conv_flop": layer.conv_flop, "matmul_flop": layer.matmul_flop}
+            work["attention_flop"] = layer.attention_flop
+            assert class_flop(kernels) == class_flop(half) == pytest.approx(work, rel=1e-12)
+            moved = sum(one.count * one.moved_bytes for one in kernels if one.kind in MEMORY_BOUND)
+            assert moved == pytest.approx(layer.moved_bytes, rel=1e-12)
+            launches = [3 * one.count if one.kind == "group_norm" else one.count for one in kernels]
+            dispatched = [one.count for one in kernels if one.kind == "dispatch"]
+            assert sum(launches) - sum(dispatched) == layer.kernels
+            assert len(dispatched) <= 1
+    assert (model.dtype == "float32") == any(c.half_kernels != c.kernels for c in model.components)
+
+
+# Counting
+
+
+class Parts(nn.Module):
+    """One of each: convolution, norm, linear layers, attention to itself and to text, and a joined table."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(6, 16, 3, padding=1, groups=2)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2, bias=False)
+        self.norm = nn.GroupNorm(2, 8)
+        self.rows = nn.LayerNorm(8)
+        self.query, self.text = nn.Linear(8, 8), nn.Linear(12, 16, bias=False)
+        self.register_buffer("table", torch.empty(1, 3, 8))
+
+    def forward(self, image, text):
+        hidden = self.norm(self.up(self.conv(image))).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.rows(hidden), self.table], dim=1)
+        query = heads(self.query(tokens))
+        key, value = self.text(text).chunk(2, dim=-1)
+        crossed = scaled_dot_product_attention(query, heads(key), heads(value))
+        return gelu(scaled_dot_product_attention(query, query, query) @ crossed.transpose(2, 3))
+
+
+def heads(tokens):
+    """Split into two heads."""
+    return tokens.unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+PARTS = ComponentSpec(
+    "parts",
+    Parts,
+    lambda height, width: {"image": tensor(1, 6, height, width), "text": tensor(1, 5, 12)},
+    lambda module: [LayerSpec("up", 0, module.up), LayerSpec("rest", 0, module)],
+    token_pixels=1,
+)
+
+
+@pytest.mark.parametrize("other", [2, 8])
+def test_kernels_are_those_worked_out_by_hand(other):
+    """Of an image of 4x6 pixels, 96 tokens when it is enlarged, beside 3 tokens of a table and 5 of text."""
+    first, last = component_kernels(count_component(PARTS, 4, 6), (4, other), 6)
+    small, large, tokens, all_tokens = 24 * HALF, 96 * HALF, 96 * 8 * HALF, 99 * 8 * HALF
+    assert first == (
+        Kernel("conv", 1, 2, 24, 8, 3 * 9, 0, 24, 0, 6 * small, 16 * small, 16 * 27 * HALF),
+        Kernel("pointwise", 1, 1, 16 * 24, 0, 0, 0, 16 * 24, 0, 16 * small, 16 * small, 0),  # its bias
+        Kernel("conv", 1, 1, 24, 8 * 4, 16, 0, 24, 0, 16 * small, 8 * large, 16 * 8 * 4 * HALF),
+        Kernel("dispatch", 2),
     )
+    statistics = 2 * 2 * HALF, 2 * 96 * SINGLE
+    lse = 2 * 99 * SINGLE
+    squared = 2 * 99 * 99
+    norm, rows, cat, query, text, crossed, itself, *product, activation, dispatch = last
+    assert norm == Kernel(
+        "group_norm", 1, 1, 768, 0, 0, 0, 768, 0, 2 * tokens, tokens + statistics[0], 16 * HALF
+    )
+    assert rows == Kernel("layer_norm", 1, 1, 768, 0, 0, 0, 768, 0, tokens, tokens + statistics[1], 16 * HALF)
+    assert cat == Kernel("copy", 1, 1, 99 * 8, 0, 0, 0, 96 * 8, 0, tokens, all_tokens, 3 * 8 * HALF)
+    assert query == Kernel("matmul", 1, 1, 99, 8, 8, 0, 96, 0, all_tokens, all_tokens, (64 + 8) * HALF)
+    assert text == Kernel("matmul", 1, 1, 5, 16, 12, 0, 0, 0, 60 * HALF, 80 * HALF, 12 * 16 * HALF)
+    assert crossed == Kernel(
+        "attention", 1, 2, 99, 5, 4, 0, 96, 0, all_tokens + 80 * HALF, all_tokens + lse, 0
+    )
+    assert itself == Kernel("attention", 1, 2, 99, 99, 4, 0, 96, 96, 3 * all_tokens, all_tokens + lse, 0)
+    assert product[-1] == Kernel("matmul", 1, 2, 99, 99, 4, 0, 96, 96, 2 * all_tokens, squared * HALF, 0)
+    assert (activation.kind, activation.m, activation.read_bytes) == ("pointwise", squared, squared * HALF)
+    assert dispatch.kind == "dispatch"
 
 
-def test_an_unknown_device_is_refused(capsys):
-    assert main(["fit-kernels", "--device", "b300"]) == 2
-    assert "no measured kernels of device 'b300'; choose from a100-80gb-sxm" in capsys.readouterr().err
+def test_equal_kernels_of_a_layer_are_one_with_their_number():
+    spec = ComponentSpec(
+        "chain",
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        lambda height, width: {"input": tensor(1, 5, 8)},
+        lambda module: [LayerSpec("all", 0, module)],
+    )
+    ((product, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 4), 8)
+    assert product == Kernel("matmul", 2, 1, 5, 8, 8, 0, 0, 0, 80, 80, (64 + 8) * HALF)
+    assert dispatch == Kernel("dispatch", 2 * 4)  # transpose, view, product, view
+
+
+def test_passes_of_a_component_add_up():
+    frames = [lambda height, width, n=n: {"input": tensor(n, 5, 8)} for n in (2, 3)]
+    spec = ComponentSpec(
+        "chain", lambda: nn.Linear(8, 8), frames[0], lambda module: [LayerSpec("all", 0, module)],
+        again=(frames[1],),
+    )  # fmt: skip
+    ((two, three, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 4), 8)
+    assert (two.m, three.m, dispatch.count) == (10, 15, 8)
+
+
+def test_launches_are_matched_in_order_and_what_has_no_counterpart_grows_by_its_rows():
+    half = [Launch("embed", Kernel("matmul", 1, 1, 5, 4, 4)), Launch("table", Kernel("pointwise", 1, 1, 9))]
+    half += [Launch("attend", Kernel("attention", 1, 3, 17, 17, 4))]
+    whole = [half[0], Launch("attend", Kernel("attention", 1, 6, 29, 29, 4)), Launch("cat", half[1].kernel)]
+    embed, attend, cat = grown(whole, half, Fraction(1, 2))
+    assert embed == whole[0].kernel
+    assert attend == Kernel("attention", 1, 6, 29, 29, 4, 6, 24, 24)
+    assert cat == Kernel("pointwise", 1, 1, 9, image_m=9)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_kernels_grow_as_they_are_counted_at_another_resolution(name):
+    """Matrix products, convolutions and attention at twice the height, against those at once; U-ViT at half."""
+    found, factor = count_model(TINY[name]), Fraction(1, 2) if "uvit" in name else Fraction(2)
+    there = ModelCount(found.architecture, int(found.height * factor), found.width, found.components)
+    for whole, other in zip(kernels_of(found, "float16"), kernels_of(there, "float16"), strict=True):
+        for here, target in zip(whole, other, strict=True):
+            products = [one for one in here if one.k]
+            assert [at(one, factor) for one in products] == [at(one, Fraction(1)) for one in target if one.k]
+
+
+def at(kernel, pixels):
+    """Shape of a kernel at a multiple of the pixels."""
+    sides = [
+        getattr(kernel, key) + (pixels - 1) * getattr(kernel, f"image_{key}") for key in ("heads", "m", "n")
+    ]
+    return (kernel.kind, kernel.count, *sides, kernel.k)
+
+
+def test_a_counted_folder_holds_kernels_of_every_precision_and_is_read(tmp_path):
+    found = count_model(TINY["tiny-uvit"])
+    for name, text in (folder_texts("tiny", found) | kernel_texts(found)).items():
+        (tmp_path / name).write_text(text)
+    (uvit,) = read_model(tmp_path).components
+    casts = [sum(one.count for one in layer if one.kind == "copy") for layer in uvit.half_kernels]
+    assert casts[0] == sum(one.count for one in uvit.kernels[0] if one.kind == "copy") + 1
+    single, half = ([one for one in layers[1] if one.k] for layers in (uvit.kernels, uvit.half_kernels))
+    assert [at(one, 1) for one in single] == [at(one, 1) for one in half]
+    assert [one.weight_bytes for one in single] == [2 * one.weight_bytes for one in half]

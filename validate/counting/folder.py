@@ -19,7 +19,15 @@ from rich.table import Table
 
 from profiles.errors import InputError
 from profiles.kernels import IMAGE, SHAPE, Kernel
-from profiles.models import EXCHANGE_COLUMNS, HALF_KERNELS, KERNEL_COLUMNS, LAYER_COLUMNS, MODELS, TASKS
+from profiles.models import (
+    EXCHANGE_COLUMNS,
+    HALF_KERNELS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    LAYER_COLUMNS,
+    MODELS,
+    TASKS,
+)
 from validate.counting.component import ComponentCount, ModelCount, count_component, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
 from validate.counting.configured import count_configured, slug
@@ -46,7 +54,7 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
 def kernel_texts(model: ModelCount) -> dict[Path, str]:
     """The files of a model folder that say what kernels its layers launch, by their name."""
     dtype = model.architecture.dtype
-    files = {"kernels.csv": dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
+    files = {KERNELS: dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
     return {Path(file): kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
 
 
