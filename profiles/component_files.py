@@ -76,9 +76,20 @@ def read_component(
         times=tuple((name, _read_layer_times(head, name, layers, of)) for name, of in sorted(times.items())),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
+        cacheable=_read_cacheable(head, trainable),
     )
     head.finish()
     return component
+
+
+def _read_cacheable(head: Table, trainable: bool) -> bool:
+    if "cacheable" not in head:
+        return True
+    if trainable:
+        raise head.fail(
+            "cacheable", head.flag("cacheable"), "must be left out: only frozen outputs are cached"
+        )
+    return head.flag("cacheable")
 
 
 def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:

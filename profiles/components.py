@@ -116,7 +116,8 @@ class Component:
     ``reads`` which layers read what of an input, where that is not the first layer the whole output;
     ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
     latents, among which its image tokens are divided evenly; ``latent_bytes`` what a backbone denoises, per sample, 0
-    where that is as large as its prediction.
+    where that is as large as its prediction. ``cacheable`` is False of a frozen component whose output depends on the
+    noise or the time step, so that nobody can compute it before training.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Component:
     tasks: tuple[str, ...] = ("train", "sample")
     frames: int = 1
     latent_bytes: float = 0.0
+    cacheable: bool = True
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"

@@ -165,8 +165,8 @@ class Sweep:
         scenario, workload = self.scenario, self.scenario.workload
         title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}"
         asked = scenario.asked
-        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if asked else ""
-        return f"{title}, batch {workload.batch_size}{drawn}"
+        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
+        return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
 
     def __repr__(self) -> str:
         best = self.best_point()
