@@ -104,9 +104,20 @@ def read_component(
         tasks=_read_tasks(head, trainable),
         kernels=launched.get(KERNELS, ()),
         half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
+        cacheable=_read_cacheable(head, trainable),
     )
     head.finish()
     return component
+
+
+def _read_cacheable(head: Table, trainable: bool) -> bool:
+    if "cacheable" not in head:
+        return True
+    if trainable:
+        raise head.fail(
+            "cacheable", head.flag("cacheable"), "must be left out: only frozen outputs are cached"
+        )
+    return head.flag("cacheable")
 
 
 def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:

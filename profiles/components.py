@@ -117,8 +117,9 @@ class Component:
     ``reads`` which layers read what of an input, where that is not the first layer the whole output;
     ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
     latents, among which its image tokens are divided evenly; ``latent_bytes`` what a backbone denoises, per sample, 0
-    where that is as large as its prediction. ``kernels`` are those of each layer in the precision of the
-    model, ``half_kernels`` in half precision; where nobody counted them there are none of any.
+    where that is as large as its prediction. ``cacheable`` is False of a frozen component whose output depends on the
+    noise or the time step, so that nobody can compute it before training. ``kernels`` are those of each layer in the
+    precision of the model, ``half_kernels`` in half precision; where nobody counted them there are none of any.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Component:
     latent_bytes: float = 0.0
     kernels: tuple[tuple[Kernel, ...], ...] = ()
     half_kernels: tuple[tuple[Kernel, ...], ...] = ()
+    cacheable: bool = True
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"

@@ -55,7 +55,7 @@ def times_of(
     component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
 ) -> Times | None:
     """Estimated times of a component; None on a device without rates."""
-    if component.kernels and device.laws is not None:
+    if (component.kernels if training else component.half_kernels) and device.laws is not None:
         return KernelTimes(component, device.laws, stack, extent, training=training)
     return None if device.rates is None else LumpedTimes(component, device.rates, stack, extent)
 

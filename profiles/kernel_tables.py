@@ -3,15 +3,13 @@
 Kernels that several layers launch stand once; a matrix says how often each layer launches them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.components import Component
-from profiles.kernels import DISPATCH, MEMORY_BOUND, PRODUCTS, Kernel
+from profiles.kernels import DISPATCH, MEMORY_BOUND, PRODUCTS, Kernel, LayerKernels
 from profiles.shares import Share
 
 FloatArray = NDArray[np.float64]
@@ -140,7 +138,7 @@ class KernelGroup:
 
 
 class KernelTable:
-    """The kernels of a component, kind by kind.
+    """The kernels of the layers of a component, kind by kind.
 
     Attributes:
         text_tokens: tokens of the text that pass through the layers beside those of the image.
@@ -149,9 +147,8 @@ class KernelTable:
         weighted: products with weights in each layer, shape (layers,).
     """
 
-    def __init__(self, component: Component) -> None:
-        layers = component.kernels
-        self.text_tokens: Final = component.text_tokens
+    def __init__(self, layers: LayerKernels, text_tokens: int) -> None:
+        self.text_tokens: Final = text_tokens
         self.groups: Final = tuple(
             group for kind in KINDS for group in [_group(kind, layers)] if group.counts.size
         )
@@ -163,7 +160,7 @@ class KernelTable:
         )
 
 
-def _group(kind: str, layers: Sequence[Sequence[Kernel]]) -> KernelGroup:
+def _group(kind: str, layers: LayerKernels) -> KernelGroup:
     numbers: dict[Kernel, int] = {}
     places = [
         (layer, numbers.setdefault(replace(kernel, count=1), len(numbers)), kernel.count)

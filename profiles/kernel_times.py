@@ -21,6 +21,8 @@ from profiles.stacks import Stack
 
 FloatArray = NDArray[np.float64]
 
+READINGS: Final = {"group_norm": 2 / 3}
+"""Bytes of which laws have the pace, over those that kernels count: each once. A group norm reads its input twice."""
 BACKWARD_TRAFFIC: Final = {
     "pointwise": 1.5,
     "copy": 1.0,
@@ -66,7 +68,8 @@ class KernelTimes:
     def __init__(
         self, component: Component, laws: Laws, stack: Stack, extent: Extent, *, training: bool
     ) -> None:
-        self._table = KernelTable(component)
+        kernels = component.kernels if training else component.half_kernels
+        self._table = KernelTable(kernels, component.text_tokens)
         self._laws, self._stack, self._pixels = laws, stack, extent.pixels
         self._task = "train" if training and component.trainable else "sample"
         self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
@@ -202,7 +205,7 @@ class KernelTimes:
     def _memory_s(self, kind: str, shapes: Shapes, batch: FloatArray, traffic: float) -> FloatArray:
         """Seconds of memory-bound kernels that move some multiple of what a forward pass does."""
         stack = self._stack
-        moved = traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
+        moved = READINGS.get(kind, 1.0) * traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
         single = self._norms_in_single and kind in NORM_CASTS
         kept, launched = getattr(stack.traffic, kind), getattr(stack.launches, kind)
         seconds = self._laws.memory_s(kind, (2.0 if single else 1.0) * kept * moved)

@@ -4,7 +4,7 @@ Precision decides casts too, so kernels are counted in each that a model runs in
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from profiles.checks import check_choice, check_counts, check_numbers
@@ -82,6 +82,17 @@ class Kernel:
             if getattr(self, key):
                 raise InputError(f"{owner}: {key} is {getattr(self, key):g}, must be 0 of {self.kind}")
 
+    def at(self, pixels: float) -> "Kernel":
+        """The kernel of an image of so many times the pixels."""
+        grown = (pixels - 1) * self.image_m / self.m if self.m else 0.0
+        larger = {
+            key: round(getattr(self, key) + (pixels - 1) * getattr(self, f"image_{key}"))
+            for key in ("heads", "m", "n")
+        }
+        images = {key: round(pixels * getattr(self, key)) for key in IMAGE}
+        moved = {key: getattr(self, key) * (1 + grown) for key in ("read_bytes", "written_bytes")}
+        return replace(self, **larger, **images, **moved)
+
     @property
     def flop(self) -> int:
         """FLOP of all launches."""
@@ -96,6 +107,10 @@ class Kernel:
     def moved_bytes(self) -> float:
         """Bytes that one launch reads and writes."""
         return self.read_bytes + self.written_bytes + self.weight_bytes
+
+
+LayerKernels = tuple[tuple[Kernel, ...], ...]
+"""Kernels of each layer of a component."""
 
 
 def class_flop(kernels: Iterable[Kernel]) -> dict[str, int]:

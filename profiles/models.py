@@ -65,7 +65,8 @@ class Model:
 
     ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``), ``anchors``
     how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
-    one that was timed.
+    one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``.
+    ``resized_from`` are height and width of its files, where it is at another resolution.
     """
 
     name: str
@@ -78,6 +79,9 @@ class Model:
     guidance: str = "batch"
     anchors: tuple[Anchor, ...] = ()
     anchor_backbones: tuple[Component, ...] = ()
+    multiple: int = 1
+    largest: int | None = None
+    resized_from: tuple[int, int] | None = None
 
     @property
     def anchored(self) -> tuple[Component, ...]:
@@ -88,7 +92,9 @@ class Model:
         owner = f"model {self.name}"
         check_choice(owner, "dtype", self.dtype, DTYPES)
         check_choice(owner, "guidance", self.guidance, GUIDANCES)
-        check_counts(owner, least=1, height=self.height, width=self.width)
+        check_counts(owner, least=1, height=self.height, width=self.width, multiple=self.multiple)
+        if self.largest is not None:
+            check_counts(owner, least=1, largest=self.largest)
         check_tuples(owner, components=self.components, anchors=self.anchors)
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
@@ -252,10 +258,22 @@ def read_model(folder: Path) -> Model:
         components=components,
         guidance=table.choice("guidance", GUIDANCES) if "guidance" in table else "batch",
         anchors=read_anchors(folder / "anchors.csv"),
+        multiple=reference.integer("multiple", 1, minimum=1),
+        largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
     )
+    _check_reference(reference, model)
     reference.finish()
     table.finish()
     return model
+
+
+def _check_reference(reference: Table, model: Model) -> None:
+    """Refuse a reference resolution that breaks the model's own rules."""
+    for key, pixels in (("height", model.height), ("width", model.width)):
+        if pixels % model.multiple:
+            raise reference.fail(key, pixels, f"must be a multiple of {model.multiple}")
+        if model.largest is not None and pixels > model.largest:
+            raise reference.fail(key, pixels, f"must be at most {model.largest}, the largest")
 
 
 def _component_names(heads: Iterable[Table]) -> list[str]:

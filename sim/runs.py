@@ -225,6 +225,7 @@ def weigh(
         provenance=scenario.costs.provenance,
         stages=tuple(_stages(parts)),
         seamless=is_seamless(strategy),
+        departures=scenario.departures,
         source=source,
     )
 

@@ -244,7 +244,12 @@ def test_a_schedule_prints_its_order():
     [
         ({"micro_batches": 0}, ["--micro-batches", "0"], "{} is 0, must be at least 1"),
         ({"batch_size": 0}, ["--batch-size", "0"], "{} is 0, must be at least 1"),
-        ({"resolution": 512}, ["--resolution", "512"], "{} is of sampling, gpipe trains"),
+        ({"steps": 20}, ["--steps", "20"], "{} is of sampling, gpipe trains"),
+        (
+            {"resolution": 500},
+            ["--resolution", "500"],
+            "{} is 500, but width(500) is no multiple of 64, as both sides of sd21 are",
+        ),
     ],
 )
 def test_an_error_names_the_parameter_in_python_and_the_flag_on_the_command_line(given, flags, words, capsys):

@@ -177,11 +177,11 @@ def sweep_command(options: argparse.Namespace) -> int:
 def _case(scenario: AnyScenario) -> str:
     """The name of a sweep's file, which tells it from those of others."""
     name, gpus = re.sub(r"[^\w.-]+", "-", scenario.model.name), f"{scenario.workload.num_gpus}gpus"
-    batch = f"batch{scenario.workload.batch_size}"
-    if "resolution" not in scenario.asked:
-        return f"{name}-{gpus}-{batch}"
-    pixels = f"{scenario.asked['resolution']}px"
-    return f"{name}-{gpus}-{pixels}" + (f"-{batch}" if scenario.workload.batch_size > 1 else "")
+    batch, pixels = scenario.workload.batch_size, f"{scenario.asked['resolution']}px"
+    if scenario.task == "sample":
+        return f"{name}-{gpus}-{pixels}" + (f"-batch{batch}" if batch > 1 else "")
+    cached = "-cached" if scenario.asked["frozen"] == "cached" else ""
+    return f"{name}-{gpus}-batch{batch}" + (f"-{pixels}" if scenario.model.resized_from else "") + cached
 
 
 def _draw_sweep(options: argparse.Namespace, sweep: Sweep, first: Point) -> None:

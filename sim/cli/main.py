@@ -131,7 +131,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     sweep.add_argument(
         "--task",
         choices=TASKS,
-        help="what is swept (default: sample, where a flag of sampling is given, else train)",
+        help="what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)",
     )
     sweep.add_argument(
         "--objective",

@@ -166,8 +166,8 @@ class Sweep:
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
         title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {where}"
         asked = scenario.asked
-        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if asked else ""
-        return f"{title}, batch {workload.batch_size}{drawn}"
+        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
+        return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
 
     def __repr__(self) -> str:
         best = self.best_point()

@@ -225,13 +225,11 @@ BEST: Final = 10
 
 def training_table(sweep: Sweep, simulated: list[Point]) -> Table:
     """The best points of a sweep, and the best of each strategy among them."""
-    scenario, workload = sweep.scenario, sweep.scenario.workload
     compared = baselines("train")
     table = Table(
         "#", "strategy", "P", "M", "D", "more", "iteration", "samples/s", f"over {' or '.join(compared)}", "bubble",
         "peak memory",
-        title=f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}, stack"
-        f" {scenario.stack.name}, batch {workload.batch_size}",
+        title=sweep.title,
     )  # fmt: skip
     results = [point.result for point in simulated if point.result is not None]
     against = [result for result in results if result.strategy in compared]

@@ -158,7 +158,7 @@ def print_result(result: Result) -> None:
 
 
 def _iteration_words(result: Result) -> Words:
-    asked = f"batch {result.batch_size}"
+    asked = ", ".join([f"batch {result.batch_size}", *result.departures])
     return Words(asked, _iteration(result), "per micro-batch", ("forward", "backward"))
 
 

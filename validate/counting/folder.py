@@ -92,7 +92,10 @@ def model_text(name: str, model: ModelCount) -> str:
     head = {"name": name, "title": architecture.title, "source": _source(model), "dtype": architecture.dtype}
     if architecture.guidance != "batch":
         head["guidance"] = architecture.guidance
-    lines = [*_pairs(head), *_table("[reference]", {"height": model.height, "width": model.width})]
+    reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
+    if architecture.largest is not None:
+        reference["largest"] = architecture.largest
+    lines = [*_pairs(head), *_table("[reference]", reference)]
     for count in components:
         lines += _table("[[components]]", _component(count))
     for count in components:
@@ -129,6 +132,8 @@ def _component(count: ComponentCount) -> dict[str, object]:
         values["latent_MB"] = _scaled(count.latent_bytes, 6)
     if count.carried:
         values["carried_MB"] = Exact(f"{_scaled(count.carried_bytes, 6)}  # {', '.join(count.carried)}")
+    if not spec.cacheable:
+        values["cacheable"] = False
     if spec.self_conditioning:
         values["self_conditioning"] = spec.self_conditioning
     return values
