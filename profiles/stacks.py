@@ -198,7 +198,7 @@ def read_stack(path: Path) -> Stack:
         traffic=Fusion(**_shares(table.table("traffic", {}), FUSED)),
         launches=Fusion(**_shares(table.table("launches", {}), FUSED)),
         rates=rates,
-        device_rates=tuple((name, _rates(on.table(name), rates)) for name in on.keys()),
+        device_rates=tuple((name, _rates(on.table(name), rates)) for name in sorted(on.keys())),
     )
     on.finish()
     operators.finish()
