@@ -83,10 +83,8 @@ class Builder:
             return Coefficients(found.values, f"as {origin.like}: {found.source}")
         against = self.of("matmul", origin.device).values
         factors, count = products.convolution_factors(self.folder, origin.rows[0], against)
-        words = (
-            f"{self._said(*origin.rows)}, {count} convolutions of stride 1 and 64 channels or more:"
-            f" medians of measured seconds over those of the matmul law of {origin.device} for the product that each implies"
-        )
+        words = f"{self._said(*origin.rows)}, {count} convolutions of stride 1 and 64 channels or more: medians of"
+        words += f" measured seconds over those of the matmul law of {origin.device} for the product that each implies"
         return Coefficients(dict(factors), words)
 
     def _forward(self, to: Target, origin: Origin) -> Coefficients:
