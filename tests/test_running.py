@@ -169,6 +169,7 @@ GRADIENTS = {
     "data parallel, reduced at the end": ("ddp", {"overlap": "none"}),
     "divided gradients": ("zero2", {}),
     "divided gradients, scattered at the end": ("zero2", {"overlap": "none"}),
+    "divided gradients, kept whole for three micro-batches": ("zero2", {"scatter_every": 3}),
     "divided weights": ("zero3", {}),
     "divided weights, one by one": ("zero3", {"overlap": "none"}),
 }

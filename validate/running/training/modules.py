@@ -134,6 +134,12 @@ class ModuleKernels(Kernels):
             for role, stage, _ in (plan.tensors[tensor][:3] for tensor in op.reads)
             if role == "gathered" and isinstance(op.action, StageAction) and op.action.stage == stage
         }
+        self._scattered = {
+            self._wiring.writers[tensor]
+            for collective in plan.collectives
+            if collective.operation == SCATTER
+            for tensor in collective.reads
+        }
         for stage in self._freed:
             shards.free(stage)
         return shards
@@ -156,7 +162,7 @@ class ModuleKernels(Kernels):
             mark(tensor)
 
     def _after_pass(self, shards: Shards, index: int, action: StageAction) -> None:
-        if action.kind == BACKWARD:
+        if action.kind == BACKWARD and (self._device.number, index) in self._scattered:
             shards.set_aside(action.stage, index)
         if action.kind != OPTIMIZER and action.stage in self._freed:
             shards.free(action.stage)
