@@ -10,7 +10,6 @@ from typing import Any, Final
 from sim.cli.console import Parser, guarded
 from validate.counting.config_files import add_config_arguments
 from validate.fitting.command import add_fitting_parsers
-from validate.green.command import add_green_parser
 from validate.measuring.command import add_measuring_parsers
 from validate.running.command import add_run_parser, add_sample_parser
 
@@ -86,7 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     for add in (add_fitting_parsers, add_measuring_parsers, add_sample_parser):
         add(commands)
     add_run_parser(commands)
-    add_green_parser(commands)
     return parser
 
 

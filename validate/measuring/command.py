@@ -70,9 +70,7 @@ def add_measuring_parsers(commands: "Commands") -> None:
     """Add ``profile``, ``gpu`` and ``links`` to the commands."""
     profile = commands.add_parser("profile", help="time every layer of a model on this machine")
     add_sources(profile, "architecture to build, or a tiny one: tiny-sd, ...")
-    gpu = commands.add_parser(
-        "gpu", help="profile, calibrate, and predict steps that are then measured (pipelines: green)"
-    )
+    gpu = commands.add_parser("gpu", help="profile, calibrate, and predict steps that are then measured")
     links = commands.add_parser(
         "links",
         help="measure the links between ranks, or read logs of nccl-tests, into a cluster file",
