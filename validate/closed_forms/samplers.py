@@ -54,7 +54,7 @@ def pipefusion() -> Iterator[Form]:
             found = drawn(sampler("pipefusion", patches=patches, warmup_steps=0), _scenario(stages, 8))
             period = {"N": stages, "M": patches, "t": LAYERS * LAYER_S / stages / patches}
             family = "PipeFusion: seconds of a step in the long run"
-            yield form(family, "pipefusion", found.step_s or 0.0, period, said(period))
+            yield form(family, "pipefusion", found.step_s, period, said(period))
 
 
 def sent_bytes() -> Iterator[Form]:

@@ -58,8 +58,8 @@ def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> flo
     point = scenario(
         model, "p4de", num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe
     )
-    found = trained("ddp", point, overlap="none")
-    return found.collective_s / found.time_s
+    found = trained("ddp", point, overlap="none").expected
+    return found.collective_s / found.duration_s
 
 
 def slowness(published_share: float, simulated_share: float) -> float:

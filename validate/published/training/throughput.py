@@ -18,9 +18,10 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError
 from profiles.units import GIB, MIB
 from sim.explore.pulse_equations import peak_memory_bytes
+from sim.results import Result
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
-from validate.points import Outcome, model_of, scenario, trained
+from validate.points import model_of, scenario, trained
 from validate.published.records import Published, Record, published, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import COSTS, costs_of, with_collectives_of
@@ -89,7 +90,7 @@ class Setting:
 
 
 @cache
-def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Outcome | None:
+def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Result | None:
     """What a strategy makes of a setting; None where it cannot."""
     asked: dict[str, Any] = {"overlap": "none"}
     if strategy not in DATA_PARALLEL:
@@ -137,7 +138,7 @@ def largest(task: Task, setting: Setting) -> Setting | None:
 
     def fits(found: Setting) -> bool:
         result = run(task, found, "pulse")
-        return result is not None and result.fits
+        return result is not None and result.fits_memory
 
     return _largest(setting, fits)
 
@@ -225,10 +226,13 @@ def cells(task: Task, setting: Setting) -> list[str]:
     own = run(task, setting, "pulse")
     if own is None:
         return ["-"] * (2 + len(BASELINES))
-    found = [_bracketed(f"{own.samples_per_s:.1f}", own.fits), f"{own.memory_bytes / GIB:.1f} GiB"]
+    found = [
+        _bracketed(f"{own.samples_per_s:.1f}", own.fits_memory),
+        f"{own.peak_memory_bytes / GIB:.1f} GiB",
+    ]
     for baseline in BASELINES:
         ratio, other = over(task, setting, baseline), run(task, setting, baseline)
-        found.append("-" if ratio is None or other is None else _bracketed(f"{ratio:.2f}", other.fits))
+        found.append("-" if ratio is None or other is None else _bracketed(f"{ratio:.2f}", other.fits_memory))
     return found
 
 
@@ -271,6 +275,6 @@ def degrees() -> Found:
             f"{model}, P = {degree}",
             *(f"{rows[key].value:g}" if key in rows else "-" for key in found),
             f"{result.samples_per_s:.1f}",
-            f"{setting.micro_batch} ({result.memory_bytes / GIB:.1f} GiB)",
+            f"{setting.micro_batch} ({result.peak_memory_bytes / GIB:.1f} GiB)",
             "none" if by_equation is None else f"{by_equation.micro_batch}",
         ]
