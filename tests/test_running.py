@@ -31,7 +31,6 @@ from validate.running.mailbox import directions
 from validate.running.rank import fitting, run_jobs
 from validate.running.training.blocks import Convolutions, FeedForward, build_layer
 from validate.running.training.scenarios import Question, check_complete, prepare
-from validate.running.training.torch_runtime import check_schedule
 
 pytestmark = pytest.mark.slow
 
@@ -376,46 +375,6 @@ def test_the_real_layers_are_of_every_kind(make):
     assert {type(work) for work in built} == {Convolutions, FeedForward}
     assert any(isinstance(work, FeedForward) and work.project is not None for work in built)
     assert len({sum(p.numel() for p in work.parameters()) for work in built}) > 4
-
-
-# torch.distributed.pipelining
-
-TORCH = {
-    "gpipe": {},
-    "1f1b": {},
-    "interleaved": {"chunks": 3},
-    "wave": {},
-    "zero-bubble": {},
-}
-
-
-@pytest.fixture(scope="module")
-def run_by_torch(make, once):
-    return once("run by torch", lambda: run(torch_jobs(make)))
-
-
-def torch_jobs(make):
-    jobs = []
-    for name, parameters in TORCH.items():
-        job = prepare(question(name, 2, 4, samples=2, **parameters), "wall", small_model(make), 1, warm_up=1)
-        check_schedule(job)
-        jobs.append(replace(job, name=name, runtime="torch"))
-    return jobs
-
-
-@pytest.mark.parametrize("name", TORCH)
-def test_torch_finds_the_same_gradients_from_the_exported_order(run_by_torch, name):
-    _, outcome = run_by_torch[name]
-    assert outcome.gradient_error < 1e-6
-    assert len(outcome.steps_s) == 1
-
-
-def test_torch_is_not_asked_for_what_it_cannot_do(make):
-    job = prepare(question("diffusionpipe", 2, 4), "replay", small_model(make), 2)
-    with pytest.raises(
-        InputError, match="carries out gpipe, 1f1b, spp, interleaved, wave, zero-bubble, not diff"
-    ):
-        check_schedule(job)
 
 
 # Four ranks

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ MOST: Final = 32
 POLL_S: Final = 0.05
 GRACE_S: Final = 3  # ranks that are told to end are killed after so long
 COMPLAINT: Final = "validate: error: "
+LINGER_S: Final = 1.0
+"""A rank whose connection broke stays so long: the launcher is to meet first the one that died."""
 
 
 class Place(NamedTuple):
@@ -115,6 +118,17 @@ def _on_loopback(work: Callable[..., T], arguments: tuple[object, ...]) -> T:
     except DiffusimError as error:
         print(f"{COMPLAINT}{error}", file=sys.stderr)
         sys.exit(2)
+
+
+@contextmanager
+def unbroken(rank: int) -> Iterator[None]:
+    """Turn a connection that breaks, as when another rank dies, into one line."""
+    try:
+        yield
+    except RuntimeError as error:  # of torch.distributed and of its store
+        time.sleep(LINGER_S)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DiffusimError(f"rank {rank} stopped: {reason}") from error
 
 
 @contextmanager

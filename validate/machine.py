@@ -2,6 +2,7 @@
 
 import math
 import os
+import socket
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Final
@@ -11,6 +12,15 @@ BUSY_FIELDS: Final = {"user": 0, "nice": 1, "system": 2, "interrupts": 5, "soft 
 """Columns of ``/proc/stat``: not idle, not waiting for a disk; stolen time is that of another virtual machine."""
 QUIET_CORES: Final = 0.1  # other programs that keep more cores busy make measured times too long
 NOT_KNOWN: Final = float("nan")
+
+
+def identity() -> str:
+    """What two processes share that share clock and machine: a boot, and where there are, a namespace of processes."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
 
 
 class OtherPrograms:

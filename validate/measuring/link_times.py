@@ -16,18 +16,15 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
 from profiles.clusters import OPERATIONS
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
-from validate.launching import Place
+from validate.launching import Place, unbroken
 from validate.machine import NOT_KNOWN, OtherPrograms
 from validate.measuring.clocks import Clock, EventClock
 from validate.measuring.environment import gpu, processor
 from validate.measuring.operations import ELEMENT_BYTES, Call, Compute, Members, bind, elements_of
-from validate.measuring.watch import Watch
 
 ROUNDS: Final = 8
 """How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
@@ -68,12 +65,10 @@ def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | 
         DiffusimError: the connection to another rank broke.
     """
     backend, device = choose_backend(place, backend)
-    try:
-        store = join(place, backend, device)  # of rank 0 it is the server, and must outlive the watch
-        with Watch(store, place.rank, place.num_ranks):
-            return _measure_all(place, backend, device, max_bytes)
-    except RuntimeError as error:  # of torch.distributed and of the store
-        raise DiffusimError(f"rank {place.rank}: {str(error).splitlines()[0]}") from error
+    with unbroken(place.rank):
+        own = device if device.type == "cuda" else None
+        dist.init_process_group(backend, timeout=TIMEOUT, device_id=own)
+        return _measure_all(place, backend, device, max_bytes)
 
 
 def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device]:
@@ -87,23 +82,6 @@ def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device
     device = torch.device("cuda", place.local_rank)
     torch.cuda.set_device(device)
     return "nccl", device
-
-
-def join(place: Place, backend: str, device: torch.device) -> TCPStore:
-    """Join the ranks and return the store they share."""
-    store, rank, num_ranks = next(rendezvous("env://", timeout=TIMEOUT))
-    dist.init_process_group(
-        backend,
-        store=PrefixStore("links", store),
-        rank=rank,
-        world_size=num_ranks,
-        timeout=TIMEOUT,
-        device_id=device if device.type == "cuda" else None,
-    )
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    assert isinstance(store, TCPStore)
-    return store
 
 
 def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Measurement | None:

@@ -21,7 +21,6 @@ from torch import distributed as dist
 
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.ranks import LostRankError
 from validate.running.clock import ALWAYS, Instant, Turns, now, sleep_until
 from validate.running.links import RankSeat
 from validate.running.mailbox import Mailbox, Messages
@@ -132,9 +131,8 @@ class CollectiveStream:
             try:
                 self._carry_out(number)
             except Exception as error:  # the other thread waits for this one
-                lost = isinstance(error, RuntimeError)
                 with self._changed:
-                    self._error = LostRankError(-1) if lost else error
+                    self._error = error
                     self._changed.notify_all()
                 return
 

@@ -16,8 +16,8 @@ class Job:
 
     ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``,
     whatever its size. Ops train or draw, or, without a task, sleep; on a ``cpu``, messages by gloo, or on ``cuda``, by
-    NCCL, whose messages carry no ``tags``. The ``torch`` runtime records no more than steps. Rank ``die`` is killed in
-    the midst of its last iteration, to show what then happens.
+    NCCL, whose messages carry no ``tags``. Rank ``die`` is killed in the midst of its last iteration, to show what then
+    happens.
     """
 
     name: str
@@ -29,7 +29,6 @@ class Job:
     task: Training | Settings | None = None
     device: str = "cpu"
     tags: bool = True
-    runtime: str = "own"
     die: int | None = None
 
     @property
@@ -68,4 +67,3 @@ class Outcome:
     others_cores: float = 0.0
     found: tuple[Any, ...] = ()
     gradient_error: float | None = None
-    steps_s: tuple[float, ...] = ()

@@ -237,7 +237,7 @@ def job_of(settings: Settings) -> Job:
 
 def report_sample(settings: Settings) -> None:
     """Run settings, print the comparison."""
-    found = run_job(lambda: job_of(settings), settings.device, "sample")
+    found = run_job(lambda: job_of(settings), settings.device)
     if found is None:
         return  # another rank speaks for all
     comparison = Comparison(settings, found[1].found)
