@@ -7,7 +7,7 @@ from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from validate.running.executor import RankIteration
 from validate.running.sampling.settings import Settings
-from validate.running.training.device import Training
+from validate.running.training.samples import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,7 @@ class Job:
 
     ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``,
     whatever its size. Ops train or draw, or, without a task, sleep; on a ``cpu``, messages by gloo, or on ``cuda``, by
-    NCCL, whose messages carry no ``tags``. Rank ``die`` is killed in the midst of its last iteration, to show what then
-    happens.
+    NCCL, whose messages carry no ``tags``.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Job:
     task: Training | Settings | None = None
     device: str = "cpu"
     tags: bool = True
-    die: int | None = None
 
     @property
     def num_ranks(self) -> int:

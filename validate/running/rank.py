@@ -25,8 +25,8 @@ from validate.running.links import RankSeat, seats
 from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
 from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
-from validate.running.training.device import Training
 from validate.running.training.modules import ModuleKernels
+from validate.running.training.samples import Training
 
 T = TypeVar("T")
 
@@ -195,8 +195,7 @@ class Part:
                 others = OtherPrograms()
             alone = (number - job.warm_up) % 2 == 0
             turn = self._turns if alone else None
-            dies = job.die == self._rank and number == count - 1
-            records.append(self._executor.run(number, self._synchronize, turn, die=dies))
+            records.append(self._executor.run(number, self._synchronize, turn))
             if number == (CHECKED if trained else count) - 1:
                 found = self._kernels.found()
         return _collected(job.name, records[job.warm_up :], others, found)

@@ -22,7 +22,6 @@ from validate.running.sampling.kernels import Drawn
 from validate.running.sampling.passes import Seen
 from validate.running.sampling.settings import (
     HIDDEN,
-    KILLED_RANK,
     LAYERS,
     LOST_PATCH,
     PATCHED,
@@ -231,8 +230,7 @@ def job_of(settings: Settings) -> Job:
     if settings.fault == LOST_PATCH:
         plan = without_patch(plan, settings.num_patches - 1, settings.steps - 1)
     wire(plan)  # what cannot be is said before processes start
-    dying = settings.ranks - 1 if settings.fault == KILLED_RANK else None
-    return Job(settings.strategy, "replay", plan, task=settings, device=settings.device, die=dying)
+    return Job(settings.strategy, "replay", plan, task=settings, device=settings.device)
 
 
 def report_sample(settings: Settings) -> None:
