@@ -7,7 +7,6 @@ links are fitted to the former and judged by the latter.
 
 import os
 import time
-from collections.abc import Sequence
 from datetime import date, timedelta
 from math import isnan
 from statistics import median
@@ -21,9 +20,9 @@ from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place, unbroken
-from validate.machine import NOT_KNOWN, OtherPrograms
+from validate.machine import NOT_KNOWN, OtherPrograms, processor
 from validate.measuring.clocks import Clock, EventClock
-from validate.measuring.environment import gpu, processor
+from validate.measuring.environment import gpu
 from validate.measuring.operations import ELEMENT_BYTES, Call, Compute, Members, bind, elements_of
 
 ROUNDS: Final = 8
@@ -92,10 +91,8 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     clock = EventClock() if device.type == "cuda" else Clock()
     session = Session(place, clock, sizes_up_to(max_bytes), everyone)
     found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
-    missing = [operation for operation in OPERATIONS if not _supported(session, operation)]
-    offered = [operation for operation in OPERATIONS if operation not in missing]
-    found += [_curve(session, operation, members) for members in _groups(place) for operation in offered]
-    beside, slowdowns = _beside(session, offered)
+    found += [_curve(session, operation, members) for members in _groups(place) for operation in OPERATIONS]
+    beside, slowdowns = _beside(session)
     gathered = [curves for of_rank in _of_all_ranks(place, found) for curves in of_rank]
     cores = _other_cores(place, others)
     dist.barrier()
@@ -108,7 +105,6 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
         f"python -m validate links, {environment(place, backend, device)}",
         tuple([sample for odd, _ in gathered for sample in odd] + beside),
         tuple(slowdowns),
-        tuple(missing),
         cores,
         tuple(sample for _, even in gathered for sample in even),
     )
@@ -156,18 +152,6 @@ def doublings(largest: int) -> list[int]:
     return [*smaller, largest] if largest > 1 else []
 
 
-def _supported(session: Session, operation: str) -> bool:
-    """Try an operation once: some versions of gloo lack some."""
-    elements = elements_of(SMALLEST_BYTES, session.everyone)
-    try:
-        bind(operation, session.everyone, elements, session.clock.device)()
-    except (NotImplementedError, RuntimeError) as error:
-        if "support" not in str(error) and not isinstance(error, NotImplementedError):
-            raise
-        return False
-    return True
-
-
 def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
     """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
     found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
@@ -209,7 +193,7 @@ def times(call: Call, clock: Clock, repeats: int, warm_up: int = WARM_UP) -> lis
     return seconds
 
 
-def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], list[tuple[str, float]]]:
+def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
     """Samples of operations beside compute, and how collectives of the largest size slow the compute down."""
     samples, slowdowns = [], []
     pair = session.everyone._replace(ranks=(0, 1), num_nodes=1 if session.place.devices_per_node > 1 else 2)
@@ -218,7 +202,7 @@ def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], lis
         begin = time.perf_counter()
         time.sleep(2 * BESIDE_S)
         alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
-        for operation in (PING_PONG, *offered):
+        for operation in (PING_PONG, *OPERATIONS):
             members = pair if operation == PING_PONG else session.everyone
             for size in session.sizes[-BESIDE_SIZES:]:
                 elements = elements_of(size, members)
