@@ -410,7 +410,7 @@ def test_a_broken_log_is_refused_in_one_line_that_names_file_and_line(fault, tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--ranks", "1"], "1 rank has no link to another"),
+        (["--ranks", "1"], "--ranks is 1, must be at least 2"),
         (["--device", "b200"], "unknown device 'b200'"),
         (
             ["--output", "/nowhere/x.toml"],

@@ -71,14 +71,6 @@ def check_least(*flags: tuple[str, float | None, float]) -> None:
             raise InputError(f"{flag} is {value:g}, must be at least {least}")
 
 
-def check_count(num_ranks: int) -> None:
-    """Refuse fewer than two ranks."""
-    if num_ranks < 2:
-        raise InputError(
-            f"{num_ranks} rank has no link to another: start at least 2, with --ranks or torchrun --nproc-per-node"
-        )
-
-
 def check_own_ranks(num_ranks: int) -> None:
     """Refuse more ranks than one machine should start."""
     if num_ranks > MOST:

@@ -16,17 +16,8 @@ from strategies.registry import all_samplers, make_sampler, make_strategy
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
 from strategies.strategy import Sampler
 
-
-@cache
-def model_of(name: str) -> Model:
-    """A shipped model."""
-    return load_model(name)
-
-
-@cache
-def cluster_of(name: str) -> Cluster:
-    """A shipped cluster."""
-    return load_cluster(name)
+model_of, cluster_of = cache(load_model), cache(load_cluster)
+"""Shipped models and clusters by name."""
 
 
 def scenario(
@@ -74,15 +65,6 @@ def replayed(name: str, point: Scenario, **asked: Any) -> Trace:  # noqa: ANN401
 def sampler(name: str, **asked: Any) -> Sampler:  # noqa: ANN401  as above
     """A sampler with these parameters; those not given take their defaults."""
     return make_sampler(name, asked)
-
-
-def drawn(of: Sampler, point: SamplingScenario) -> Result:
-    """One image of a sampler.
-
-    Raises:
-        InfeasibleError: the sampler cannot do this.
-    """
-    return run_point(of, point)
 
 
 def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: ANN401  as of find_points

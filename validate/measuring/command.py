@@ -8,7 +8,7 @@ from profiles.devices import load_device
 from profiles.errors import InputError
 from sim.explore.frames import check_writable
 from validate.counting.config_files import add_sources, asked_of, check_alone, read_config
-from validate.launching import check_count, launch, launched_place
+from validate.launching import check_least, launch, launched_place
 from validate.writing import write_file
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _links(options: argparse.Namespace) -> None:
     if options.nccl_tests:
         measurement = read_logs(options.nccl_tests)
     else:
-        check_count(place.num_ranks if place else options.ranks)
+        check_least(("--ranks", place.num_ranks if place else options.ranks, 2))
         if place is None:
             measurement = launch(options.ranks, _measure, options.backend or "gloo", options.max_mib)[0]
         else:

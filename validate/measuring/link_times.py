@@ -7,7 +7,7 @@ links are fitted to the former and judged by the latter.
 
 import os
 import time
-from datetime import date, timedelta
+from datetime import timedelta
 from math import isnan
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
@@ -20,10 +20,10 @@ from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place, unbroken
-from validate.machine import NOT_KNOWN, OtherPrograms, processor
+from validate.machine import NOT_KNOWN, OtherPrograms
 from validate.measuring.clocks import Clock, EventClock
-from validate.measuring.environment import gpu
-from validate.measuring.operations import ELEMENT_BYTES, Call, Compute, Members, bind, elements_of
+from validate.measuring.environment import environment
+from validate.measuring.operations import BINDERS, ELEMENT_BYTES, Call, Compute, Members, elements_of
 
 ROUNDS: Final = 8
 """How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
@@ -102,7 +102,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     return Measurement(
         place.devices_per_node,
         place.num_nodes,
-        f"python -m validate links, {environment(place, backend, device)}",
+        f"python -m validate links, {source(place, backend, device)}",
         tuple([sample for odd, _ in gathered for sample in odd] + beside),
         tuple(slowdowns),
         cores,
@@ -110,18 +110,14 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     )
 
 
-def environment(place: Place, backend: str, device: torch.device) -> str:
+def source(place: Place, backend: str, device: torch.device) -> str:
     """One sentence for the ``source`` of a cluster file: what ran where and when."""
     nodes = "one node" if place.num_nodes == 1 else f"{place.num_nodes} nodes"
-    parts = [f"{date.today().isoformat()}: {place.num_ranks} ranks on {nodes}"]
-    if device.type == "cuda":
-        found, version = gpu(device), torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-        parts += [f"NCCL {'.'.join(map(str, version))}", f"{found['gpu']}", f"CUDA {found['cuda']}"]
-        parts.append(f"driver {found['driver']}")
-    else:
-        parts.append(f"{backend}, between processes on {os.cpu_count()} cores of {processor()}")
+    parts = [f"{key} {value}" for key, value in environment(device).items()]
+    if backend == "nccl":
+        parts.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
     rounds = f"for each size the least of the medians of {ROUNDS // 2} rounds, idle, as many judge"
-    return f"{', '.join(parts)}, torch {torch.__version__}; {rounds}"
+    return f"{place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
 
 
 def _other_cores(place: Place, others: OtherPrograms) -> float:
@@ -158,7 +154,7 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
     for _ in range(ROUNDS):
         for elements, medians in found.items():
             if session.place.rank in members.ranks:
-                call = bind(operation, members, elements, session.clock.device)
+                call = BINDERS[operation](members, elements, session.clock.device)
                 repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
                 medians.append(median(times(call, session.clock, int(repeats))))
             dist.barrier()
@@ -224,7 +220,7 @@ def _run_beside(
         _of_rank_0(0)
         dist.barrier()
         return [], None
-    call = bind(operation, members, elements, session.clock.device)
+    call = BINDERS[operation](members, elements, session.clock.device)
     first = median(times(call, session.clock, 3, warm_up=1))
     repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
     begin = time.perf_counter()

@@ -15,7 +15,7 @@ from validate.launching import check_least
 from validate.running.sampling.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
 
 if TYPE_CHECKING:
-    from validate.running.job import Job, Outcome
+    from validate.running.comparison import Job, Outcome
 
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")

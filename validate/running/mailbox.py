@@ -6,7 +6,7 @@ and both ends go through its messages in the order in which the sender's list se
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -139,24 +139,26 @@ class Messages:
 class Mailbox:
     """Sends and receives the deliveries of one device."""
 
-    def __init__(self, wiring: Wiring, seat: RankSeat, link_s: float, payloads: Messages) -> None:
+    def __init__(
+        self, wiring: Wiring, seat: RankSeat, link_s: float, lanes: Sequence[Lane], payloads: Messages
+    ) -> None:
         self._device, self._link_s, self._payloads = seat.device, link_s, payloads
         self._count, self._posts_late = len(wiring.transfers), wiring.posted
-        transfers = {slot: transfer for slot, transfer in enumerate(wiring.transfers) if transfer}
-        self._sources = {slot: transfer.source for slot, transfer in transfers.items()}
+        self._sources = {slot: transfer.source for slot, transfer in enumerate(wiring.transfers) if transfer}
         awaited = {(d, slot) for d, rows in enumerate(wiring.waits) for slots in rows for slot in slots}
         self._awaited_by_sender = {
             slot for slot, source in self._sources.items() if (source, slot) in awaited
         }
-        lanes = []
-        for slot, transfer in transfers.items():
-            if seat.device in (transfer.source, transfer.target):
-                incoming = seat.device == transfer.target
-                peer = seat.peer(transfer.source if incoming else transfer.target)
-                lanes.append(Lane(peer, (slot,), incoming))
-                if self._reports(slot):
-                    lanes.append(Lane(peer, (self._count + slot,), not incoming))
-        self._moments = Messages(lanes, lambda _: torch.empty(2, dtype=torch.float64), tagged=True)
+        there = [replace(lane, group=None) for lane in lanes]
+        back = [
+            Lane(
+                lane.rank,
+                tuple(self._count + slot for slot in lane.slots if self._reports(slot)),
+                not lane.incoming,
+            )
+            for lane in lanes
+        ]
+        self._moments = Messages(there + back, lambda _: torch.empty(2, dtype=torch.float64), tagged=True)
 
     def _reports(self, slot: int) -> bool:
         """Whether the sender waits for a delivery whose receive waits for an op: it must be told when that was."""

@@ -19,8 +19,8 @@ from strategies.plans.wiring import Wiring, wire
 from validate.launching import Place, launch, launched_place, unbroken
 from validate.machine import OtherPrograms, identity
 from validate.running.clock import Turns, now
+from validate.running.comparison import Iteration, Job, Outcome
 from validate.running.executor import Executor, Kernels, RankIteration
-from validate.running.job import Iteration, Job, Outcome
 from validate.running.links import RankSeat, seats
 from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
@@ -182,7 +182,9 @@ class Part:
         payloads = Messages(
             lanes, lambda slot: self._kernels.room(tensors[slot]), tagged=tagged, first_tag=PAYLOADS
         )
-        self._executor = Executor(wiring, seat, self._kernels, groups, link_s=job.link_s, payloads=payloads)
+        self._executor = Executor(
+            wiring, seat, self._kernels, groups, link_s=job.link_s, lanes=lanes, payloads=payloads
+        )
         self._turns = Turns() if job.mode == "wall" else None
 
     def run(self) -> Outcome:

@@ -12,10 +12,11 @@ from profiles.errors import InfeasibleError
 from profiles.models import model_names
 from profiles.units import GIB
 from sim.results import Result
+from sim.runs import run_point
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.points import cluster_of, drawing, drawn, model_of
+from validate.points import cluster_of, drawing, model_of
 from validate.published.ledger import Ledger
 from validate.published.records import MEMORY, Record, Standing, why
 from validate.published.sampling.methods import guidance, samplers
@@ -263,7 +264,7 @@ def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sam
 @cache
 def outcome_of(place: Place, sampler: Sampler) -> Result:
     """What one sampler makes of a place."""
-    return drawn(sampler, scenario_of(place))
+    return run_point(sampler, scenario_of(place))
 
 
 def sent_bytes(run: Run) -> float:

@@ -7,16 +7,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from rich.table import Table
 from torch import Tensor
 
 from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
 from strategies.plans.wiring import wire
-from validate.printing import show, table
-from validate.running.comparison import compare
-from validate.running.job import Job
+from validate.reporting.sections import Section, print_sections
+from validate.running.comparison import Job, compare
 from validate.running.rank import run_job
 from validate.running.sampling.kernels import Drawn
 from validate.running.sampling.passes import Seen
@@ -217,9 +215,6 @@ def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     return tuple(int(patch > seen.patch) for patch in patches)
 
 
-BESIDE: Final = "image beside that of"
-
-
 class ComparisonError(DiffusimError):
     """A run is not what it should have been."""
 
@@ -239,7 +234,7 @@ def report_sample(settings: Settings) -> None:
     if found is None:
         return  # another rank speaks for all
     comparison = Comparison(settings, found[1].found)
-    show(120, image_table(comparison), byte_table(comparison))
+    print_sections([image_section(comparison), byte_section(comparison)])
     for line in age_lines(comparison):
         print(line)
     mismatch = compare(*found).mismatch
@@ -254,7 +249,7 @@ def report_sample(settings: Settings) -> None:
     print("all checks hold")
 
 
-def image_table(comparison: Comparison) -> Table:
+def image_section(comparison: Comparison) -> Section:
     """How far the image is from those of one process."""
     settings = comparison.settings
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
@@ -262,28 +257,21 @@ def image_table(comparison: Comparison) -> Table:
         f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of {LAYERS}"
         f" blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}"
     )
-    rows = [("one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}")]
+    rows = [["one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}"]]
     if not settings.exact:
-        error = f"{comparison.displaced_error:.2e}"
-        rows.append(("the same patches in one process", error, f"{SAME:g}"))
-    found = table(title, (BESIDE, "relative difference", "allowed"), rows, left=(BESIDE,))
-    found.min_width, found.caption_justify = 100, "left"
-    found.caption = None if settings.exact else "allowed: what patches make that never see one another"
-    return found
+        rows.append(["the same patches in one process", f"{comparison.displaced_error:.2e}", f"{SAME:g}"])
+    remark = "" if settings.exact else "allowed: what patches make that never see one another"
+    return Section(title, ("image beside that of", "relative difference", "allowed"), rows, remark)
 
 
-def byte_table(comparison: Comparison) -> Table:
+def byte_section(comparison: Comparison) -> Section:
     """The bytes of each step that were sent and that are simulated."""
     sent, simulated = comparison.sent_bytes, comparison.simulated_bytes
     pairs = [*enumerate(zip(sent, simulated, strict=True)), ("all", (sum(sent), sum(simulated)))]
-    rows = [(str(step), f"{own:,}", f"{planned:,.0f}") for step, (own, planned) in pairs]
+    rows = [[str(step), f"{own:,}", f"{planned:,.0f}"] for step, (own, planned) in pairs]
     title = "bytes that all ranks sent; latents count to the step they begin"
-    found = table(title, ("step", "sent", "simulated, in float32"), rows, left=())
-    found.caption = (
-        "counted from the tensors of the passes; collectives are carried out as point-to-point messages"
-    )
-    found.caption_justify, found.min_width = "left", 64
-    return found
+    remark = "counted from the tensors of the passes; collectives are carried out as point-to-point messages"
+    return Section(title, ("step", "sent", "simulated, in float32"), rows, remark)
 
 
 def age_lines(comparison: Comparison) -> Iterator[str]:

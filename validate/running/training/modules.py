@@ -30,6 +30,13 @@ from validate.running.training.passes import Batch, Crossing, Passes, stage_rang
 from validate.running.training.samples import Span, Training
 
 
+def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of something flat that stand for each parameter; what is left over stands for none."""
+    sizes = [parameter.numel() for parameter in parameters]
+    parts = torch.split(flat[: sum(sizes)], sizes)
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+
+
 class Shards:
     """The weights and gradients of the stages of one rank, which owns as many numbers of each stage as any other."""
 
@@ -45,22 +52,12 @@ class Shards:
             self._own[stage] = slice(rank * share, (rank + 1) * share)
             kind = {"dtype": torch.float64, "device": layers.device}
             weights, gradients = (torch.zeros(share * num_ranks, **kind) for _ in range(2))  # type: ignore[call-overload]
-            for parameter, weight, gradient in zip(
-                parameters, self._pieces(stage, weights), self._pieces(stage, gradients), strict=True
-            ):
+            both = views(weights, parameters), views(gradients, parameters)
+            for parameter, weight, gradient in zip(parameters, *both, strict=True):
                 weight.copy_(parameter.data)
                 parameter.data, parameter.grad = weight, gradient
             self._weights[stage], self._gradients[stage] = weights, gradients
         self.clear()
-
-    def _pieces(self, stage: int, flat: Tensor) -> list[Tensor]:
-        """The parts of something flat that stand for each parameter, as views."""
-        parameters = self._parameters[stage]
-        ends = torch.tensor([0, *(parameter.numel() for parameter in parameters)]).cumsum(0).tolist()
-        return [
-            flat[start:end].view_as(parameter)
-            for start, end, parameter in zip(ends, ends[1:], parameters, strict=False)
-        ]
 
     def clear(self) -> None:
         """Forget all gradients."""
@@ -101,7 +98,7 @@ class Shards:
         """The gradients of each parameter, of all ranks; all ranks must ask."""
         whole = torch.empty_like(self._gradients[stage])
         dist.all_gather_single(whole, self._sums[stage])
-        return self._pieces(stage, whole)
+        return views(whole, self._parameters[stage])
 
 
 class ModuleKernels(Kernels):
@@ -163,10 +160,10 @@ class ModuleKernels(Kernels):
 
     def _flatten(self, stage: int) -> Tensor:
         parameters = self._layers.parameters(*self._ranges[stage])
-        sizes = [parameter.numel() for parameter in parameters]
-        flat = torch.zeros(sum(sizes), dtype=torch.float64, device=self._layers.device)
-        for parameter, own in zip(parameters, torch.split(flat, sizes), strict=True):
-            parameter.grad = own.view_as(parameter)
+        numel = sum(parameter.numel() for parameter in parameters)
+        flat = torch.zeros(numel, dtype=torch.float64, device=self._layers.device)
+        for parameter, own in zip(parameters, views(flat, parameters), strict=True):
+            parameter.grad = own
         return flat
 
     def begin(self, iteration: int) -> None:

@@ -12,7 +12,7 @@ from sim.runs import jobs, replay
 from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from validate.running.job import Job
+from validate.running.comparison import Job
 from validate.running.links import DEVICE, emulated_cluster
 from validate.running.training.blocks import LayerTimes, measure_layers
 from validate.running.training.samples import Training, frozen_samples
@@ -97,20 +97,15 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
         degree = question.parameters.get("pipeline_degree", 1)
         scenario = scenario_of(question, sleeping_model(model, batch, SLEEP_S * degree))
         return Job(question.name, mode, plan_of(question, scenario), question.link_s, iterations, warm_up)
-    plan, training = plan_small(question, model, measure_layers(model, batch))
-    return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
-
-
-def plan_small(question: Question, model: Model, times: LayerTimes) -> tuple[Plan, Training]:
-    """Plan of a small real model, and what is trained; ``times`` are (forward, backward) seconds for a micro-batch."""
-    batch = micro_batch_of(question)
+    times = measure_layers(model, batch)
     scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
     planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
     scenario = scenario_of(planned, with_times(model, scaled, batch))
     plan = plan_of(planned, scenario)
     samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
     plan = replace(plan, placement=replace(plan.placement, cluster=emulated_cluster(question.link_s)))
-    return plan, Training(model, question.batch_size, batch, samples, question.extra_forward)
+    training = Training(model, question.batch_size, batch, samples, question.extra_forward)
+    return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
 
 
 def micro_batch_of(question: Question) -> int:
