@@ -1,6 +1,7 @@
 """Ranks: those of several machines, and more than a machine should start, are refused; a broken link is one line."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -30,6 +31,21 @@ def test_a_rank_whose_connection_breaks_says_so_in_one_line():
     assert lost == "lost"
     assert said.startswith("rank 0 stopped: ")
     assert "\n" not in said
+
+
+def is_killed():
+    """Rank 1 is killed while rank 0 waits for it, and stops because of that."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    join(Place(rank, ranks, rank, ranks), "cpu")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with unbroken(rank):
+        dist.recv(torch.zeros(1), 1)
+
+
+def test_a_rank_that_stops_because_another_was_killed_is_not_taken_for_the_dead_one():
+    with pytest.raises(DiffusimError, match=r"^rank 1 was killed by SIGKILL; the others were stopped$"):
+        launch(2, is_killed)
 
 
 def test_ranks_on_several_machines_are_refused_with_their_names():

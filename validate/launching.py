@@ -71,12 +71,6 @@ def check_least(*flags: tuple[str, float | None, float]) -> None:
             raise InputError(f"{flag} is {value:g}, must be at least {least}")
 
 
-def check_own_ranks(num_ranks: int) -> None:
-    """Refuse more ranks than one machine should start."""
-    if num_ranks > MOST:
-        raise InputError(f"{num_ranks} ranks on this machine, must be at most {MOST}; torchrun starts more")
-
-
 def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T]:
     """Results of some work on each of so many ranks of this machine; if one fails or is killed, one line says which."""
     from torch import multiprocessing  # noqa: PLC0415  importing torch takes seconds
@@ -84,7 +78,8 @@ def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  as above
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415  as above
 
-    check_own_ranks(num_ranks)
+    if num_ranks > MOST:
+        raise InputError(f"{num_ranks} ranks on this machine, must be at most {MOST}; torchrun starts more")
     # one server imports torch once and is the parent of all ranks: half a second in place of three for each
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed"])
     with tempfile.TemporaryDirectory(prefix="diffusim-ranks-") as folder, _undisturbed():

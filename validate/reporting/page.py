@@ -66,7 +66,9 @@ def picture(words: str, figure: Chart) -> str:
 
 
 def _table(section: Section) -> str:
-    table = DataFrame(section.rows, columns=section.header).to_html(index=False, border=0, justify="left")
+    table = DataFrame(section.rows, columns=list(section.header)).to_html(
+        index=False, border=0, justify="left"
+    )
     if len(section.rows) > LONG:
         table = f"<details><summary>{len(section.rows)} rows</summary>{table}</details>"
     remark = f"<p>{escape(section.remark)}</p>" if section.remark else ""

@@ -46,16 +46,8 @@ class Job:
         return Network(self.plan.placement)
 
 
-@dataclass(frozen=True, slots=True)
-class Iteration:
-    """One iteration of all ranks: what each recorded."""
-
-    ranks: tuple[RankIteration, ...]
-
-    @property
-    def late_share(self) -> float:
-        """The share of the iteration by which the ops of the latest rank started late, in all."""
-        return max(rank.late_s for rank in self.ranks) / max(rank.end.wall for rank in self.ranks)
+Iteration = tuple[RankIteration, ...]
+"""What each rank recorded of one iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,6 @@ class Outcome:
     error is the largest difference of a gradient from that of a single process, over the largest gradient of the layer.
     """
 
-    name: str
     iterations: tuple[Iteration, ...] = ()
     others_cores: float = 0.0
     found: tuple[Any, ...] = ()
@@ -182,10 +173,11 @@ def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:
 
 def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) -> Pair:
     trace = simulate(plan, job.network)
-    measured_s = max(rank.end[virtual] for rank in iteration.ranks)
-    busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration.ranks)
+    measured_s = max(rank.end[virtual] for rank in iteration)
+    busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration)
+    late_s = max(rank.late_s for rank in iteration)
     bubbles = 1 - busy_s / measured_s, idle_s(trace) / trace.end_s
-    return Pair(measured_s, trace.end_s, *bubbles, iteration.late_share)
+    return Pair(measured_s, trace.end_s, *bubbles, late_s / max(rank.end.wall for rank in iteration))
 
 
 def with_durations(
@@ -198,7 +190,7 @@ def with_durations(
     """
     rows = []
     for device, row in enumerate(plan.ops):
-        ranks = [[it.ranks[rank].ops for it in iterations] for rank in plan.placement.ranks(device)]
+        ranks = [[it[rank].ops for it in iterations] for rank in plan.placement.ranks(device)]
         slowest = max(ranks, key=lambda own: sum(t.end[virtual] - t.start[virtual] for x in own for t in x))
         own = zip(row, zip(*slowest, strict=True), strict=True)
         rows.append(tuple(_timed(op, times, virtual=virtual, charged=charged) for op, times in own))

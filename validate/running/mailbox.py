@@ -52,9 +52,8 @@ def payload_lanes(
     """
     rank, groups = dist.get_rank(), {}
     ways = directions(wiring)
-    for source, target in sorted({(seat.peer(a), seat.peer(b)) for a, b in ways for seat in everyone}):
-        if tagged:
-            break
+    pairs = {(seat.peer(a), seat.peer(b)) for a, b in ways for seat in everyone if not tagged}
+    for source, target in sorted(pairs):
         group = dist.new_group([source, target], timeout=timeout)
         if rank in (source, target):
             groups[source, target] = group

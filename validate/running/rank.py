@@ -19,8 +19,8 @@ from strategies.plans.wiring import Wiring, wire
 from validate.launching import Place, launch, launched_place, unbroken
 from validate.machine import OtherPrograms, identity
 from validate.running.clock import Turns, now
-from validate.running.comparison import Iteration, Job, Outcome
-from validate.running.executor import Executor, Kernels, RankIteration
+from validate.running.comparison import Job, Outcome
+from validate.running.executor import Executor, Kernels
 from validate.running.links import RankSeat, seats
 from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
@@ -200,23 +200,19 @@ class Part:
             records.append(self._executor.run(number, self._synchronize, turn))
             if number == (CHECKED if trained else count) - 1:
                 found = self._kernels.found()
-        return _collected(job.name, records[job.warm_up :], others, found)
+        own_s = torch.tensor(others.own_s(), dtype=torch.float64)
+        dist.all_reduce(own_s)
+        others_cores = others.cores(own_s.item())
+        gathered: list[Any] = [None] * job.num_ranks
+        dist.all_gather_object(gathered, (records[job.warm_up :], found))
+        iterations = tuple(zip(*(own for own, _ in gathered), strict=True))
+        return Outcome(iterations, others_cores, tuple(own for _, own in gathered))
 
     def _synchronize(self) -> float:
         dist.barrier()
         begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
         dist.broadcast(begin, 0)
         return begin.item()
-
-
-def _collected(name: str, records: list[RankIteration], others: OtherPrograms, found: Any) -> Outcome:  # noqa: ANN401  of its kernels
-    own_s = torch.tensor(others.own_s(), dtype=torch.float64)
-    dist.all_reduce(own_s)
-    others_cores = others.cores(own_s.item())
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, (records, found))
-    iterations = tuple(Iteration(tuple(r)) for r in zip(*(own for own, _ in gathered), strict=True))
-    return Outcome(name, iterations, others_cores, tuple(own for _, own in gathered))
 
 
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:

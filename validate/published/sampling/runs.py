@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.clusters import Cluster, Collectives, Link, cluster_names
 from profiles.costs import anchor_factor
@@ -271,7 +271,8 @@ def sent_bytes(run: Run) -> float:
     """Bytes that one device sends in one step, on average, of one sample without guidance."""
     assert run.place is not None and run.outcome is not None
     place, of = run.place._replace(guidance="none"), run.outcome
-    outcome = outcome_of(place, make_sampler(of.strategy, of.parameters)).expected
+    again: Any = make_sampler(of.strategy, of.parameters)
+    outcome = outcome_of(place, again).expected
     return (outcome.collective_bytes + outcome.p2p_bytes) / (place.num_gpus * place.steps)
 
 

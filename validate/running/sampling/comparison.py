@@ -215,10 +215,6 @@ def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     return tuple(int(patch > seen.patch) for patch in patches)
 
 
-class ComparisonError(DiffusimError):
-    """A run is not what it should have been."""
-
-
 def job_of(settings: Settings) -> Job:
     """The job of some settings, with the fault that they ask for."""
     plan = stated_plan(settings)
@@ -245,7 +241,7 @@ def report_sample(settings: Settings) -> None:
     for failure in failures:
         print(f"fails: {failure}")
     if failures:
-        raise ComparisonError(f"sample: {len(failures)} checks failed, the first: {failures[0]}")
+        raise DiffusimError(f"sample: {len(failures)} checks failed, the first: {failures[0]}")
     print("all checks hold")
 
 
