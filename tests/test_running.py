@@ -18,7 +18,7 @@ from statistics import median
 import pytest
 import torch
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from profiles.models import load_model
 from sim.replay import engine
 from strategies.plans.actions import StageAction
@@ -31,8 +31,7 @@ from validate.running.comparison import Comparison, Pair, compare
 from validate.running.mailbox import directions
 from validate.running.rank import fitting, run_jobs
 from validate.running.training.blocks import Convolutions, FeedForward, build_layer
-from validate.running.training.scenarios import Question, check_complete, prepare
-from validate.running.training.torch_runtime import check_schedule
+from validate.running.training.scenarios import Question, prepare
 
 pytestmark = pytest.mark.slow
 
@@ -261,19 +260,6 @@ def test_gradients_tell_a_lost_or_doubled_micro_batch(trained, name):
     assert trained[name][1].gradient_error > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("instead", "complaint"), [(None, "runs nothing of micro-batch 3"), (2, "the plan runs 0F2 2 times")]
-)
-def test_a_plan_that_loses_or_doubles_a_micro_batch_is_refused(trained, instead, complaint):
-    plan = trained["1f1b"][0].plan
-    check_complete(plan)
-    rows = without(plan, 3, instead).ops
-    if instead is None:  # elsewhere it is still there
-        rows = (rows[0], *plan.ops[1:])
-    with pytest.raises(InputError, match=complaint):
-        check_complete(replace(plan, ops=rows))
-
-
 # Four ranks for two positions
 
 
@@ -390,46 +376,6 @@ def test_the_real_layers_are_of_every_kind(make):
     assert len({sum(p.numel() for p in work.parameters()) for work in built}) > 4
 
 
-# torch.distributed.pipelining
-
-TORCH = {
-    "gpipe": {},
-    "1f1b": {},
-    "interleaved": {"chunks": 3},
-    "wave": {},
-    "zero-bubble": {},
-}
-
-
-@pytest.fixture(scope="module")
-def run_by_torch(make, once):
-    return once("run by torch", lambda: run(torch_jobs(make)))
-
-
-def torch_jobs(make):
-    jobs = []
-    for name, parameters in TORCH.items():
-        job = prepare(question(name, 2, 4, samples=2, **parameters), "wall", small_model(make), 1, warm_up=1)
-        check_schedule(job)
-        jobs.append(replace(job, name=name, runtime="torch"))
-    return jobs
-
-
-@pytest.mark.parametrize("name", TORCH)
-def test_torch_finds_the_same_gradients_from_the_exported_order(run_by_torch, name):
-    _, outcome = run_by_torch[name]
-    assert outcome.gradient_error < 1e-6
-    assert len(outcome.steps_s) == 1
-
-
-def test_torch_is_not_asked_for_what_it_cannot_do(make):
-    job = prepare(question("diffusionpipe", 2, 4), "replay", small_model(make), 2)
-    with pytest.raises(
-        InputError, match="carries out gpipe, 1f1b, spp, interleaved, wave, zero-bubble, not diff"
-    ):
-        check_schedule(job)
-
-
 # Four ranks
 
 
@@ -452,12 +398,6 @@ def test_four_ranks_replay_on_two_cores(crowded):
 
 
 # What goes wrong
-
-
-def test_a_rank_that_is_killed_ends_the_run_and_is_named(make):
-    job = prepare(question("1f1b", 2, 2), "sleep", small_model(make), 2)
-    with pytest.raises(DiffusimError, match=r"^rank 1 was killed by SIGKILL; the others were stopped$"):
-        run_jobs([replace(job, die=1)])
 
 
 def test_several_backbones_side_by_side_are_refused(make):
