@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
+from profiles.clusters import Cluster, Link
 from profiles.devices import Device, Rates
+from profiles.fabrics import OPERATIONS, Collectives
 from profiles.models import Component, Layer, MeasuredTime, Model, Skip
 from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement

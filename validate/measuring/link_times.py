@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from profiles.clusters import OPERATIONS
 from profiles.errors import DiffusimError, InputError
+from profiles.fabrics import OPERATIONS
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place
 from validate.machine import NOT_KNOWN, OtherPrograms
