@@ -270,6 +270,20 @@ def test_launches_are_matched_in_order_and_what_has_no_counterpart_grows_by_its_
     assert cat == Kernel("pointwise", 1, 1, 9, image_m=9)
 
 
+def test_a_product_that_a_larger_pass_cuts_into_several_grows_by_its_rows():
+    whole, part = (Launch("conv", Kernel("conv", 1, 1, m, 4, 36)) for m in (64, 128))
+    (kernel,) = grown([whole], [part, part], Fraction(4))
+    assert (kernel.m, kernel.image_m) == (64, 64)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_all_of_an_autoencoder_grows_and_nothing_of_a_text_encoder(name):
+    for component in load_model(name).components:
+        if "vae" in component.name or "text" in component.name:
+            for kernel in (one for kernels in component.kernels for one in kernels if one.k):
+                assert kernel.image_m == (kernel.m if "vae" in component.name else 0)
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_kernels_grow_as_they_are_counted_at_another_resolution(name):
     """Matrix products, convolutions and attention at twice the height, against those at once; U-ViT at half."""

@@ -54,12 +54,20 @@ ModelKernels = tuple[tuple[tuple[Kernel, ...], ...], ...]
 
 def kernels_of(model: ModelCount, dtype: str) -> ModelKernels:
     """Kernels of each layer of each component of a model, its weights and activations of one precision."""
-    architecture, size = model.architecture, (model.height, model.width)
-    other = (model.height // 2, model.width // 2)  # of the same shape: some classes know squares alone
-    odd = any(side % architecture.granularity for side in other)
-    if odd and 2 * max(size) <= (architecture.largest or 2 * max(size)):
-        other = (2 * model.height, 2 * model.width)
+    size, other = (model.height, model.width), _other_size(model)
     return tuple(component_kernels(count, size, other, dtype) for count in model.components)
+
+
+def _other_size(model: ModelCount) -> tuple[int, int]:
+    """Height and width of another pass: smaller and of the same shape where that can be.
+
+    Some classes know squares alone, and some cut large convolutions into pieces.
+    """
+    height, width = model.height, model.width
+    step, largest = model.architecture.granularity, model.architecture.largest or 2 * max(height, width)
+    sizes = [(height // 2, width // 2), (height // 2, width), (height, width // 2), (2 * height, 2 * width)]
+    whole = (size for size in sizes if not any(side % step for side in size) and max(size) <= largest)
+    return next(whole, sizes[0])
 
 
 def component_kernels(
@@ -185,15 +193,18 @@ def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction)
     Args:
         launches: of a layer.
         other: of the same layer with ``growth`` times the pixels. Some classes make tables of positions there that
-            they hold for their own resolution; a launch that has no counterpart is taken to grow by its rows.
+            they hold for their own resolution, or cut a large product into several; what has no counterpart is
+            taken to grow by its rows.
         growth: pixels of the other pass over those of the first.
     """
     names, others = ([launch.operator for launch in side] for side in (launches, other))
+    products = {launch.operator for launch in launches if launch.kernel.kind in PRODUCTS}
+    cut = {name for name in products if names.count(name) != others.count(name)}
     matcher = SequenceMatcher(None, names, others, autojunk=False)
     pairs = {a + i: b + i for a, b, size in matcher.get_matching_blocks() for i in range(size)}
     for index, launch in enumerate(launches):
         kernel = launch.kernel
-        twin = other[pairs[index]].kernel if index in pairs else None
+        twin = other[pairs[index]].kernel if index in pairs and launch.operator not in cut else None
         heads, m, n = (_part(kernel, twin, key, growth) for key in ("heads", "m", "n"))
         yield replace(kernel, image_heads=heads, image_m=m, image_n=n)
 
