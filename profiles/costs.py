@@ -115,8 +115,17 @@ class ComponentCosts:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
         return self._keep(("forward", batch, share), lambda: self._times.forward_s(batch, share))
 
+    def gpu_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Forward seconds of the GPU for each layer, however long the host takes, shape (layers,)."""
+        return self._keep(("gpu", batch, share), lambda: self._times.gpu_s(batch, share))
+
+    @cached_property
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, whatever the batch, shape (layers,)."""
+        return self._times.host_s()
+
     def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Those in ``forward_s`` that self-attention takes, shape (layers,)."""
+        """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""
         return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
 
     def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:

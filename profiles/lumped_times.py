@@ -49,6 +49,14 @@ class LumpedTimes:
         samples = np.asarray(batch, dtype=float)[..., None]
         return np.asarray(samples * (self._others(share) + self._attention(share)) + self._launches)
 
+    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer; what the host dispatches for it is not counted."""
+        return self.forward_s(batch, share)
+
+    def host_s(self) -> FloatArray:
+        """None: operators are not counted."""
+        return np.zeros_like(self._launches)
+
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Those of self-attention in them."""
         return batch * self._attention(share)

@@ -38,6 +38,14 @@ class SamplingCosts(TaskCosts):
         """
         return self.components[component].forward_s(batch, share)
 
+    def gpu_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those of the GPU in ``forward_s``, however long the host takes, shape (layers,)."""
+        return self.components[component].gpu_s(batch, share)
+
+    def host_s(self, component: int) -> FloatArray:
+        """The seconds in which the host dispatches the forward of each layer, shape (layers,)."""
+        return self.components[component].host_s
+
     def attention_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
         """The seconds of each layer's self-attention alone, shape (layers,)."""
         return self.components[component].attention_s(batch, share)

@@ -14,6 +14,7 @@ from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
+from profiles.hosts import AHEAD, CALLS_S, MESSAGE_S
 from profiles.models import Model
 from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, resized, sides_of
@@ -32,6 +33,31 @@ DEFAULT_BATCH_PER_GPU: Final = 32
 GUIDANCES: Final = ("none", "batch", "parallel")
 MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the calls of collectives and messages cost the host of a run, beside the operators that it dispatches.
+
+    Attributes:
+        pace: seconds that a call takes over those of ``CALLS_S``; 0 where graphs leave none.
+        ahead_s: seconds of dispatching that the host may be ahead of the GPU.
+    """
+
+    pace: float = 0.0
+    ahead_s: float = 0.0
+
+    def collective_s(self, operation: str, calls: int) -> float:
+        """Seconds of some calls of an operation."""
+        return self.pace * calls * CALLS_S[operation]
+
+    @property
+    def message_s(self) -> float:
+        """Seconds of one end of a message."""
+        return self.pace * MESSAGE_S
+
+
+NO_CALLS: Final = Calls()
 
 
 @dataclass(frozen=True)
@@ -74,6 +100,11 @@ class Scene(Generic[W]):
     def stack_name(self) -> str:
         """The name or file that asks for this stack again."""
         return self.asked_stack or self.stack.name
+
+    @property
+    def paced_stack(self) -> Stack:
+        """The stack on the box's host."""
+        return self.stack.paced(self.cluster.host.pace)
 
     @cached_property
     def backbone_index(self) -> int:
@@ -219,7 +250,7 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device, self.stack)
+        return ModelCosts(self.model, self.cluster.device, self.paced_stack)
 
     def _at_resolution(self, model: Model) -> Model:
         if self.workload.resolution is None:
@@ -387,7 +418,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         height, width = self.workload.height, self.workload.width
-        return SamplingCosts(self.model, self.cluster.device, height, width, self.stack)
+        return SamplingCosts(self.model, self.cluster.device, height, width, self.paced_stack)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -407,6 +438,21 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""
         return [(self, 1.0, 1.0)]
+
+    @cached_property
+    def calls(self) -> Calls:
+        """What calls cost the box's host under the software stack; nothing where it dispatches no operators.
+
+        It does not in graphs, and of a backbone whose operators nobody counted it is not known.
+        """
+        if not self.costs.host_s(self.backbone_index).any():
+            return NO_CALLS
+        return Calls(self.cluster.host.pace, AHEAD * self.paced_stack.forward_operator_s)
+
+    @cached_property
+    def streams(self) -> Cluster:
+        """The cluster whose collectives cost the GPUs no time of software: that is the host's, in ``calls``."""
+        return replace(self.cluster, collectives=replace(self.cluster.collectives, call_s=0.0))
 
     @property
     def backbone(self) -> Component:

@@ -91,28 +91,29 @@ class _Runner:
     exchanged: Exchanged
     total_s: float
     attention_s: float
+    host_s: float
 
     def append(self) -> None:
         team, what = self.team, self.exchanged
         if len(team.devices) == 1 or not (what.attentions or what.sums):
-            self._compute(self.total_s)
+            self._compute(self.total_s, self.host_s)
             return
         rest_s = self.total_s - self.attention_s
         if not what.attentions:
-            self._compute(rest_s)
+            self._compute(rest_s, self.host_s)
             self._sum(what.sums)
             return
-        self._compute(rest_s / 2)
+        self._compute(rest_s / 2, self.host_s / 2)
         self._all_to_all(tensors=3)
         self._attend()
         self._all_to_all(tensors=1)
         self._sum(what.attentions)
-        self._compute(rest_s / 2)
+        self._compute(rest_s / 2, self.host_s / 2)
         self._sum(what.sums - what.attentions)
 
-    def _compute(self, seconds: float) -> None:
+    def _compute(self, seconds: float, host_s: float = 0.0) -> None:
         for device in self.team.devices:
-            self.recorder.compute(device, self.action, seconds)
+            self.recorder.compute(device, self.action, seconds, host_s)
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
@@ -167,17 +168,18 @@ class _Runner:
             self._collective("all_reduce", group, size, sums)
 
 
-def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
-    """The seconds of a run on each device of a team, and those of self-attention in them."""
+def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float, float]:
+    """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
 
-    def make() -> tuple[float, float]:
+    def make() -> tuple[float, float, float]:
         share = run.share.times(Share(ring=team.ring, ulysses=team.ulysses, tensor=team.tensor))
         index = scenario.backbone_index
         layers = slice(run.first, run.end)
         attention = scenario.costs.attention_s(index, run.batch, share)
         uneven = _fullest(scenario, team.tensor) - 1
-        total = scenario.costs.forward_s(index, run.batch, share) + uneven * attention
-        return float(total[layers].sum()), float(((1 + uneven) * attention)[layers].sum())
+        total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
+        host_s = float(scenario.costs.host_s(index)[layers].sum())
+        return float(total[layers].sum()), float(((1 + uneven) * attention)[layers].sum()), host_s
 
     return scenario.remember(("run", team.ring, team.ulysses, team.tensor, run), make)
 
