@@ -44,7 +44,7 @@ class Host:
 
     pace: float = 1.0
     low: float = 0.6
-    high: float = 1.4
+    high: float = 1.2
 
     def __post_init__(self) -> None:
         check_numbers("host", pace=self.pace, low=self.low, high=self.high)
