@@ -73,7 +73,8 @@ class LumpedTimes:
 
     def _others(self, share: Share) -> FloatArray:
         """Seconds of one sample's work apart from self-attention."""
-        tokens = self._extent.tokens * self._extent.tokens_share(share.rows) / share.sequence
+        of = self._extent
+        tokens = of.tokens * (of.image * share.rows / share.sequence + (1 - of.image) / share.text)
         return np.asarray(tokens * (self._products / share.tensor + self._memory * share.replicated))
 
     def _attention(self, share: Share) -> FloatArray:

@@ -20,6 +20,7 @@ from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, resized, sides_of
 from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.stacks import Stack, load_stack
+from profiles.texts import MAX_TEXT, with_text
 from strategies.parameters import check_integer, check_option
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
@@ -31,6 +32,7 @@ PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
 GUIDANCES: Final = ("none", "batch", "parallel")
+TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
 
@@ -359,6 +361,9 @@ class SamplingWorkload:
         batch_size: images drawn together.
         include: frozen components that run too, by name; all are resident in any case.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
+        text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
+        text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
+            or ``replicated`` on all devices, as xDiT did before.
     """
 
     num_gpus: int
@@ -369,6 +374,8 @@ class SamplingWorkload:
     batch_size: int = 1
     include: tuple[str, ...] = ()
     decode_chunks: int = 1
+    text_tokens: int | None = None
+    text: str = TEXTS[0]
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -378,6 +385,9 @@ class SamplingWorkload:
         check_integer("batch_size", self.batch_size)
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
         check_option("guidance", self.guidance, GUIDANCES)
+        check_option("text", self.text, TEXTS)
+        if self.text_tokens is not None:
+            check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {self.include!r}, must be a tuple of names")
 
@@ -405,7 +415,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def __post_init__(self) -> None:
         _check_kinds(self, SamplingWorkload)
         check_gpus(self.cluster, self.workload.num_gpus)
-        object.__setattr__(self, "model", self.model.for_task("sample"))
+        model, tokens = self.model.for_task("sample"), self.workload.text_tokens
+        object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
             if name not in frozen:
@@ -428,7 +439,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @property
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
-        return {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
+        workload = self.workload
+        texts = {"text_tokens": workload.text_tokens, "text": workload.text}
+        return {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks, **texts}
 
     @property
     def departures(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ that stands for as many calls as it has layers, which takes as long where layers
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from profiles.shares import WHOLE, Share
 from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
-from strategies.scenario import SamplingScenario
+from strategies.scenario import TEXTS, SamplingScenario
+
+REPLICATED: Final = TEXTS[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,10 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     extent = scenario.extent
-    scale = HALF_BYTES * extent.pixels / (extent.image or 1.0)  # the text's tokens come on top
+    whole_text = scenario.workload.text == REPLICATED
+    scale = HALF_BYTES * extent.pixels
+    if not whole_text:  # its tokens come on top of the image's
+        scale /= extent.image or 1.0
     of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
     keys = [e.elements for e in of if e.kind == "key_value"]
     sums = [e.elements for e in of if e.kind == "reduce"]
@@ -172,7 +178,9 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
     """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
 
     def make() -> tuple[float, float, float]:
-        share = run.share.times(Share(ring=team.ring, ulysses=team.ulysses, tensor=team.tensor))
+        whole_text = scenario.workload.text == REPLICATED
+        degrees = Share(ring=team.ring, ulysses=team.ulysses, tensor=team.tensor, whole_text=whole_text)
+        share = run.share.times(degrees)
         index = scenario.backbone_index
         layers = slice(run.first, run.end)
         attention = scenario.costs.attention_s(index, run.batch, share)
