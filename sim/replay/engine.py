@@ -259,7 +259,7 @@ class _Host:
 
     def dispatch(self, op: Op, start: float) -> float:
         """When an op that starts at some time is dispatched, and what is called after it."""
-        self.clock_s = max(self.clock_s + op.host_s, start - self.ahead_s)
+        self.clock_s = max(self.clock_s, start - self.ahead_s) + op.host_s
         return self.clock_s
 
 

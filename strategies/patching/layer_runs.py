@@ -70,14 +70,13 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     extent = scenario.extent
-    whole_text = scenario.workload.text == REPLICATED
-    scale = HALF_BYTES * extent.pixels
-    if not whole_text:  # its tokens come on top of the image's
-        scale /= extent.image or 1.0
+    of_image = HALF_BYTES * extent.pixels
+    scale = of_image / (extent.image or 1.0)  # the text's tokens come on top
+    passed = of_image if scenario.workload.text == REPLICATED else scale
     of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
     keys = [e.elements for e in of if e.kind == "key_value"]
     sums = [e.elements for e in of if e.kind == "reduce"]
-    return Exchanged(len(keys), sum(keys) / 2 * scale, len(sums), sum(sums) * scale)
+    return Exchanged(len(keys), sum(keys) / 2 * passed, len(sums), sum(sums) * scale)
 
 
 def run_layers(
