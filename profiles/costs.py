@@ -132,6 +132,10 @@ class ComponentCosts:
         """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""
         return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
 
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        return self._scale * self._times.copied_s(moved_bytes, launches)
+
     def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Backward seconds of each layer, shape (layers,), at a local batch."""
         return self._keep(

@@ -125,6 +125,10 @@ class KernelTimes:
         floor = self._floor(inputs_s + weights_s, self._host_s("backward"))
         return inputs_s * floor, weights_s * floor
 
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        return float(self._copy_s(moved_bytes, launches))
+
     def saved_bytes(self) -> FloatArray:
         """Bytes per sample that each layer keeps for its backward beyond what is counted, shape (layers,)."""
         saved = np.zeros(len(self._passed))

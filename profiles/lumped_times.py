@@ -67,6 +67,10 @@ class LumpedTimes:
         weights_s = np.where(self._trained, total_s / 2, 0.0)
         return total_s - weights_s, weights_s
 
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """None: where kernels are not counted, neither are copies."""
+        return 0.0
+
     def saved_bytes(self) -> FloatArray:
         """None: what a layer keeps is counted."""
         return np.zeros_like(self._launches)

@@ -40,6 +40,10 @@ class Times(Protocol):
         """Backward seconds of each layer: of the gradients of inputs, and of weights."""
         ...
 
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        ...
+
     def saved_bytes(self) -> FloatArray:
         """Bytes per sample that the stack keeps for each layer's backward beyond what is counted."""
         ...
@@ -102,6 +106,10 @@ class MeasuredTimes:
     def saved_bytes(self) -> FloatArray:
         """None: what a layer keeps is counted."""
         return np.zeros(len(self._curves))
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers, as estimated; none where there is no estimate."""
+        return 0.0 if self._here is None else self._here.copied_s(moved_bytes, launches)
 
     def least_s_per_sample(self, largest_batch: int) -> FloatArray:
         """Least forward seconds per sample at any batch up to the largest.

@@ -27,6 +27,11 @@ GATHERED: Final = ("key_value", "halo", "statistics")
 """Kinds of exchange in which patches need one another."""
 
 
+COPIED: Final = 4.0
+"""Bytes that a device moves over those gathered: an all-gather into a list of tensors fills one flat tensor, which is
+read and written once more (torch.distributed), and the tensors of the list are read and joined to one (torch.cat)."""
+
+
 class Kind(Enum):
     """Knowledge that a patch has of the others in a step."""
 
@@ -225,7 +230,13 @@ class Patches(GridLayout):
             if not exchanges:
                 yield float(seconds), 0.0
             for exchange in exchanges:
-                yield float(seconds) / len(exchanges), self.gathered_bytes(exchange)
+                size = self.gathered_bytes(exchange)
+                yield float(seconds) / len(exchanges) + self._copied_s(size), size
+
+    def _copied_s(self, size_bytes: float) -> float:
+        """Seconds in which a device makes one tensor of what it gathered."""
+        index, moved = self.scenario.backbone_index, COPIED * size_bytes
+        return self.scenario.costs.copied_s(index, moved, self.count + 1)
 
     def gathered_bytes(self, exchange: Exchange) -> float:
         """The bytes that all devices of a guidance group gather at one exchange."""
