@@ -464,7 +464,12 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     @cached_property
     def streams(self) -> Cluster:
-        """The cluster whose collectives cost the GPUs no time of software: that is the host's, in ``calls``."""
+        """The cluster whose collectives cost the GPUs no time of software: that is the host's, in ``calls``.
+
+        Where operators are not counted there is no host to pay, and the GPUs do.
+        """
+        if self.stack.forward_operator_s and not self.costs.host_s(self.backbone_index).any():
+            return self.cluster
         return replace(self.cluster, collectives=replace(self.cluster.collectives, call_s=0.0))
 
     @property
