@@ -440,8 +440,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
         workload = self.workload
-        texts = {"text_tokens": workload.text_tokens, "text": workload.text}
-        return {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks, **texts}
+        given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
+        tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
+        return given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
 
     @property
     def departures(self) -> tuple[str, ...]:
