@@ -14,6 +14,7 @@ from profiles.devices import Device, device_names, device_of, load_device, read_
 from profiles.errors import InputError
 from profiles.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
 from profiles.files import Table, path_kind
+from profiles.hosts import BOX, FREE, Host, read_host
 from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parent / "clusters"
@@ -86,6 +87,7 @@ class Cluster:
     intra_node: Link
     inter_node: Link | None
     collectives: Collectives
+    host: Host = BOX
 
     def __post_init__(self) -> None:
         owner = f"cluster {self.name}"
@@ -187,9 +189,17 @@ def read_cluster(path: Path) -> Cluster:
         intra_node=_read_link(table.table("intra_node"), INTRA_NODE),
         inter_node=inter_node,
         collectives=_read_collectives(table.table("collectives", {})),
+        host=_read_host(table),
     )
     table.finish()
     return cluster
+
+
+def _read_host(table: Table) -> Host:
+    """The host of a box; where a file does not say, as elsewhere, and none beside free links."""
+    if "host" in table:
+        return read_host(table.table("host"))
+    return FREE if table.table("intra_node").choice("kind", INTRA_NODE) == "ideal" else BOX
 
 
 def _find_device(table: Table) -> Device:

@@ -119,9 +119,22 @@ class ComponentCosts:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
         return self._keep(("forward", batch, share), lambda: self._times.forward_s(batch, share))
 
+    def gpu_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Forward seconds of the GPU for each layer, however long the host takes, shape (layers,)."""
+        return self._keep(("gpu", batch, share), lambda: self._times.gpu_s(batch, share))
+
+    @cached_property
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, whatever the batch, shape (layers,)."""
+        return self._times.host_s()
+
     def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Those in ``forward_s`` that self-attention takes, shape (layers,)."""
+        """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""
         return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        return self._scale * self._times.copied_s(moved_bytes, launches)
 
     def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Backward seconds of each layer, shape (layers,), at a local batch."""

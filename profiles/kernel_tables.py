@@ -95,7 +95,8 @@ class KernelGroup:
         of_image = np.where(self.image["m"] > 0, 1.0, share.rows / np.where(own, 1, share.sequence))
         return self.whole._replace(
             heads=(heads.image * of_image + heads.text) / (share.tensor * np.where(own, share.ulysses, 1)),
-            m=(m.image * share.rows + m.text) / np.where(own, share.ring, share.sequence),
+            m=m.image * share.rows / np.where(own, share.ring, share.sequence)
+            + m.text / np.where(own, 1 if share.whole_text else share.ring, share.text),
             n=(n.image * share.keys + n.text) / ring,
             launches=ring.astype(float),
         )
@@ -105,7 +106,7 @@ class KernelGroup:
         whole, weighted = self.whole, self.whole.weight_bytes > 0
         heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
         is_text = (m.text >= text_tokens) & (text_tokens > 0)
-        rows = m.image * share.rows / share.sequence + m.text / np.where(is_text, share.sequence, 1)
+        rows = m.image * share.rows / share.sequence + m.text / np.where(is_text, share.text, 1)
         products = heads.image * share.rows / share.sequence + heads.text
         columns = n.image * share.keys + n.text
         by_column = whole.n >= whole.k
@@ -125,7 +126,7 @@ class KernelGroup:
         """Elements are divided as tokens are, but for those that tensor parallelism leaves whole."""
         whole = self.whole
         heads, m = (self.parts(name, pixels) for name in ("heads", "m"))
-        divided = share.sequence if text_tokens else 1
+        divided = share.text if text_tokens else 1
         rows = (m.image * share.rows / share.sequence + m.text / divided) * share.replicated
         products = heads.image * share.rows / share.sequence + heads.text
         grown = rows * products / np.maximum(1.0, whole.m * whole.heads)

@@ -56,6 +56,15 @@ SCORE_KERNELS: Final = {"sample": 2, "train": 4}
 """Kernels between the products of unfused attention."""
 SAVED_SCORE_BYTES: Final = 6.0
 """Bytes per score that unfused attention keeps for its backward: the softmax in single, its cast in half precision."""
+MERGED_BYTES: Final = 38.0
+"""Bytes that merging a block of ring attention moves per element of its output, operator by operator in float32: a cast
+6, a difference 12, a product with the weight 8, a difference 12. Source: ring-flash-attention, update_out_and_lse."""
+MERGE_KERNELS: Final = 9
+"""Kernels of merging a block: four of the outputs, and five of the much smaller log-sum-exp."""
+MERGE_CASTS: Final = 12.0
+"""Bytes per element of casting the first block to single precision, and what comes out back to half."""
+MERGE_CAST_KERNELS: Final = 2
+"""Kernels of these casts."""
 WEIGHT_OPERATORS: Final = 2
 """Operators that cast the weight and the bias of a product."""
 
@@ -88,15 +97,22 @@ class KernelTimes:
         batch, gpu_s = np.asarray(batch, dtype=float), self._forward_gpu_s(batch, share)
         return gpu_s * self._floor(gpu_s, self._host_s("forward"))
 
+    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+        """Seconds of the GPU alone in ``forward_s``, shape (layers,)."""
+        return self._forward_gpu_s(batch, share)
+
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, shape (layers,)."""
+        return self._operators * self._stack.forward_operator_s
+
     def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in ``forward_s``, shape (layers,)."""
-        gpu_s = self._forward_gpu_s(batch, share)
-        own_s = np.zeros_like(gpu_s)
+        """Those of self-attention in ``gpu_s``, shape (layers,); around a ring with the merging of its blocks."""
+        own_s = np.zeros_like(self._passed)
         for group, shapes in self._shapes(share):
             if group.kind == "attention":
                 seconds = self._forward(group, shapes, np.asarray(float(batch)))
                 own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
-        return np.asarray(own_s * self._floor(gpu_s, self._host_s("forward")))
+        return own_s
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
@@ -108,6 +124,10 @@ class KernelTimes:
             weights_s += (for_weight @ group.counts.T) * self._trained
         floor = self._floor(inputs_s + weights_s, self._host_s("backward"))
         return inputs_s * floor, weights_s * floor
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        return float(self._copy_s(moved_bytes, launches))
 
     def saved_bytes(self) -> FloatArray:
         """Bytes per sample that each layer keeps for its backward beyond what is counted, shape (layers,)."""
@@ -135,10 +155,14 @@ class KernelTimes:
 
     def _host_s(self, way: str) -> float:
         """Seconds in which the host dispatches a pass."""
-        operators = self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
         if way == "forward":
-            return float(operators.sum()) * self._stack.forward_operator_s
-        return float((operators * self._passed).sum()) * self._stack.backward_operator_s
+            return float(self.host_s().sum())
+        return float((self._operators * self._passed).sum()) * self._stack.backward_operator_s
+
+    @property
+    def _operators(self) -> FloatArray:
+        """Operators that the host dispatches for each layer."""
+        return self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
 
     @staticmethod
     def _floor(gpu_s: FloatArray, host_s: float) -> FloatArray:
@@ -231,9 +255,22 @@ class KernelTimes:
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
         if self._stack.attention == "flash":
             fused = self._laws.attention_s(heads, m, n, k)
-            return shapes.launches * fused / self._stack.rates.attention
+            return shapes.launches * fused / self._stack.rates.attention + self._merging_s(shapes, batch)
         products = self._laws.matmul_s(heads, m, n, k) + self._laws.matmul_s(heads, m, k, n)
-        return shapes.launches * (products / self._stack.rates.matmul + self._scores_s(heads * m * n, 0))
+        blocks_s = shapes.launches * (products / self._stack.rates.matmul + self._scores_s(heads * m * n, 0))
+        return blocks_s + self._merging_s(shapes, batch)
+
+    def _merging_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
+        """Seconds of merging the outputs of attention on one block of keys after another."""
+        blocks, elements = shapes.launches, batch * shapes.heads * shapes.m * shapes.k
+        stack, laws = self._stack, self._laws
+        moved = (MERGED_BYTES * (blocks - 1) + MERGE_CASTS) * elements
+        launches = MERGE_KERNELS * (blocks - 1) + MERGE_CAST_KERNELS
+        fixed_s = launches * stack.launches.pointwise * laws.memory_s("pointwise", 0.0)
+        seconds = laws.memory_s("pointwise", stack.traffic.pointwise * moved) - laws.memory_s(
+            "pointwise", 0.0
+        )
+        return np.where(blocks > 1, (seconds + fixed_s) / stack.rates.memory, 0.0)
 
     def _attention_backward_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k

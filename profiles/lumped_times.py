@@ -45,6 +45,14 @@ class LumpedTimes:
         samples = np.asarray(batch, dtype=float)[..., None]
         return np.asarray(samples * (self._others(share) + self._attention(share)) + self._launches)
 
+    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer; what the host dispatches for it is not counted."""
+        return self.forward_s(batch, share)
+
+    def host_s(self) -> FloatArray:
+        """None: operators are not counted."""
+        return np.zeros_like(self._launches)
+
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Those of self-attention in them."""
         return batch * self._attention(share)
@@ -59,13 +67,18 @@ class LumpedTimes:
         weights_s = np.where(self._trained, total_s / 2, 0.0)
         return total_s - weights_s, weights_s
 
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """None: where kernels are not counted, neither are copies."""
+        return 0.0
+
     def saved_bytes(self) -> FloatArray:
         """None: what a layer keeps is counted."""
         return np.zeros_like(self._launches)
 
     def _others(self, share: Share) -> FloatArray:
         """Seconds of one sample's work apart from self-attention."""
-        tokens = self._extent.tokens * self._extent.tokens_share(share.rows) / share.sequence
+        of = self._extent
+        tokens = of.tokens * (of.image * share.rows / share.sequence + (1 - of.image) / share.text)
         return np.asarray(tokens * (self._products / share.tensor + self._memory * share.replicated))
 
     def _attention(self, share: Share) -> FloatArray:

@@ -24,12 +24,24 @@ class Times(Protocol):
         """Forward seconds of each layer; of several batches, shape (batches, layers)."""
         ...
 
+    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of the GPU alone in the forward seconds of each layer."""
+        ...
+
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, beside the GPU."""
+        ...
+
     def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in them."""
+        """Those of self-attention in the GPU's."""
         ...
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights."""
+        ...
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
         ...
 
     def saved_bytes(self) -> FloatArray:
@@ -67,11 +79,19 @@ class MeasuredTimes:
             return np.array([self._forward_s(float(samples), share) for samples in batches])
         return self._forward_s(float(batches), share)
 
+    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer: whether GPU or host took them was not measured."""
+        return self.forward_s(batch, share)
+
+    def host_s(self) -> FloatArray:
+        """None beside those measured."""
+        return np.zeros(len(self._curves))
+
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Those of self-attention in them, in proportion to the estimate; none where there is no estimate."""
         if self._here is None:
             return np.zeros(len(self._curves))
-        part = _over(self._here.attention_s(batch, share), self._here.forward_s(batch, share), np.zeros(1))
+        part = _over(self._here.attention_s(batch, share), self._here.gpu_s(batch, share), np.zeros(1))
         return np.asarray(part * self.forward_s(batch, share))
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
@@ -86,6 +106,10 @@ class MeasuredTimes:
     def saved_bytes(self) -> FloatArray:
         """None: what a layer keeps is counted."""
         return np.zeros(len(self._curves))
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers, as estimated; none where there is no estimate."""
+        return 0.0 if self._here is None else self._here.copied_s(moved_bytes, launches)
 
     def least_s_per_sample(self, largest_batch: int) -> FloatArray:
         """Least forward seconds per sample at any batch up to the largest.

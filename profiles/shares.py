@@ -24,6 +24,7 @@ class Share(NamedTuple):
         ring: devices around which keys and values pass: tokens are divided, and so many attentions follow one another.
         ulysses: devices among which tokens are divided, and in self-attention the heads.
         tensor: devices among which matrices and heads are divided.
+        whole_text: whether each device of a sequence computes all tokens of the text; of attention, on its heads.
     """
 
     rows: float = 1.0
@@ -31,17 +32,24 @@ class Share(NamedTuple):
     ring: int = 1
     ulysses: int = 1
     tensor: int = 1
+    whole_text: bool = False
 
     def times(self, other: "Share") -> "Share":
         """The share of a share."""
         rows, keys = self.rows * other.rows, self.keys * other.keys
         ring, ulysses = self.ring * other.ring, self.ulysses * other.ulysses
-        return Share(rows, keys, ring, ulysses, self.tensor * other.tensor)
+        whole_text = self.whole_text or other.whole_text
+        return Share(rows, keys, ring, ulysses, self.tensor * other.tensor, whole_text)
 
     @property
     def sequence(self) -> int:
         """Devices among which the tokens are divided."""
         return self.ring * self.ulysses
+
+    @property
+    def text(self) -> int:
+        """Devices among which the tokens of the text are divided."""
+        return 1 if self.whole_text else self.sequence
 
     @property
     def replicated(self) -> float:

@@ -28,6 +28,7 @@ ATTENTIONS: Final = ("flash", "math")
 PRECISIONS: Final = ("half", "float32")
 OPTIMIZERS: Final = ("loop", "foreach", "fused")
 FLAGS: Final = ("channels_last", "cast_weights")
+OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
 MAX_OPERATOR_S: Final = 1.0
 """No host takes longer over an operator."""
 CHOICES: Final = {
@@ -128,7 +129,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         owner = f"stack {self.name}"
-        seconds = {key: getattr(self, key) for key in ("forward_operator_s", "backward_operator_s")}
+        seconds = {key: getattr(self, key) for key in OPERATORS}
         check_numbers(owner, **seconds)
         for key, value in seconds.items():
             if value > MAX_OPERATOR_S:
@@ -148,6 +149,11 @@ class Stack:
     def on(self, device: str) -> "Stack":
         """The stack with the rates that it reaches on a device."""
         return replace(self, rates=dict(self.device_rates).get(device, self.rates), device_rates=())
+
+    def paced(self, pace: float) -> "Stack":
+        """The stack on a host that takes so many times as long over an operator."""
+        seconds = {key: pace * getattr(self, key) for key in OPERATORS}
+        return replace(self, **{key: min(value, MAX_OPERATOR_S) for key, value in seconds.items()})
 
     def __repr__(self) -> str:
         return f"<Stack {self.name}: {self.summary}>"

@@ -37,7 +37,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "memory_recipe",
         "placement",
     ),
-    "sample": ("resolution", "steps", "guidance", "include", "decode_chunks"),
+    "sample": ("resolution", "steps", "guidance", "include", "decode_chunks", "text_tokens", "text"),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *OPTIONS["train"], *OPTIONS["sample"])))
@@ -212,7 +212,11 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
     given.setdefault("guidance", model.guidance)
     if isinstance(include := given.get("include"), str):
         given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
-    given |= {name: _integer(name, given[name], 1) for name in ("steps", "decode_chunks") if name in given}
+    given |= {
+        name: _integer(name, given[name], 1)
+        for name in ("steps", "decode_chunks", "text_tokens")
+        if name in given
+    }
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)

@@ -14,11 +14,13 @@ from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
+from profiles.hosts import AHEAD, CALLS_S, MESSAGE_S
 from profiles.models import Model
 from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, resized, sides_of
 from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.stacks import Stack, load_stack
+from profiles.texts import MAX_TEXT, with_text
 from strategies.parameters import check_integer, check_option
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
@@ -30,8 +32,34 @@ PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
 GUIDANCES: Final = ("none", "batch", "parallel")
+TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the calls of collectives and messages cost the host of a run, beside the operators that it dispatches.
+
+    Attributes:
+        pace: seconds that a call takes over those of ``CALLS_S``; 0 where graphs leave none.
+        ahead_s: seconds of dispatching that the host may be ahead of the GPU.
+    """
+
+    pace: float = 0.0
+    ahead_s: float = 0.0
+
+    def collective_s(self, operation: str, calls: int) -> float:
+        """Seconds of some calls of an operation."""
+        return self.pace * calls * CALLS_S[operation]
+
+    @property
+    def message_s(self) -> float:
+        """Seconds of one end of a message."""
+        return self.pace * MESSAGE_S
+
+
+NO_CALLS: Final = Calls()
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,11 @@ class Scene(Generic[W]):
     def stack_name(self) -> str:
         """The name or file that asks for this stack again."""
         return self.asked_stack or self.stack.name
+
+    @property
+    def paced_stack(self) -> Stack:
+        """The stack on the box's host."""
+        return self.stack.paced(self.cluster.host.pace)
 
     @cached_property
     def backbone_index(self) -> int:
@@ -219,7 +252,7 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device, self.stack)
+        return ModelCosts(self.model, self.cluster.device, self.paced_stack)
 
     def _at_resolution(self, model: Model) -> Model:
         if self.workload.resolution is None:
@@ -328,6 +361,9 @@ class SamplingWorkload:
         batch_size: images drawn together.
         include: frozen components that run too, by name; all are resident in any case.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
+        text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
+        text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
+            or ``replicated`` on all devices, as xDiT did before.
     """
 
     num_gpus: int
@@ -338,6 +374,8 @@ class SamplingWorkload:
     batch_size: int = 1
     include: tuple[str, ...] = ()
     decode_chunks: int = 1
+    text_tokens: int | None = None
+    text: str = TEXTS[0]
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -347,6 +385,9 @@ class SamplingWorkload:
         check_integer("batch_size", self.batch_size)
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
         check_option("guidance", self.guidance, GUIDANCES)
+        check_option("text", self.text, TEXTS)
+        if self.text_tokens is not None:
+            check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {self.include!r}, must be a tuple of names")
 
@@ -374,7 +415,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def __post_init__(self) -> None:
         _check_kinds(self, SamplingWorkload)
         check_gpus(self.cluster, self.workload.num_gpus)
-        object.__setattr__(self, "model", self.model.for_task("sample"))
+        model, tokens = self.model.for_task("sample"), self.workload.text_tokens
+        object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
             if name not in frozen:
@@ -387,7 +429,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         height, width = self.workload.height, self.workload.width
-        return SamplingCosts(self.model, self.cluster.device, height, width, self.stack)
+        return SamplingCosts(self.model, self.cluster.device, height, width, self.paced_stack)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -397,7 +439,10 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @property
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
-        return {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
+        workload = self.workload
+        given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
+        tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
+        return given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
 
     @property
     def departures(self) -> tuple[str, ...]:
@@ -407,6 +452,26 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""
         return [(self, 1.0, 1.0)]
+
+    @cached_property
+    def calls(self) -> Calls:
+        """What calls cost the box's host under the software stack; nothing where it dispatches no operators.
+
+        It does not in graphs, and of a backbone whose operators nobody counted it is not known.
+        """
+        if not self.costs.host_s(self.backbone_index).any():
+            return NO_CALLS
+        return Calls(self.cluster.host.pace, AHEAD * self.paced_stack.forward_operator_s)
+
+    @cached_property
+    def streams(self) -> Cluster:
+        """The cluster whose collectives cost the GPUs no time of software: that is the host's, in ``calls``.
+
+        Where operators are not counted there is no host to pay, and the GPUs do.
+        """
+        if self.stack.forward_operator_s and not self.costs.host_s(self.backbone_index).any():
+            return self.cluster
+        return replace(self.cluster, collectives=replace(self.cluster.collectives, call_s=0.0))
 
     @property
     def backbone(self) -> Component:

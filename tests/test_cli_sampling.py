@@ -32,7 +32,7 @@ RESULT_KEYS = [
     "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory",
     "provenance", "stages", "seamless",
 ]  # fmt: skip
-OPTION_KEYS = ["include", "decode_chunks"]
+OPTION_KEYS = ["include", "decode_chunks", "text"]
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
 
 MACHINE = ("--model", "pixart", "--cluster", "a100-nvlink-8")
@@ -148,7 +148,7 @@ def test_the_defaults_are_a_node_of_p4de_and_what_the_model_says(ask):
     result = ask("run", "--model", "pixart", "--strategy", "ring")
     shown = [result[key] for key in ("cluster", "num_gpus", "batch_size", "resolution", "steps", "guidance")]
     assert shown == ["p4de", 8, 1, "1024", 20, "batch"]
-    assert result["options"] == {"include": "", "decode_chunks": 1}
+    assert result["options"] == {"include": "", "decode_chunks": 1, "text": "divided"}
     assert ask("run", "--model", "flux-dev", "--strategy", "ring")["guidance"] == "none"
     assert ask("run", "--model", "sd21", "--strategy", "sync-patch")["resolution"] == "512"
 

@@ -14,6 +14,8 @@ from profiles.kernel_times import (
     BACKWARD_TRAFFIC,
     CAST,
     GRADIENT_TRAFFIC,
+    MERGE_CAST_KERNELS,
+    MERGE_KERNELS,
     NORM_CASTS,
     SAVED_SCORE_BYTES,
     SCORE_BYTES,
@@ -303,12 +305,36 @@ def test_joint_attention_grows_in_its_image_tokens_alone():
     "share", [Share(rows=0.25), Share(ring=4), Share(ulysses=4), Share(ring=2, ulysses=2)]
 )
 def test_rows_and_sequences_divide_all_work_of_an_image(kernel, share):
-    assert costs(kernel).forward_s(2, share) == pytest.approx(costs(kernel).forward_s(2) / 4)
+    merged_s = merging_s(2, share.ring) / share.sequence if kernel is SELF else 0.0
+    assert costs(kernel).forward_s(2, share) == pytest.approx(costs(kernel).forward_s(2) / 4 + merged_s)
+
+
+def merging_s(samples, ring):
+    """Seconds in which a ring merges all blocks of an attention, on all of its devices together."""
+    elements = samples * SELF.heads * SELF.m * SELF.k
+    return ((ring - 1) * 38 + 12) * elements / MEMORY if ring > 1 else 0.0
+
+
+def test_a_ring_merges_each_block_but_the_first_in_single_precision_unless_fused():
+    for ring in (2, 4, 8):
+        blocks_s = costs(SELF).attention_s(3, Share(ring=ring)) - SELF_S * 3 / ring
+        assert blocks_s == pytest.approx(merging_s(3, ring) / ring)
+    fused = replace(PLAIN, traffic=Fusion(pointwise=0.25))
+    blocks_s = costs(SELF, stack=fused).attention_s(3, Share(ring=4)) - SELF_S * 3 / 4
+    assert blocks_s == pytest.approx(merging_s(3, 4) / 16)
+
+
+def test_each_merge_launches_kernels_of_its_own():
+    device = replace(MADE, own_laws=replace(LAWS, memory=replace(LAWS.memory, fixed_s=1.0)))
+    merged = costs(SELF, device=device).attention_s(1, Share(ring=4)) - SELF_S / 4
+    assert merged == pytest.approx(3 * MERGE_KERNELS + MERGE_CAST_KERNELS + merging_s(1, 4) / 4)
 
 
 def test_a_ring_attends_in_as_many_kernels_as_it_has_members():
     device = replace(MADE, own_laws=replace(LAWS, attention=replace(LAWS.attention, fixed_s=1.0)))
-    assert costs(SELF, device=device).attention_s(1, Share(ring=4)) == pytest.approx([4 + SELF_S / 4])
+    assert costs(SELF, device=device).attention_s(1, Share(ring=4)) == pytest.approx(
+        [4 + SELF_S / 4 + merging_s(1, 4) / 4]
+    )
     assert costs(SELF, device=device).attention_s(1, Share(ulysses=4)) == pytest.approx([1 + SELF_S / 4])
     assert costs(CROSS, device=device).forward_s(1, Share(ring=4)) == pytest.approx([1 + CROSS_S / 4])
 

@@ -104,7 +104,8 @@ REPLACED = {
         "overlap_slowdown": lambda slowdown: 1.5 * slowdown,
         "intra_node": slower,
         "inter_node": slower,
-        "collectives": lambda collectives: replace(collectives, call_s=1.0),
+        "collectives": lambda collectives: replace(collectives, call_s=1.0, nodes=((1, 0.5),)),
+        "host": lambda host: replace(host, pace=200.0, high=200.0),
     },
     Device: {
         "name": other,
@@ -159,6 +160,8 @@ REPLACED = {
         "batch_size": lambda _: 2,
         "include": lambda _: (),
         "decode_chunks": lambda _: 4,
+        "text_tokens": lambda _: None,
+        "text": lambda _: "replicated",
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack")
@@ -169,6 +172,7 @@ UNMOVED = {
     *(f"Rates.{item.name}" for item in fields(Rates)),
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
+    *(f"sample SamplingWorkload.{name}" for name in ("text_tokens", "text")),  # PixArt's stands aside
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
 }  # fmt: skip
 """Fields that change none of the answers asked for; all others must. Laws of a device's own come before its rates."""

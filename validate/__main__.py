@@ -44,6 +44,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
         "validate.published.clusters.run_clusters",
         {"--rates": {"action": "store_true", "help": "also find the share of the laws that stacks reach"}},
     ),
+    "hosts": ("print the pace of the hosts of boxes, from published rows", "validate.fitting.hosts.run_hosts", {}),
     "report": (
         "write everything that is known into one HTML file",
         "validate.reporting.report.run_report",

@@ -6,6 +6,7 @@ from typing import Any
 
 from profiles.clusters import Cluster, load_cluster
 from profiles.models import Model, load_model
+from profiles.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.replay.engine import simulate
@@ -41,11 +42,13 @@ def drawing(
     steps: int,
     *,
     guidance: str,
+    stack: str | Stack = DEFAULT_STACK,
 ) -> SamplingScenario:
     """What is drawn where, likewise; the size is height and width in pixels."""
     of = model_of(model) if isinstance(model, str) else model
     where = cluster_of(cluster) if isinstance(cluster, str) else cluster
-    return SamplingScenario(of, where, SamplingWorkload(num_gpus, *size, steps, guidance))
+    runs_on = load_stack(stack) if isinstance(stack, str) else stack
+    return SamplingScenario(of, where, SamplingWorkload(num_gpus, *size, steps, guidance), stack=runs_on)
 
 
 def trained(name: str, point: Scenario, **asked: Any) -> Result:  # noqa: ANN401  as of make_strategy

@@ -16,7 +16,7 @@ from profiles.stacks import DEFAULT_STACK
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
 from strategies.registry import class_of, strategies_of
-from strategies.scenario import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS
+from strategies.scenario import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS, TEXTS
 
 MAX_INTEGER: Final = 10**12
 """Orders of more positions or micro-batches than this would take hours."""
@@ -115,6 +115,8 @@ def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     )
     add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas")
     add("--decode-chunks", type=integer, help="bands of rows in which an included VAE decodes (default: 1)")
+    add("--text-tokens", type=integer, help="of the text beside the image's (default: the model's)")
+    add("--text", choices=TEXTS, help="whether sequence parallelism divides the text (default: divided)")
 
 
 def _adder(parser: argparse.ArgumentParser, title: str, shown: bool) -> Callable[..., Any]:

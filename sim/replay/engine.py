@@ -15,7 +15,7 @@ import simpy
 
 from profiles.errors import DeadlockError
 from strategies.plans.network import CollectiveRoute, Network, Route
-from strategies.plans.plan import Plan
+from strategies.plans.plan import Op, Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
 
@@ -113,6 +113,7 @@ class _Replay:
         """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire."""
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
         timeout, send = env.timeout, self._write if any(self.unposted) else self._send
+        host = _Host(self.plan, device)
         began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
         rows = zip(self.plan.ops[device], self.wiring.waits[device], self.wiring.sends[device], strict=True)
@@ -126,6 +127,8 @@ class _Replay:
                     now = env.now
                 if arrived[slot] > start:
                     start = arrived[slot]
+            if host.clock_s > start:
+                start = host.clock_s
             if index in early:
                 yield from self._run_early(device, start - now, index, beside)
             elif beside is None:
@@ -134,6 +137,8 @@ class _Replay:
                 yield timeout(start - now + beside.estimate_s(op.duration_s, start))
                 if beside.overlaps(start):
                     yield from self._finish(op.duration_s, start, beside)
+            if host.busy and host.dispatch(op, start) > env.now:
+                yield timeout(host.clock_s - env.now)
             now = env.now
             began(start)
             ended(now)
@@ -240,6 +245,22 @@ def _leg(transfer: Transfer | None, network: Network) -> tuple[tuple[tuple[int, 
     size = transfer.size_bytes
     ports = tuple([(port, size * hold) for port, hold in route.ports])
     return ports, size * route.wire_s_per_byte + route.delay_s
+
+
+class _Host:
+    """The clock of a device's host, which dispatches one op after another, ahead of the device up to a limit."""
+
+    __slots__ = ("ahead_s", "busy", "clock_s")
+
+    def __init__(self, plan: Plan, device: int) -> None:
+        self.busy = any(op.host_s for op in plan.ops[device])
+        self.ahead_s = plan.host_ahead_s
+        self.clock_s = 0.0
+
+    def dispatch(self, op: Op, start: float) -> float:
+        """When an op that starts at some time is dispatched, and what is called after it."""
+        self.clock_s = max(self.clock_s, start - self.ahead_s) + op.host_s
+        return self.clock_s
 
 
 class _Stream:

@@ -18,10 +18,14 @@ ROUNDING: Final = 1e-9
 
 
 class Pass(NamedTuple):
-    """One patch on one stage: seconds until the stage is free again, and until the next stage has its output."""
+    """One patch on one stage: seconds until the stage is free again, and until the next stage has its output.
+
+    ``host_s`` are those of the stage's host, which may run ahead.
+    """
 
     held_s: float
     sent_s: float
+    host_s: float = 0.0
 
 
 Row = Sequence[Pass]
@@ -35,7 +39,17 @@ def least_run_seconds(layout: GridLayout) -> float:
         return steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
     whole = steps if layout.warmup_steps is None else layout.warmup_steps
     patches = _ways(layout) if whole < steps else []
-    return (1 - ROUNDING) * least_seconds(_way(layout, None), patches, whole, steps - whole)
+    way = _way(layout, None)
+    gpu_s = least_seconds(way, patches, whole, steps - whole)
+    return (1 - ROUNDING) * max(gpu_s, _least_host_s(way, patches, whole, steps - whole))
+
+
+def _least_host_s(whole: Row, patches: Sequence[Row], whole_rounds: int, rounds: int) -> float:
+    """Seconds that the busiest stage's host dispatches at least."""
+    found = [whole_rounds * one.host_s for one in whole]
+    for row in patches:
+        found = [seconds + rounds * one.host_s for seconds, one in zip(found, row, strict=True)]
+    return max(found)
 
 
 def least_seconds(whole: Row, patches: Sequence[Row], whole_rounds: int, rounds: int) -> float:
@@ -59,7 +73,7 @@ def least_seconds(whole: Row, patches: Sequence[Row], whole_rounds: int, rounds:
 
 def _go_round(row: Row, free: list[float], at: float) -> float:
     """Send a patch round; return when it is back, and note when each stage is free."""
-    for stage, (held_s, sent_s) in enumerate(row):
+    for stage, (held_s, sent_s, _) in enumerate(row):
         start = free[stage] if free[stage] > at else at
         free[stage] = start + held_s
         at = start + sent_s
@@ -82,16 +96,16 @@ def _way(pipeline: PatchPipeline, patch: int | None) -> Row:
 
 def _pass(pipeline: PatchPipeline, stage: int, patch: int | None) -> Pass:
     team, last = pipeline.grid.team(0, stage), pipeline.grid.pipeline - 1
-    watch = Stopwatch(pipeline.network, team.devices[0])
+    watch = Stopwatch(pipeline.network, team.devices[0], pipeline.scenario.calls)
     for run in pipeline.runs(stage, patch):
         run_layers(watch, pipeline.scenario, team, run, PatchAction(stage, patch or 0, 0))
     if stage < last:
         wire_s, delay_s = _travel(pipeline, (stage, stage + 1), pipeline.hidden_bytes(stage, patch))
-        return Pass(watch.free_s, watch.free_s + wire_s + delay_s)
+        return Pass(watch.free_s, watch.free_s + wire_s + delay_s, watch.host_s)
     for group, size in pipeline.gathers(patch):
         watch.collective("all_gather", group, size)
     back = _travel(pipeline, (last, 0), pipeline.latents_bytes(patch)) if last else ()
-    return Pass(watch.free_s, watch.free_s + sum(back))
+    return Pass(watch.free_s, watch.free_s + sum(back), watch.host_s)
 
 
 def _travel(pipeline: PatchPipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:

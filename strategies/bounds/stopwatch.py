@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from strategies.plans.actions import Action
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
+from strategies.scenario import NO_CALLS, Calls
 
 
 class Stopwatch:
@@ -17,19 +18,22 @@ class Stopwatch:
     Attributes:
         ended_s: when its last op ends.
         free_s: when its next op can start: all that it waits for is there.
+        host_s: what the host has dispatched and called for it.
     """
 
-    def __init__(self, network: Network, device: int) -> None:
-        self.network, self.device = network, device
+    def __init__(self, network: Network, device: int, calls: Calls = NO_CALLS) -> None:
+        self.network, self.device, self.calls = network, device, calls
+        self.host_s = 0.0
         self.slowdown = network.placement.cluster.overlap_slowdown
         self.ended_s = self.free_s = 0.0
         self._stream_s = 0.0
         self._done_s: list[float] = []
 
-    def compute(self, device: int, action: Action, duration_s: float) -> None:
+    def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
         """Run an op; beside a collective it takes longer."""
         if device != self.device:
             return
+        self.host_s += host_s
         beside_s = min(duration_s * self.slowdown, max(0.0, self._stream_s - self.free_s))
         self.ended_s = self.free_s + beside_s + max(0.0, duration_s - beside_s / self.slowdown)
         self.free_s = self.ended_s
@@ -48,6 +52,7 @@ class Stopwatch:
     ) -> int:
         """Run a collective when the last op has ended and the last collective is done; return its result."""
         if self.device in devices:
+            self.host_s += self.calls.collective_s(operation, calls) if len(devices) > 1 else 0.0
             route = self.network.collective(
                 Collective(operation, tuple(devices), size_bytes, None, (), (), calls)
             )

@@ -10,26 +10,27 @@ from typing import Protocol
 from strategies.plans.actions import Action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
+from strategies.scenario import NO_CALLS, Calls
 
 
 class _Draft:
     """An op that may still get more to write."""
 
-    __slots__ = ("action", "duration_s", "reads", "writes")
+    __slots__ = ("action", "duration_s", "host_s", "reads", "writes")
 
-    def __init__(self, action: Action, duration_s: float, reads: tuple[int, ...]) -> None:
-        self.action, self.duration_s, self.reads = action, duration_s, reads
+    def __init__(self, action: Action, duration_s: float, host_s: float, reads: tuple[int, ...]) -> None:
+        self.action, self.duration_s, self.host_s, self.reads = action, duration_s, host_s, reads
         self.writes: list[int] = []
 
     def op(self) -> Op:
-        return Op(self.action, self.duration_s, self.reads, tuple(self.writes))
+        return Op(self.action, self.duration_s, self.reads, tuple(self.writes), host_s=self.host_s)
 
 
 class Recorder(Protocol):
     """Receiver of the ops and collectives of a run of layers: the builder, or a stopwatch."""
 
-    def compute(self, device: int, action: Action, duration_s: float) -> None:
-        """Take down an op."""
+    def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
+        """Take down an op: seconds of the GPU, and of the host that dispatches it."""
         ...
 
     def expect(self, device: int, tensor: int) -> None:
@@ -53,10 +54,15 @@ class Recorder(Protocol):
 
 
 class SamplingBuilder:
-    """Writes the plan of some steps of a sampler."""
+    """Writes the plan of some steps of a sampler.
 
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
+    Args:
+        placement: of its devices.
+        calls: what they cost the host; by default nothing.
+    """
+
+    def __init__(self, placement: Placement, calls: Calls = NO_CALLS) -> None:
+        self.placement, self.calls = placement, calls
         count = placement.num_positions
         self._ops: list[list[_Draft]] = [[] for _ in range(count)]
         self._awaited: list[list[int]] = [[] for _ in range(count)]
@@ -71,11 +77,11 @@ class SamplingBuilder:
         self._tensors.append(Tensor(role, stage, number, size_bytes))
         return len(self._tensors) - 1
 
-    def compute(self, device: int, action: Action, duration_s: float) -> None:
+    def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
         """Append an op; it waits for all that was announced to its device."""
         reads = tuple(dict.fromkeys(self._awaited[device]))
         self._awaited[device] = []
-        self._ops[device].append(_Draft(action, duration_s, reads))
+        self._ops[device].append(_Draft(action, duration_s, host_s, reads))
 
     def last(self, device: int) -> int:
         """The index of a device's last op; -1 where it has none."""
@@ -102,6 +108,17 @@ class SamplingBuilder:
         if self._awaited[device]:
             self.compute(device, self._ops[device][-1].action, 0.0)
         self.write(device, tensor)
+        self._call(device, self.calls.message_s)
+
+    def receive(self, device: int, tensor: int) -> None:
+        """Let a device's next op wait for a message, whose receive the host has to post."""
+        self.expect(device, tensor)
+        self._call(device, self.calls.message_s)
+
+    def _call(self, device: int, seconds: float) -> None:
+        """Let the host make a call once it has dispatched a device's last op."""
+        if self._ops[device]:
+            self._ops[device][-1].host_s += seconds
 
     def post_after(self, device: int, tensor: int, index: int) -> None:
         """Let a device post the receive of a tensor only when its op of that index has ended."""
@@ -137,6 +154,8 @@ class SamplingBuilder:
             if self._ops[device]:
                 reads.append(self.tensor("ready", stage, number, 0.0))
                 self.write(device, reads[-1])
+            if len(devices) > 1:
+                self._call(device, self.calls.collective_s(operation, calls))
         result = self.tensor(operation, stage, number, held_bytes)
         members = tuple(devices)
         self._collectives.append(
@@ -160,4 +179,5 @@ class SamplingBuilder:
             given=tuple(self._given),
             kept=tuple(dict.fromkeys(kept)),
             posted_after=self._posted_after,
+            host_ahead_s=self.calls.ahead_s,
         )

@@ -99,7 +99,7 @@ class Grid:
 
     def placement(self, scenario: SamplingScenario) -> Placement:
         """The placement of the positions."""
-        return Placement(scenario.cluster, scenario.workload.num_gpus, self.positions, self.positions)
+        return Placement(scenario.streams, scenario.workload.num_gpus, self.positions, self.positions)
 
     def images(self, scenario: SamplingScenario) -> int:
         """Images that one data-parallel group draws."""

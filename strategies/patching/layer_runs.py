@@ -11,6 +11,7 @@ that stands for as many calls as it has layers, which takes as long where layers
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from profiles.shares import WHOLE, Share
 from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
-from strategies.scenario import SamplingScenario
+from strategies.scenario import TEXTS, SamplingScenario
+
+REPLICATED: Final = TEXTS[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,13 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     extent = scenario.extent
-    scale = HALF_BYTES * extent.pixels / (extent.image or 1.0)  # the text's tokens come on top
+    of_image = HALF_BYTES * extent.pixels
+    scale = of_image / (extent.image or 1.0)  # the text's tokens come on top
+    passed = of_image if scenario.workload.text == REPLICATED else scale
     of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
     keys = [e.elements for e in of if e.kind == "key_value"]
     sums = [e.elements for e in of if e.kind == "reduce"]
-    return Exchanged(len(keys), sum(keys) / 2 * scale, len(sums), sum(sums) * scale)
+    return Exchanged(len(keys), sum(keys) / 2 * passed, len(sums), sum(sums) * scale)
 
 
 def run_layers(
@@ -91,28 +96,29 @@ class _Runner:
     exchanged: Exchanged
     total_s: float
     attention_s: float
+    host_s: float
 
     def append(self) -> None:
         team, what = self.team, self.exchanged
         if len(team.devices) == 1 or not (what.attentions or what.sums):
-            self._compute(self.total_s)
+            self._compute(self.total_s, self.host_s)
             return
         rest_s = self.total_s - self.attention_s
         if not what.attentions:
-            self._compute(rest_s)
+            self._compute(rest_s, self.host_s)
             self._sum(what.sums)
             return
-        self._compute(rest_s / 2)
+        self._compute(rest_s / 2, self.host_s / 2)
         self._all_to_all(tensors=3)
         self._attend()
         self._all_to_all(tensors=1)
         self._sum(what.attentions)
-        self._compute(rest_s / 2)
+        self._compute(rest_s / 2, self.host_s / 2)
         self._sum(what.sums - what.attentions)
 
-    def _compute(self, seconds: float) -> None:
+    def _compute(self, seconds: float, host_s: float = 0.0) -> None:
         for device in self.team.devices:
-            self.recorder.compute(device, self.action, seconds)
+            self.recorder.compute(device, self.action, seconds, host_s)
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
@@ -167,17 +173,20 @@ class _Runner:
             self._collective("all_reduce", group, size, sums)
 
 
-def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
-    """The seconds of a run on each device of a team, and those of self-attention in them."""
+def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float, float]:
+    """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
 
-    def make() -> tuple[float, float]:
-        share = run.share.times(Share(ring=team.ring, ulysses=team.ulysses, tensor=team.tensor))
+    def make() -> tuple[float, float, float]:
+        whole_text = scenario.workload.text == REPLICATED
+        degrees = Share(ring=team.ring, ulysses=team.ulysses, tensor=team.tensor, whole_text=whole_text)
+        share = run.share.times(degrees)
         index = scenario.backbone_index
         layers = slice(run.first, run.end)
         attention = scenario.costs.attention_s(index, run.batch, share)
         uneven = _fullest(scenario, team.tensor) - 1
-        total = scenario.costs.forward_s(index, run.batch, share) + uneven * attention
-        return float(total[layers].sum()), float(((1 + uneven) * attention)[layers].sum())
+        total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
+        host_s = float(scenario.costs.host_s(index)[layers].sum())
+        return float(total[layers].sum()), float(((1 + uneven) * attention)[layers].sum()), host_s
 
     return scenario.remember(("run", team.ring, team.ulysses, team.tensor, run), make)
 

@@ -8,6 +8,7 @@ end of each step the noise prediction is gathered from all devices, and with it 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Final
 
 from profiles.components import Exchange
@@ -24,6 +25,11 @@ from strategies.scenario import SamplingScenario
 
 GATHERED: Final = ("key_value", "halo", "statistics")
 """Kinds of exchange in which patches need one another."""
+
+
+COPIED: Final = 4.0
+"""Bytes that a device moves over those gathered: an all-gather into a list of tensors fills one flat tensor, which is
+read and written once more (torch.distributed), and the tensors of the list are read and joined to one (torch.cat)."""
 
 
 class Kind(Enum):
@@ -88,7 +94,7 @@ class Patches(GridLayout):
 
     def plan(self, steps: Sequence[int]) -> Plan:
         """The plan of successive steps."""
-        builder, first = SamplingBuilder(self.placement), steps[0]
+        builder, first = SamplingBuilder(self.placement, self.scenario.calls), steps[0]
         if first:
             self._give_output(builder)
         follows_displaced = first > 0 and self.kind_of(first - 1) is Kind.DISPLACED
@@ -102,8 +108,13 @@ class Patches(GridLayout):
         return builder.build(self.stages(), self.resident(steps))
 
     def stage_s(self, stage: int = 0) -> float:
-        """Seconds that each device computes in a step after the warm-up."""
-        return float(self._layers_s(self.kind).sum())
+        """Seconds that each device computes in a step after the warm-up, or its host dispatches."""
+        return max(float(self._layers_s(self.kind).sum()), self._host_s)
+
+    @cached_property
+    def _host_s(self) -> float:
+        """Seconds in which the host dispatches a step, however the rows are divided."""
+        return float(self.scenario.costs.host_s(self.scenario.backbone_index).sum())
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of one pass, times the share of the tokens that one device holds."""
@@ -129,9 +140,9 @@ class Patches(GridLayout):
         return Share(rows, rows if kind is Kind.ALONE else 1.0)
 
     def _layers_s(self, kind: Kind) -> FloatArray:
-        """The seconds of each layer on one device, shape (layers,)."""
+        """The seconds of each layer on one GPU, shape (layers,)."""
         scenario = self.scenario
-        return scenario.costs.forward_s(scenario.backbone_index, self.batch, self._share(kind))
+        return scenario.costs.gpu_s(scenario.backbone_index, self.batch, self._share(kind))
 
     def _given(self, builder: SamplingBuilder) -> list[list[int]]:
         """The tensors that the step before has gathered."""
@@ -149,6 +160,7 @@ class Patches(GridLayout):
         """Append a step; return for each guidance group what it gathers for the next one."""
         kind = self.kind_of(step)
         pieces = list(self._pieces(kind))
+        dispatching = self._host_s / sum(seconds for seconds, _ in pieces)
         fresh = []
         for guided in range(self.grid.guidance):
             devices = self.grid.team(guided, 0).devices
@@ -161,7 +173,7 @@ class Patches(GridLayout):
                 if kind is Kind.SYNCHRONOUS and sent:
                     self._gather(builder, devices, sent, wait=True)
                 for patch, device in enumerate(devices):
-                    builder.compute(device, PatchAction(0, patch, step), seconds)
+                    builder.compute(device, PatchAction(0, patch, step), seconds, seconds * dispatching)
                 if kind is Kind.DISPLACED and sent:
                     results.append(self._gather(builder, devices, sent, wait=False))
             fresh.append(results)
@@ -218,7 +230,13 @@ class Patches(GridLayout):
             if not exchanges:
                 yield float(seconds), 0.0
             for exchange in exchanges:
-                yield float(seconds) / len(exchanges), self.gathered_bytes(exchange)
+                size = self.gathered_bytes(exchange)
+                yield float(seconds) / len(exchanges) + self._copied_s(size), size
+
+    def _copied_s(self, size_bytes: float) -> float:
+        """Seconds in which a device makes one tensor of what it gathered."""
+        index, moved = self.scenario.backbone_index, COPIED * size_bytes
+        return self.scenario.costs.copied_s(index, moved, self.count + 1)
 
     def gathered_bytes(self, exchange: Exchange) -> float:
         """The bytes that all devices of a guidance group gather at one exchange."""

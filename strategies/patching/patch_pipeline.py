@@ -106,11 +106,10 @@ class PatchPipeline(GridLayout):
         return [replace(run, first=layer, end=layer + 1) for layer in range(run.first, run.end)]
 
     def stage_s(self, stage: int) -> float:
-        """Seconds that each device of a stage computes in a step of patches."""
-        team = self.grid.team(0, stage)
-        return sum(
-            run_seconds(self.scenario, team, self.run(stage, patch))[0] for patch in range(len(self.patches))
-        )
+        """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
+        team, patches = self.grid.team(0, stage), range(len(self.patches))
+        found = [run_seconds(self.scenario, team, self.run(stage, patch)) for patch in patches]
+        return sum(max(total_s, host_s) for total_s, _, host_s in found)
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""
@@ -182,7 +181,7 @@ class _Writer:
 
     def __init__(self, pipeline: PatchPipeline) -> None:
         self.pipeline, self.grid = pipeline, pipeline.grid
-        self.builder = SamplingBuilder(pipeline.placement)
+        self.builder = SamplingBuilder(pipeline.placement, pipeline.scenario.calls)
         self.mail: dict[tuple[int, int | None], list[int]] = {}
         self.ends: list[list[int]] = [[] for _ in range(self.grid.positions)]
 
@@ -202,7 +201,7 @@ class _Writer:
             ends = self.ends[device]
             for key in {(device, patch), (device, None)}:
                 for tensor in self.mail.pop(key, ()):
-                    self.builder.expect(device, tensor)
+                    self.builder.receive(device, tensor)
                     if len(ends) >= back:
                         self.builder.post_after(device, tensor, ends[-back])
 

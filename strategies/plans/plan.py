@@ -60,6 +60,7 @@ class Op:
         reads: tensors that must be there before it starts.
         writes: tensors that are there when it ends.
         early: (offset_s, tensor) pairs, ascending: tensors that are there that long after its start.
+        host_s: seconds in which the host dispatches it, and the calls after it; it ends no sooner than that.
     """
 
     action: Action
@@ -67,6 +68,7 @@ class Op:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     early: tuple[tuple[float, int], ...] = ()
+    host_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class Plan:
         cross_iteration: the frozen work belongs to the next iteration.
         prologue_s: seconds of frozen work that precede the first iteration alone.
         filling: the frozen work of the plan.
+        host_ahead_s: seconds of dispatching that the host may be ahead of the GPU.
     """
 
     ops: tuple[tuple[Op, ...], ...]
@@ -164,6 +167,7 @@ class Plan:
     cross_iteration: bool = False
     prologue_s: float = 0.0
     filling: Filling | None = None
+    host_ahead_s: float = 0.0
 
     def __repr__(self) -> str:
         ops = sum(map(len, self.ops))

@@ -12,11 +12,17 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
+from profiles.stacks import Stack, load_stack
 from strategies.scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import candidates, sampler
 from validate.published.sampling.rows import SamplingRow, Uncovered
 
+COMPILED: Final = "torch.compile"
+IN_GRAPHS: Final = replace(
+    load_stack(), name="eager in CUDA graphs", forward_operator_s=0.0, backward_operator_s=0.0
+)
+"""Source: DistriFusion's released code, which captures each step of its own runs and of its baselines."""
 WARMUPS: Final = (("DistriFusion", 5), ("PipeFusion", 2), ("", 0))
 """Synchronous steps that are run where a row says nothing: DistriFusion's setting is 4, PipeFusion's first release's 1,
 and both run one more. xDiT's charts do not say: its README's example asks for none, and on its L40s a pipeline at 2048
@@ -63,8 +69,6 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
         Uncovered: no strategy is what the row ran.
         InfeasibleError: the strategy does not apply to the scenario.
     """
-    if "compile" in row["method_config"]:
-        raise Uncovered("compiled: the costs are of eager kernels")
     if "cache" in row.method:
         raise Uncovered("a cache skips steps or layers")
     method = row["method"]
@@ -75,6 +79,13 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
             name, asked = PLAIN[method]
             return [sampler(name, **asked)]
     return [_of_degrees(row)]
+
+
+def stack_of(row: SamplingRow) -> Stack:
+    """The software stack that a row was run by."""
+    if COMPILED in row["method_config"]:
+        return load_stack("compiled")
+    return IN_GRAPHS if row["source"].startswith("DistriFusion") else load_stack()
 
 
 def guidance(row: SamplingRow, model_guidance: str) -> str:

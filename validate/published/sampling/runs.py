@@ -11,6 +11,7 @@ from profiles.costs import anchor_factor
 from profiles.errors import InfeasibleError
 from profiles.fabrics import Collectives
 from profiles.models import model_names
+from profiles.stacks import Stack, load_stack
 from profiles.units import GIB
 from sim.results import Result
 from sim.runs import run_point
@@ -20,13 +21,18 @@ from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
 from validate.published.ledger import Ledger
 from validate.published.records import MEMORY, Record, Standing, why
-from validate.published.sampling.methods import guidance, samplers
+from validate.published.sampling.methods import IN_GRAPHS, guidance, samplers, stack_of
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
 
 FREE: Final = "patch_parallel_no_comm"
 """The method that is run without communication: on free links."""
 LINKS_FROM: Final = "l40-pcie-8"
 """The cluster whose rows within one node its links are fitted to."""
+HOSTS_FROM: Final = ("a100-nvlink-8",)
+"""Clusters whose host's pace is set by rows of small images on a whole node."""
+HOST_PIXELS: Final = "1024"
+HOST_METHODS: Final = ("distrifusion", "sp_ring", "sp_ulysses", "tensor_parallel")
+"""The methods of these rows: all of their steps are alike."""
 FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
 MEMORY_SOURCE: Final = "Fig7 memory.py"
 MEMORY_METHODS: Final = ("original", "sp_ulysses")
@@ -47,6 +53,7 @@ class Place(NamedTuple):
     width: int
     steps: int
     guidance: str
+    stack: Stack = load_stack()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,14 @@ class Run:
         return self.cluster == LINKS_FROM and 1 < gpus <= cluster_of(LINKS_FROM).devices_per_node
 
     @property
+    def for_host(self) -> bool:
+        """Whether the pace of its cluster's host is set by the row."""
+        small = self.row["resolution_px"] == HOST_PIXELS and self.row["method"] in HOST_METHODS
+        whole = self.place is not None and self.row.num_gpus == cluster_of(self.cluster).devices_per_node
+        in_graphs = self.place is not None and self.place.stack == IN_GRAPHS
+        return small and whole and self.cluster in HOSTS_FROM and not in_graphs
+
+    @property
     def anchored(self) -> bool:
         """Whether it is a one-GPU latency, or one of its printings, to which a model's times are scaled."""
         if self.place is None or self.row.num_gpus != 1 or self.row.latency_s is None:
@@ -144,6 +159,8 @@ class Run:
             return Standing.APART, f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
         if self.for_links:
             return Standing.FITTED, f"in view when the links of {self.cluster} were set"
+        if self.for_host:
+            return Standing.FITTED, f"sets the pace of the host of {self.cluster}"
         if self.row.figure == MEMORY_SOURCE and self.row["method"] in MEMORY_METHODS:
             return Standing.FITTED, "sets the constants of memory"
         if self.anchored:
@@ -227,7 +244,7 @@ def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
         inter = None if cluster.inter_node is None else FREE_LINK
         cluster = replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
     divided = guidance(row, model_of(model).guidance)
-    return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided)
+    return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided, stack_of(row))
 
 
 def fastest(place: Place, asked: Iterable[Sampler]) -> Result:
@@ -281,7 +298,15 @@ def sent_bytes(run: Run) -> float:
 def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
     size = (place.height, place.width)
-    return drawing(place.model, place.cluster, place.num_gpus, size, place.steps, guidance=place.guidance)
+    return drawing(
+        place.model,
+        place.cluster,
+        place.num_gpus,
+        size,
+        place.steps,
+        guidance=place.guidance,
+        stack=place.stack,
+    )
 
 
 def describe(outcome: Result, place: Place) -> str:
@@ -293,5 +318,6 @@ def describe(outcome: Result, place: Place) -> str:
         if not (idle and displaced) and (value != getattr(plain, name) or name == "warmup_steps"):
             words.append(f"{name}={value}")
     words += ["guidance=parallel"] if place.guidance == "parallel" else []
+    words += [f"stack {place.stack.name}"] if place.stack != load_stack() else []
     words += ["free links"] if place.cluster.intra_node.kind == "ideal" else []
     return " ".join(words)

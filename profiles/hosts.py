@@ -1,0 +1,72 @@
+"""Hosts: the seconds in which the host of a box hands operators, collectives and messages to the GPU.
+
+The host runs ahead of the GPU, so what a call costs it counts only where the GPU waits for the host: between two points
+where the device waits, a run takes the longer of the two. A graph of a whole pass leaves no calls.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from profiles.checks import check_numbers
+from profiles.errors import InputError
+from profiles.files import Table
+
+CALLS_S: Final[Mapping[str, float]] = MappingProxyType(
+    {
+        "all_reduce": 500e-6,
+        "all_gather": 500e-6,
+        "reduce_scatter": 500e-6,
+        "all_to_all": 300e-6,
+        "send_recv": 500e-6,
+    }
+)
+"""Seconds of the host for one call, what software does around it included, by operation. Source: released rows of small
+images on A100s (PipeFusion v1, Fig. 9) leave about so much beside 10 us per operator; that gathers and scatters take as
+much as a sum is an estimate."""
+MESSAGE_S: Final = CALLS_S["send_recv"] / 2
+"""Seconds of the host for one end of a message: a round of a ring posts a send and a receive."""
+AHEAD: Final = 1024
+"""Operators that the host may be ahead of the GPU: CUDA queues so many launches, then a launch waits. Programs observe
+it; NVIDIA's documents do not state it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The host of a box.
+
+    Attributes:
+        pace: seconds that it takes over those of a stack's operators and of ``CALLS_S``.
+        low: the least that this may be.
+        high: the most.
+    """
+
+    pace: float = 1.0
+    low: float = 0.6
+    high: float = 1.2
+
+    def __post_init__(self) -> None:
+        check_numbers("host", pace=self.pace, low=self.low, high=self.high)
+        if not self.low <= self.pace <= self.high:
+            raise InputError(
+                f"host: pace is {self.pace:g}, must be from low, {self.low:g}, to high, {self.high:g}"
+            )
+
+
+BOX: Final = Host()
+"""A box of which nothing is known; its range holds those whose pace is."""
+FREE: Final = Host(0.0, 0.0, 0.0)
+"""A host that takes no time."""
+
+
+def read_host(table: Table) -> Host:
+    """The table ``host`` of a cluster file.
+
+    Raises:
+        InputError: it breaks a rule.
+    """
+    host = Host(table.number("pace"), table.number("low"), table.number("high"))
+    table.text("source")
+    table.finish()
+    return host

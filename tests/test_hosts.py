@@ -1,0 +1,179 @@
+"""The host beside the GPU: runs take the longer of the two, and closed forms of what calls cost."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.clusters import load_cluster, read_cluster
+from profiles.errors import InputError
+from profiles.hosts import AHEAD, BOX, CALLS_S, FREE, MESSAGE_S, Host
+from profiles.models import load_model
+from profiles.shares import Share
+from profiles.stacks import load_stack
+from sim.replay.engine import simulate
+from strategies.patching.builder import SamplingBuilder
+from strategies.patching.grid import Team
+from strategies.patching.layer_runs import Run, run_seconds
+from strategies.plans.actions import PatchAction
+from strategies.plans.placement import Placement
+from strategies.registry import make_sampler
+from strategies.scenario import NO_CALLS, Calls, SamplingScenario, SamplingWorkload
+from validate.fitting.hosts import BOXES, host_rows, pace_of
+
+WORK = PatchAction(0, 0, 0)
+seconds = st.floats(0.0, 4.0)
+
+
+def built(ops, calls=NO_CALLS, cluster="ideal"):
+    """The trace of (GPU seconds, host seconds) on one device."""
+    builder = SamplingBuilder(Placement(load_cluster(cluster), 1, 1, 1), calls)
+    for gpu_s, host_s in ops:
+        builder.compute(0, WORK, gpu_s, host_s)
+    return simulate(builder.build((), ((),)))
+
+
+def test_a_run_takes_the_longer_of_gpu_and_host():
+    assert built([(1.0, 3.0)] * 4).end_s == 12.0
+    assert built([(3.0, 1.0)] * 4).end_s == 12.0
+
+
+def test_the_host_runs_ahead_of_a_busy_gpu_up_to_a_limit():
+    ops = [(10.0, 1.0), (0.0, 3.0), (0.0, 3.0)]
+    assert built(ops, Calls(1.0, ahead_s=100.0)).end_s == 10.0
+    assert built(ops, Calls(1.0, ahead_s=2.0)).end_s == 10.0 - 2.0 + 3.0 + 3.0
+    assert built(ops, Calls(1.0, ahead_s=0.0)).end_s == 10.0 + 3.0 + 3.0
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=8), seconds)
+def test_no_run_beats_its_gpu_or_its_host_or_exceeds_both_together(ops, ahead_s):
+    gpu_s, host_s = (sum(column) for column in zip(*ops, strict=True))
+    found = built(ops, Calls(1.0, ahead_s)).end_s
+    assert max(gpu_s, host_s) <= found + 1e-9
+    assert found <= gpu_s + host_s + 1e-9
+
+
+def test_calls_cost_the_host_of_each_member_and_messages_both_ends():
+    builder = SamplingBuilder(Placement(load_cluster("ideal"), 2, 2, 2), Calls(2.0, 1.0))
+    for device in range(2):
+        builder.compute(device, WORK, 0.0, 1.0)
+    builder.collective("all_to_all", range(2), 8.0, calls=3)
+    tensor = builder.tensor("hidden", 0, 0, 8.0)
+    builder.compute(0, WORK, 0.0)
+    builder.compute(1, WORK, 0.0)
+    builder.send(0, tensor)
+    builder.receive(1, tensor)
+    plan = builder.build((), ((), ()))
+    called = 2.0 * 3 * CALLS_S["all_to_all"]
+    for ops in plan.ops:
+        assert [op.host_s for op in ops] == [1.0 + called, 2.0 * MESSAGE_S]
+    assert simulate(plan).end_s == pytest.approx(1.0 + called + 2.0 * MESSAGE_S)
+
+
+def test_a_collective_of_one_device_is_no_call():
+    builder = SamplingBuilder(Placement(load_cluster("ideal"), 1, 1, 1), Calls(1.0, 1.0))
+    builder.compute(0, WORK, 1.0)
+    builder.collective("all_reduce", [0], 8.0)
+    assert builder.build((), ((),)).ops[0][0].host_s == 0.0
+
+
+def drawing(cluster="a100-nvlink-8", stack="eager", gpus=8, **options):
+    where = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    workload = SamplingWorkload(gpus, 1024, 1024, 2, "batch", **options)
+    return SamplingScenario(load_model("pixart"), where, workload, stack=load_stack(stack))
+
+
+def latency_s(sampler, scenario):
+    return sum(phase.times * simulate(phase.plan).end_s for phase in sampler.phases(scenario))
+
+
+@pytest.mark.parametrize("name", ["ring", "ulysses", "tensor", "distrifusion", "pipefusion"])
+def test_small_images_on_many_gpus_wait_for_the_host_and_graphs_for_nobody(name):
+    displaced = {"warmup_steps": 0} if name in ("distrifusion", "pipefusion") else {}
+    sampler = make_sampler(name, displaced)
+    free = replace(load_cluster("a100-nvlink-8"), host=FREE)
+    assert latency_s(sampler, drawing()) > 1.05 * latency_s(sampler, drawing(free))
+    graphs = drawing(stack="compiled")
+    assert graphs.calls == NO_CALLS
+    assert not any(op.host_s for phase in sampler.phases(graphs) for ops in phase.plan.ops for op in ops)
+
+
+@pytest.mark.parametrize("name", ["ring", "ulysses", "tensor", "distrifusion", "pipefusion", "hybrid"])
+@pytest.mark.parametrize("pace", [0.5, 1.0, 4.0])
+def test_no_run_beats_its_bound_however_slow_the_host(name, pace):
+    cluster = replace(load_cluster("a100-nvlink-8"), host=Host(pace, pace, pace))
+    scenario = drawing(cluster)
+    asked = {"ulysses_degree": 2, "pipeline_degree": 4} if name == "hybrid" else {}
+    sampler = make_sampler(name, asked)
+    found = sum(phase.times * simulate(phase.plan).end_s for phase in sampler.phases(scenario))
+    assert sampler.bound(scenario) <= found
+
+
+def test_the_host_dispatches_as_many_operators_however_the_work_is_divided():
+    scenario, alone = drawing(), Team((0,), 1, 1, 1)
+    run = Run(0, len(scenario.backbone.layers), 2)
+    ring = Team(tuple(range(8)), 8, 1, 1)
+    operators = sum(k.count for of in scenario.backbone.half_kernels for k in of if k.kind == "dispatch")
+    for team in (alone, ring):
+        assert run_seconds(scenario, team, run)[2] == pytest.approx(
+            operators * load_stack().forward_operator_s * scenario.cluster.host.pace
+        )
+    assert scenario.calls.ahead_s == pytest.approx(
+        AHEAD * load_stack().forward_operator_s * scenario.cluster.host.pace
+    )
+
+
+def test_software_per_collective_costs_the_gpus_nothing():
+    assert drawing().cluster.collectives.call_s > 0
+    assert drawing().streams.collectives.call_s == 0
+
+
+def test_free_links_have_a_free_host_and_other_boxes_one_of_their_own_or_the_usual():
+    assert load_cluster("ideal").host == FREE
+    assert load_cluster("t4-pcie-8").host == BOX
+    assert load_cluster("l40-pcie-8").host.pace < 1 < load_cluster("a100-nvlink-8").host.pace
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_shipped_paces_are_those_of_the_command_that_sets_them(box):
+    assert load_cluster(box).host.pace == pytest.approx(float(f"{pace_of(host_rows(box)):.2g}"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("pace = 2\nlow = 0.5\nhigh = 1.5\nsource = 'x'", "pace is 2, must be from low, 0.5, to high, 1.5"),
+        ("pace = -1\nlow = 0\nhigh = 1\nsource = 'x'", "pace is -1"),
+        ("pace = 1\nlow = 0.5\nhigh = 1.5", "source"),
+        ("pace = 1\nlow = 0.5\nhigh = 1.5\nsource = 'x'\nspeed = 3", "speed"),
+    ],
+)
+def test_a_wrong_host_is_refused_by_name(tmp_path, lines, message):
+    text = (
+        'name = "mine"\nsource = "test"\ndevice = "a100-80gb-sxm"\ndevices_per_node = 8\nmax_nodes = 1\n'
+        '[intra_node]\nkind = "nvswitch"\nbandwidth_GB_per_s = 268\nlatency_us = 5\ncall_us = 50\n[host]\n'
+    )
+    path = tmp_path / "mine.toml"
+    path.write_text(text + lines + "\n")
+    with pytest.raises(InputError, match=message):
+        read_cluster(path)
+
+
+def test_what_is_gathered_is_copied_twice_before_it_is_used():
+    box, links = load_cluster("a100-nvlink-8"), load_cluster("ideal")
+    scenario = drawing(
+        replace(box, host=FREE, intra_node=links.intra_node, collectives=links.collectives), gpus=8
+    )
+    layout = make_sampler("sync-patch", {}).layout(scenario)
+    gathered = sum(
+        layout.gathered_bytes(e) for e in scenario.backbone.exchanges if e.kind in ("key_value", "halo")
+    )
+    index = scenario.backbone_index
+    layers_s = scenario.costs.gpu_s(index, layout.batch, Share(1 / 8)).sum()
+    exchanges = sum(e.kind == "key_value" for e in scenario.backbone.exchanges)
+    copied_s = exchanges * scenario.costs.copied_s(index, 4 * gathered / exchanges, 8 + 1)
+    assert latency_s(make_sampler("sync-patch", {}), scenario) == pytest.approx(2 * (layers_s + copied_s))
+    alone = latency_s(make_sampler("naive-patch", {}), scenario)
+    assert alone < 2 * layers_s

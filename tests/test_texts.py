@@ -1,0 +1,73 @@
+"""Texts of another length, and texts that each device of a sequence holds whole."""
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.errors import InputError
+from profiles.models import load_model
+from profiles.shares import Extent, Share
+from profiles.texts import with_text
+from strategies.patching.layer_runs import exchanged
+from strategies.scenario import SamplingScenario, SamplingWorkload
+
+
+def drawing(text_tokens=None, text="divided", gpus=8, size=1024):
+    workload = SamplingWorkload(gpus, size, size, 1, "none", text_tokens=text_tokens, text=text)
+    return SamplingScenario(load_model("flux-dev"), load_cluster("h100-nvlink-8"), workload)
+
+
+def products(model):
+    component = model.components[model.backbones[0]]
+    return [k for of in component.half_kernels for k in of if k.kind in ("matmul", "attention")]
+
+
+def test_joint_attention_has_the_rows_and_keys_of_image_and_text():
+    for kernel in products(with_text(load_model("flux-dev"), 256)):
+        if kernel.kind == "attention":
+            assert (kernel.m, kernel.n, kernel.image_m) == (4096 + 256, 4096 + 256, 4096)
+
+
+def test_products_of_the_text_shrink_with_it_and_those_of_the_image_and_of_conditions_stay():
+    rows = {k.m for k in products(with_text(load_model("flux-dev"), 256)) if k.kind == "matmul"}
+    assert {1, 256, 4096, 4096 + 256} <= rows
+    assert not rows & {512, 4608}
+
+
+def test_as_many_tokens_as_the_model_has_change_nothing():
+    same = with_text(load_model("flux-dev"), 512)
+    assert same.components == load_model("flux-dev").components
+
+
+def test_fewer_tokens_take_less_time_and_smaller_hidden_states():
+    few, many = drawing(256, gpus=1), drawing(gpus=1)
+    few_s, many_s = (one.costs.gpu_s(one.backbone_index, 1).sum() for one in (few, many))
+    assert 256 / 4608 * 0.7 < 1 - few_s / many_s < 256 / 4608 * 1.5
+    assert few.hidden_bytes(0) / many.hidden_bytes(0) == pytest.approx((4096 + 256) / 4608)
+
+
+def test_a_whole_text_costs_its_own_products_once_more_on_each_device_and_is_not_exchanged():
+    whole, divided = drawing(text="replicated"), drawing()
+    layers = len(whole.backbone.layers)
+    extent = Extent.of(whole.model, whole.backbone, 1024, 1024)
+    passed = [exchanged(one, 0, layers).hidden_bytes for one in (whole, divided)]
+    assert passed[0] / passed[1] == pytest.approx(extent.image)
+    summed = [exchanged(one, 0, layers).summed_bytes for one in (whole, divided)]
+    assert summed[0] == summed[1]
+
+
+def test_a_sequence_of_whole_texts_computes_more_than_one_that_divides_them():
+    scenario = drawing()
+    index = scenario.backbone_index
+    share = [Share(ulysses=8, whole_text=whole) for whole in (True, False)]
+    whole_s, divided_s = (scenario.costs.gpu_s(index, 1, one).sum() for one in share)
+    alone_s = scenario.costs.gpu_s(index, 1).sum()
+    assert divided_s < whole_s < divided_s + 512 / 4608 * alone_s
+    attention = [scenario.costs.attention_s(index, 1, one).sum() for one in share]
+    assert attention[0] == pytest.approx(attention[1])  # its heads are divided either way
+
+
+def test_a_model_whose_text_stands_aside_is_refused():
+    with pytest.raises(
+        InputError, match="text_tokens is 100, but no text passes through the layers of pixart"
+    ):
+        with_text(load_model("pixart"), 100)

@@ -1,0 +1,104 @@
+"""The hosts of boxes: their pace, from published rows of small images whose time the GPUs do not explain.
+
+A run takes no less than its host does: the published seconds of a step, over those in which a host of pace 1 dispatches
+its operators and makes its calls, are the most that a box's pace can be. Where the GPUs explain less than ``EXPLAINED``
+of a row, the host is what it waits for, and the quotient is the pace; a box takes the median of such rows. One without
+such rows takes the least quotient if that is below 1.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Final
+
+from profiles.hosts import BOX, FREE
+from validate.points import cluster_of
+from validate.printing import show, table
+from validate.published.sampling.methods import samplers
+from validate.published.sampling.rows import SamplingRow, sampling_rows
+from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, Place, outcome_of, scenario_of
+
+BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
+"""Boxes of which a source printed several methods on small images."""
+SOURCES: Final = ("PipeFusion", "xdit_assets", "xDiT")
+"""Of runs that the host dispatches operator by operator."""
+EXPLAINED: Final = 2 / 3
+COLUMNS: Final = ("box", "GPUs", "method", "published", "GPUs alone", "host of pace 1", "pace")
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """A published row beside what the GPUs alone, and a host of pace 1 alone, take."""
+
+    row: SamplingRow
+
+    @cached_property
+    def gpu_s(self) -> float:
+        """Seconds of the GPUs, beside a host that takes no time."""
+        place = self._place(FREE)
+        return outcome_of(place, samplers(self.row, scenario_of(place))[0]).latency_s  # type: ignore[arg-type]
+
+    @cached_property
+    def host_s(self) -> float:
+        """Seconds of the busiest host, of pace 1."""
+        scenario = scenario_of(self._place(BOX))
+        phases = samplers(self.row, scenario)[0].phases(scenario)
+        return sum(
+            phase.times * max(sum(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases
+        )
+
+    @property
+    def pace(self) -> float:
+        """The most that the box's pace can be."""
+        assert self.row.latency_s is not None
+        return self.row.latency_s / self.host_s
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host is what the run waits for."""
+        assert self.row.latency_s is not None
+        return self.gpu_s < EXPLAINED * self.row.latency_s
+
+    def _place(self, host: object) -> Place:
+        row = self.row
+        cluster = replace(cluster_of(row.cluster), host=host)  # type: ignore[arg-type]
+        return Place(row.model, cluster, row.num_gpus or 1, *row.size, row.steps, "batch")
+
+
+def host_rows(box: str) -> list[HostRow]:
+    """The rows of a box on as many GPUs as one node has, where the host counts most."""
+    size = cluster_of(box).devices_per_node
+    found = [row for row in sampling_rows() if _of_box(row, box) and row.num_gpus == size]
+    return [HostRow(row) for row in {(row["method"], row.latency_s): row for row in found}.values()]
+
+
+def _of_box(row: SamplingRow, box: str) -> bool:
+    small = (
+        row["resolution_px"] == HOST_PIXELS
+        and row["method"] in HOST_METHODS
+        and row["source"].startswith(SOURCES)
+    )
+    return small and row.latency_s is not None and row.cluster == box
+
+
+def pace_of(rows: list[HostRow]) -> float:
+    """The pace of a box, by its rows."""
+    waiting = [row.pace for row in rows if row.waits]
+    return median(waiting) if waiting else min([1.0, *(row.pace for row in rows)])
+
+
+def run_hosts(options: Namespace) -> None:
+    """Print each box's rows, and its pace."""
+    found = {box: host_rows(box) for box in BOXES}
+    lines = [line for box, rows in found.items() for line in _lines(box, rows)]
+    show(100, table("Hosts", COLUMNS, lines, left=("box", "method")))
+    show(100, *(f"{box}: pace = {pace_of(rows):.2g}" for box, rows in found.items()))
+
+
+def _lines(box: str, rows: list[HostRow]) -> Iterator[list[str]]:
+    for row in rows:
+        seconds = (row.row.latency_s or 0.0, row.gpu_s, row.host_s)
+        pace = f"{row.pace:.2f}" if row.waits else f"at most {row.pace:.2f}"
+        yield [box, f"{row.row.num_gpus}", row.row["method"], *(f"{s:.3g} s" for s in seconds), pace]
