@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.anchors import Anchor
+from profiles.calibration import PUBLISHED, Calibration
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.kernel_times import KernelTimes
@@ -67,6 +68,7 @@ class ComponentCosts:
         component: the component.
         device: the device; times measured on it come before estimates, whatever the stack.
         scale: factor on estimates, see ``anchor_factor``.
+        calibration: factor on all times, measured ones too.
         stack: of the software; by default ``eager``.
         extent: size of the image; by default the reference.
         training: whether it is trained, in mixed precision, or drawn with, in half precision.
@@ -81,6 +83,7 @@ class ComponentCosts:
         device: Device,
         scale: float = 1.0,
         *,
+        calibration: float = 1.0,
         stack: Stack | None = None,
         extent: Extent | None = None,
         training: bool = True,
@@ -98,7 +101,7 @@ class ComponentCosts:
                 for size in (self.extent, Extent.reference(component))
             )
             self._times: Times = MeasuredTimes(component, times, self.extent, here, there)
-            self._scale = 1.0
+            self._scale = calibration
             return
         estimate = times_of(component, device, of, self.extent, training=training)
         if estimate is None:
@@ -107,7 +110,7 @@ class ComponentCosts:
                 f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
                 f" (times/{device.name}.csv)" + (f", only on {others}" if others else "")
             )
-        self._times, self._scale = estimate, scale
+        self._times, self._scale = estimate, scale * calibration
 
     def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
@@ -168,9 +171,12 @@ class TaskCosts:
         stack: Stack | None = None,
         *,
         training: bool,
+        calibration: Calibration = Calibration(),
     ) -> None:
-        self.anchor_factor: Final = anchor_factor(model, device, height * width)
+        self.published: Final = published(model, device, height * width)
         """Factor on the estimates of the backbones."""
+        self.calibration: Final = calibration
+        """Factor on all compute."""
         self.extents: Final = tuple(
             Extent.of(model, component, height, width, half=not training) for component in model.components
         )
@@ -178,7 +184,8 @@ class TaskCosts:
             ComponentCosts(
                 component,
                 device,
-                self.anchor_factor if component.trainable else 1.0,
+                self.published.factor if component.trainable else 1.0,
+                calibration=calibration.factor,
                 stack=stack,
                 extent=extent,
                 training=training,
@@ -198,6 +205,7 @@ class ModelCosts(TaskCosts):
         stack: of the software; by default ``eager``.
         height: pixels; by default the reference.
         width: pixels; by default the reference.
+        calibration: of all compute.
     """
 
     def __init__(
@@ -207,8 +215,11 @@ class ModelCosts(TaskCosts):
         stack: Stack | None = None,
         height: int | None = None,
         width: int | None = None,
+        *,
+        calibration: Calibration = Calibration(),
     ) -> None:
-        super().__init__(model, device, height or model.height, width or model.width, stack, training=True)
+        size = height or model.height, width or model.width
+        super().__init__(model, device, *size, stack, training=True, calibration=calibration)
         self._laws = device.laws
         self._stack = load_stack() if stack is None else stack
         tensors, parameters = _tensors(model)
@@ -220,7 +231,8 @@ class ModelCosts(TaskCosts):
         if self._laws is None:
             return 0.0
         moved = parameters * recipe.step_bytes * OPTIMIZER_TRAFFIC[self._stack.optimizer]
-        return max(self._moving_s(moved) if parameters else 0.0, parameters * self._host_s_per_parameter)
+        moving_s = self._moving_s(moved) if parameters else 0.0
+        return self.calibration.factor * max(moving_s, parameters * self._host_s_per_parameter)
 
     def _moving_s(self, moved_bytes: float) -> float:
         assert self._laws is not None
@@ -238,6 +250,12 @@ def _tensors(model: Model) -> tuple[int, int]:
                 with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS)
                 tensors += TENSORS * sum(kernel.count for kernel in with_weights)
     return tensors, parameters
+
+
+def published(model: Model, device: Device, pixels: int) -> Calibration:
+    """The calibration of a model's backbones by what was published of one GPU; none changes nothing."""
+    there = any(anchor.device == device.name for anchor in model.anchors)
+    return Calibration(anchor_factor(model, device, pixels), PUBLISHED) if there else Calibration()
 
 
 def anchor_factor(model: Model, device: Device, pixels: int) -> float:

@@ -10,6 +10,7 @@ from math import sqrt
 from numbers import Real
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
+from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
@@ -39,7 +40,7 @@ class Scene(Generic[W]):
     """A model on a cluster under a workload, run by a software stack; it checks itself when it is made.
 
     ``asked_model``, ``asked_cluster`` and ``asked_stack`` are the folder or file they were read from, where they are
-    not shipped.
+    not shipped. ``measured`` is a run of the same model, device and stack that was measured; it scales compute.
     All else is derived, and stays with this one object: neither a copy with other fields nor a pickled one takes
     it along. What strategies would derive again for every point is kept with ``remember``.
     """
@@ -52,6 +53,7 @@ class Scene(Generic[W]):
     asked_cluster: str = ""
     stack: Stack = field(default_factory=load_stack)
     asked_stack: str = ""
+    measured: MeasuredRun | None = None
 
     def __repr__(self) -> str:
         where = f"{self.cluster_name} by stack {self.stack_name}"
@@ -74,6 +76,16 @@ class Scene(Generic[W]):
     def stack_name(self) -> str:
         """The name or file that asks for this stack again."""
         return self.asked_stack or self.stack.name
+
+    @property
+    def calibration(self) -> Calibration:
+        """Factor on compute that the measured run gives; 1 where there is none."""
+        return Calibration() if self.measured is None else self.measured.calibration
+
+    @property
+    def measured_options(self) -> dict[str, str]:
+        """The options that name the measured run."""
+        return {} if self.measured is None else dict(self.measured.options)
 
     @cached_property
     def backbone_index(self) -> int:
@@ -128,7 +140,7 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
 
 
 def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
-    """Refuse a scene of anything but a model, a cluster, a workload of its task and a stack."""
+    """Refuse a scene of anything but a model, a cluster, a workload of its task, a stack and a run measured of them."""
     for name, value, kind in (
         ("model", scene.model, Model),
         ("cluster", scene.cluster, Cluster),
@@ -137,6 +149,10 @@ def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
     ):
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, must be a {kind.__name__}")
+    if isinstance(scene.measured, MeasuredRun):
+        check_same(scene.measured.of, (scene.model.name, scene.cluster.device.name, scene.stack.name))
+    elif scene.measured is not None:
+        raise InputError(f"measured is {scene.measured!r}, must be a MeasuredRun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +235,7 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device, self.stack)
+        return ModelCosts(self.model, self.cluster.device, self.stack, calibration=self.calibration)
 
     def _at_resolution(self, model: Model) -> Model:
         if self.workload.resolution is None:
@@ -242,7 +258,7 @@ class Scenario(Scene[TrainingWorkload]):
         """The options that, given back, ask for this again."""
         names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
         given = {name: getattr(self.workload, name) for name in names}
-        return {"self_conditioning": self.self_conditioning, **given, **self.asked}
+        return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.measured_options}
 
     @property
     def departures(self) -> tuple[str, ...]:
@@ -387,7 +403,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         height, width = self.workload.height, self.workload.width
-        return SamplingCosts(self.model, self.cluster.device, height, width, self.stack)
+        device, factor = self.cluster.device, self.calibration
+        return SamplingCosts(self.model, device, height, width, self.stack, calibration=factor)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -397,7 +414,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @property
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
-        return {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
+        own = {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
+        return own | self.measured_options
 
     @property
     def departures(self) -> tuple[str, ...]:
