@@ -192,9 +192,9 @@ def _read_kernels(
         index, *shape = row.cells(KERNEL_COLUMNS[1:])
         if index not in indices:
             indices[index] = _layer_index(row, len(layers))
-        if (key := tuple(shape)) not in known:
-            known[key] = _read_kernel(row)
-        found[indices[index]].append(known[key])
+        if (same := tuple(shape)) not in known:
+            known[same] = _read_kernel(row)
+        found[indices[index]].append(known[same])
     for number, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
         for key, flop in class_flop(kernels).items():
             whole = getattr(layer, key)
@@ -207,13 +207,12 @@ def _read_kernels(
 
 def _read_kernel(row: Row) -> Kernel:
     kind = row.choice("kernel", KINDS)
-    numbers = {key: row.integer(key) for key in ("count", *SHAPE, *IMAGE)}
-    parts = ("read", "written", "weight")
-    sizes = {f"{part}_bytes": row.number(f"{part}_MB") * MB for part in parts}
+    numbers = [row.integer(key) for key in ("count", *SHAPE, *IMAGE)]
+    sizes = [row.number(key) * MB for key in ("read_MB", "written_MB", "weight_MB")]
     try:
-        return Kernel(kind, **numbers, **sizes)
+        return Kernel(kind, *numbers, *sizes)
     except InputError as error:
-        raise InputError(f"{row.where}: {str(error).partition(': ')[2]}") from None
+        raise InputError(f"{row.where}: {str(error).removeprefix('kernel: ')}") from None
 
 
 def _read_layer_times(

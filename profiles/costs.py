@@ -57,8 +57,10 @@ def times_of(
 ) -> Times | None:
     """Estimated times of a component; None on a device without rates."""
     if (component.kernels if training else component.half_kernels) and device.laws is not None:
-        return KernelTimes(component, device.laws, stack, extent, training=training)
-    return None if device.rates is None else LumpedTimes(component, device.rates, stack, extent)
+        return KernelTimes(component, device.laws, stack.on(device.name), extent, training=training)
+    return (
+        None if device.rates is None else LumpedTimes(component, device.rates, stack.on(device.name), extent)
+    )
 
 
 class ComponentCosts:
@@ -221,7 +223,7 @@ class ModelCosts(TaskCosts):
         size = height or model.height, width or model.width
         super().__init__(model, device, *size, stack, training=True, calibration=calibration)
         self._laws = device.laws
-        self._stack = load_stack() if stack is None else stack
+        self._stack = (load_stack() if stack is None else stack).on(device.name)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[self._stack.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * self._stack.forward_operator_s

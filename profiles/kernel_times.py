@@ -7,6 +7,7 @@ The host dispatches operators while the GPU computes: a pass takes the longer of
 time is spread over the layers in proportion, so that the times of layers still add up.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,8 @@ FloatArray = NDArray[np.float64]
 
 READINGS: Final = {"group_norm": 2 / 3}
 """Bytes of which laws have the pace, over those that kernels count: each once. A group norm reads its input twice."""
+SINGLE: Final = 0.5
+"""Pace in single precision over that in half: twice the bytes, and TF32 has half the peak (NVIDIA A100 data sheet)."""
 BACKWARD_TRAFFIC: Final = {
     "pointwise": 1.5,
     "copy": 1.0,
@@ -38,6 +41,9 @@ LOCKED_TRAFFIC: Final = BACKWARD_TRAFFIC | {"layer_norm": 1.5}
 """The same where the weights are locked: a layer norm has no gradient of its weight."""
 CAST: Final = 3.0
 """Bytes that a cast between half and single precision moves, over those in half precision."""
+GRADIENT_TRAFFIC: Final = CAST + 4.0
+"""Bytes that a weight's gradient moves after its kernel, over the weight's in half precision: cast to single precision,
+and copied into the buffer in which it is summed up or sent (DistributedDataParallel's buckets)."""
 NORM_CASTS: Final = {"group_norm": 2.0, "layer_norm": 1.0 + 5 / 3}
 """Casts around a norm in single precision: of its input, and of its output for each layer that reads it; of the three
 layer norms of a block these are three, one and one."""
@@ -70,7 +76,9 @@ class KernelTimes:
     ) -> None:
         kernels = component.kernels if training else component.half_kernels
         self._table = KernelTable(kernels, component.text_tokens)
-        self._laws, self._stack, self._pixels = laws, stack, extent.pixels
+        self._laws, self._pixels = laws, extent.pixels
+        single = training and not component.trainable and stack.encoders == "float32"
+        self._stack = replace(stack, rates=stack.rates.scaled(SINGLE)) if single else stack
         self._task = "train" if training and component.trainable else "sample"
         self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
         self._passed = np.array([layer.backward != "none" for layer in component.layers], dtype=float)
@@ -173,13 +181,15 @@ class KernelTimes:
             return seconds, seconds, np.zeros_like(seconds)
         if group.kind == "conv":
             data, weight = (self._conv_s(shapes, batch, part) for part in ("data", "weight"))
-            return data, data, weight + self._cast_weights_s(shapes)
+            return data, data, weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
         launch, rate = _of_launch(shapes, batch), self._stack.rates.matmul
         data = self._laws.matmul_s(*launch, part="data") / rate
-        weight = self._laws.matmul_s(*launch, part="weight") / rate + self._cast_weights_s(shapes)
+        weight = self._laws.matmul_s(*launch, part="weight") / rate
         alone = shapes.weight_bytes == 0  # both operands are activations
         both = data + np.where(alone, weight, 0.0)
-        return both, both, np.where(alone, 0.0, weight)
+        weight = weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
+        bias = self._laws.memory_s("pointwise", batch * shapes.written_bytes) / self._stack.rates.memory
+        return both, both, np.where(alone, 0.0, weight + bias)
 
     def _conv_s(self, shapes: Shapes, batch: FloatArray, part: str) -> FloatArray:
         moved = batch * shapes.moved_bytes + shapes.weight_bytes
@@ -189,18 +199,18 @@ class KernelTimes:
         )
         if self._stack.channels_last:
             return seconds
-        return seconds + self._copy_s(2 * moved, launches=2)
+        return seconds + self._copy_s(2 * moved / self._stack.rates.layout, launches=2)
 
     def _copy_s(self, moved_bytes: ArrayLike, launches: float = 1.0) -> FloatArray:
         """Seconds of copies that fusion does not reach: of one launch by the law, of further ones its fixed part."""
         once = self._laws.memory_s("copy", moved_bytes)
         return (once + (launches - 1) * self._laws.memory_s("copy", 0.0)) / self._stack.rates.memory
 
-    def _cast_weights_s(self, shapes: Shapes) -> FloatArray:
-        """Seconds of casting weights, or their gradients."""
+    def _cast_weights_s(self, shapes: Shapes, traffic: float = CAST) -> FloatArray:
+        """Seconds of casting weights, or of casting and handing over their gradients."""
         if not self._casts_weights:
             return np.zeros_like(shapes.m)
-        return np.where(shapes.weight_bytes > 0, self._copy_s(CAST * shapes.weight_bytes), 0.0)
+        return np.where(shapes.weight_bytes > 0, self._copy_s(traffic * shapes.weight_bytes), 0.0)
 
     def _memory_s(self, kind: str, shapes: Shapes, batch: FloatArray, traffic: float) -> FloatArray:
         """Seconds of memory-bound kernels that move some multiple of what a forward pass does."""

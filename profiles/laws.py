@@ -71,7 +71,7 @@ class ProductLaw:
         flop_per_s: pace of large products.
         traffic: of operands and result.
         chain_s: times the root of the inner dimension: the sums that follow one another, however many may run at once.
-        ramp: inner steps that every tile of the result costs on top of its own.
+        ramp: inner steps that every tile of the result takes to begin and to end, when it hides no traffic.
         forward: seconds over those of the law in a forward pass.
         data: likewise in the gradient of the input.
         weight: likewise in the gradient of the weight.
@@ -100,8 +100,9 @@ class ProductLaw:
         self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, moved_bytes: FloatArray
     ) -> FloatArray:
         """Seconds of ``heads`` products of m x k by k x n that move so many bytes in all."""
-        work = 2 * heads * m * n * (k + self.ramp) / self.flop_per_s
-        return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes)) + self.chain_s * np.sqrt(k)
+        step = 2 * heads * m * n / self.flop_per_s
+        alone = self.fixed_s + step * self.ramp + self.chain_s * np.sqrt(k)
+        return alone + _overlapped(step * k, self.traffic.seconds(moved_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,19 @@ Shipped ones go by name; a stack of one's own is a file of the same keys. A stac
 kernels that a layer is made of; how long these take on a device is said by its laws (``profiles.costs``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_choice, check_name, check_numbers, check_positive
+from profiles.checks import (
+    check_choice,
+    check_distinct,
+    check_name,
+    check_numbers,
+    check_positive,
+    check_tuples,
+)
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
 from profiles.units import MICROSECOND
@@ -23,27 +30,34 @@ OPTIMIZERS: Final = ("loop", "foreach", "fused")
 FLAGS: Final = ("channels_last", "cast_weights")
 MAX_OPERATOR_S: Final = 1.0
 """No host takes longer over an operator."""
-CHOICES: Final = {"attention": ATTENTIONS, "norms": PRECISIONS, "optimizer": OPTIMIZERS}
+CHOICES: Final = {
+    "attention": ATTENTIONS,
+    "norms": PRECISIONS,
+    "encoders": PRECISIONS,
+    "optimizer": OPTIMIZERS,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares between 0 and 1, one for each class of kernels."""
+    """Shares of what the device's laws reach, above 0 and up to 1, one for each class of kernels.
+
+    ``layout`` is of kernels that lay activations out anew for a convolution, by the law of copies.
+    """
 
     matmul: float = 1.0
     conv: float = 1.0
     attention: float = 1.0
     memory: float = 1.0
+    layout: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(
-            "rates",
-            most=1.0,
-            matmul=self.matmul,
-            conv=self.conv,
-            attention=self.attention,
-            memory=self.memory,
-        )
+        check_positive("rates", most=1.0, **{key: getattr(self, key) for key in RATES})
+
+    def scaled(self, factor: float) -> "Shares":
+        """All shares multiplied; ``layout`` is of ``memory``, and stays."""
+        of = {key: factor * getattr(self, key) for key in RATES if key != "layout"}
+        return replace(self, **of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +83,7 @@ class Fusion:
 
 FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
 """Kinds of memory-bound kernels, each with a share in ``Fusion``."""
-RATES: Final = ("matmul", "conv", "attention", "memory")
+RATES: Final = ("matmul", "conv", "attention", "memory", "layout")
 """Classes of kernels, each with a share in ``Shares``."""
 
 
@@ -87,11 +101,13 @@ class Stack:
         attention: ``flash``, or ``math``: scores are written and read by kernels of their own.
         channels_last: whether activations lie as the convolutions' kernels want them; else these are laid out anew.
         norms: precision in which training runs normalisations: ``half``, or ``float32`` as autocast has it.
+        encoders: precision in which training runs frozen components; ``float32`` with products in TF32.
         cast_weights: whether training casts float32 weights to half precision in every forward pass.
         optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
         traffic: shares of the memory traffic that fusion leaves.
         launches: shares of the launches that fusion leaves.
         rates: shares of what the device's laws reach that the stack's kernels reach.
+        device_rates: the same on devices where they differ, by name.
     """
 
     name: str
@@ -102,11 +118,13 @@ class Stack:
     attention: str
     channels_last: bool
     norms: str
+    encoders: str
     cast_weights: bool
     optimizer: str
     traffic: Fusion = Fusion()
     launches: Fusion = Fusion()
     rates: Shares = Shares()
+    device_rates: tuple[tuple[str, Shares], ...] = ()
 
     def __post_init__(self) -> None:
         owner = f"stack {self.name}"
@@ -123,6 +141,13 @@ class Stack:
         for key, kind in (("traffic", Fusion), ("launches", Fusion), ("rates", Shares)):
             if not isinstance(getattr(self, key), kind):
                 raise InputError(f"{owner}: {key} is {getattr(self, key)!r}, must be {kind.__name__}")
+
+        check_tuples(owner, device_rates=self.device_rates)
+        check_distinct(owner, "device_rates", [name for name, _ in self.device_rates])
+
+    def on(self, device: str) -> "Stack":
+        """The stack with the rates that it reaches on a device."""
+        return replace(self, rates=dict(self.device_rates).get(device, self.rates), device_rates=())
 
     def __repr__(self) -> str:
         return f"<Stack {self.name}: {self.summary}>"
@@ -160,7 +185,8 @@ def read_stack(path: Path) -> Stack:
         InputError: the file breaks a rule.
     """
     table = Table.read(path)
-    operators = table.table("operator_us")
+    operators, on = table.table("operator_us"), table.table("rates_on", {})
+    rates = _rates(table.table("rates", {}), Shares())
     stack = Stack(
         name=table.text("name"),
         summary=table.text("summary"),
@@ -171,10 +197,12 @@ def read_stack(path: Path) -> Stack:
         **{key: table.flag(key) for key in FLAGS},
         traffic=Fusion(**_shares(table.table("traffic", {}), FUSED)),
         launches=Fusion(**_shares(table.table("launches", {}), FUSED)),
-        rates=Shares(**_rates(table.table("rates", {}))),
+        rates=rates,
+        device_rates=tuple((name, _rates(on.table(name), rates)) for name in sorted(on.keys())),
     )
+    on.finish()
     operators.finish()
-    _check_sources(table.table("sources"))
+    _check_sources(table.table("sources"), devices=bool(stack.device_rates))
     table.finish()
     return stack
 
@@ -185,18 +213,19 @@ def _shares(table: Table, keys: tuple[str, ...]) -> dict[str, float]:
     return shares
 
 
-def _rates(table: Table) -> dict[str, float]:
+def _rates(table: Table, otherwise: Shares) -> Shares:
     """Shares of the device's rates; one above 1 would be above what the device reaches at best."""
-    shares = {key: table.positive(key, 1.0) for key in RATES}
+    shares = {key: table.positive(key, getattr(otherwise, key)) for key in RATES}
     for key, share in shares.items():
         if share > 1:
             raise table.fail(key, share, "must be at most 1, the peak: what the device's law reaches")
     table.finish()
-    return shares
+    return Shares(**shares)
 
 
-def _check_sources(sources: Table) -> None:
+def _check_sources(sources: Table, *, devices: bool) -> None:
     """Refuse a stack that does not say where what it claims is from."""
-    for key in (*CHOICES, *FLAGS, "operator_us", "traffic", "launches", "rates"):
+    keys = (*CHOICES, *FLAGS, "operator_us", "traffic", "launches", "rates")
+    for key in (*keys, "rates_on") if devices else keys:
         sources.text(key)
     sources.finish()

@@ -9,7 +9,7 @@ import pytest
 from profiles.devices import DEVICES, load_device
 from profiles.law_tables import product_law
 from validate.__main__ import main
-from validate.fitting.kernels import products, rows
+from validate.fitting.kernels import convnets, products, rows
 from validate.fitting.kernels.build import Builder, law_text
 from validate.fitting.kernels.fits import tail
 from validate.fitting.kernels.report import with_laws
@@ -67,6 +67,22 @@ def test_what_entered_no_fit_agrees():
     errors = laws.matmul_s(1, *cubes.shapes) / cubes.seconds - 1
     assert np.median(np.abs(errors)) < 0.06
     assert np.abs(errors).max() < 0.25
+
+
+def test_resnet_50_has_the_work_that_is_known_of_it():
+    m, n, k, _ = convnets.convolutions(1).T
+    assert len(m) == 53
+    assert (m * n * k).sum() == pytest.approx(4.09e9, rel=0.01)
+    assert (
+        convnets.additions(1).sum() == 256 * 56**2 * 3 + 512 * 28**2 * 4 + 1024 * 14**2 * 6 + 2048 * 7**2 * 3
+    )
+
+
+@measured
+def test_resnet_50_runs_as_fast_as_was_published():
+    """Nothing was fitted to these; an RTX 4090 keeps activations in its cache, which no law of conv counts on."""
+    for check, errors in convnets.errors(DATA):
+        assert errors.worst < (0.18 if check.device == "rtx4090-24gb" else 0.14), check
 
 
 def made(values: dict[str, float]) -> Samples:

@@ -207,10 +207,10 @@ PARTS = ComponentSpec(
 )
 
 
-@pytest.mark.parametrize("other", [2, 8])
+@pytest.mark.parametrize("other", [(2, 6), (2, 3), (8, 12)])
 def test_kernels_are_those_worked_out_by_hand(other):
     """Of an image of 4x6 pixels, 96 tokens when it is enlarged, beside 3 tokens of a table and 5 of text."""
-    first, last = component_kernels(count_component(PARTS, 4, 6), (4, other), 6)
+    first, last = component_kernels(count_component(PARTS, 4, 6), (4, 6), other)
     small, large, tokens, all_tokens = 24 * HALF, 96 * HALF, 96 * 8 * HALF, 99 * 8 * HALF
     assert first == (
         Kernel("conv", 1, 2, 24, 8, 3 * 9, 0, 24, 0, 6 * small, 16 * small, 16 * 27 * HALF),
@@ -245,7 +245,7 @@ def test_equal_kernels_of_a_layer_are_one_with_their_number():
         lambda height, width: {"input": tensor(1, 5, 8)},
         lambda module: [LayerSpec("all", 0, module)],
     )
-    ((product, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 4), 8)
+    ((product, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
     assert product == Kernel("matmul", 2, 1, 5, 8, 8, 0, 0, 0, 80, 80, (64 + 8) * HALF)
     assert dispatch == Kernel("dispatch", 2 * 4)  # transpose, view, product, view
 
@@ -256,7 +256,7 @@ def test_passes_of_a_component_add_up():
         "chain", lambda: nn.Linear(8, 8), frames[0], lambda module: [LayerSpec("all", 0, module)],
         again=(frames[1],),
     )  # fmt: skip
-    ((two, three, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 4), 8)
+    ((two, three, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
     assert (two.m, three.m, dispatch.count) == (10, 15, 8)
 
 

@@ -33,8 +33,8 @@ def test_a_product_takes_a_launch_and_the_longer_of_work_and_traffic_or_a_little
 def test_ramp_and_chain_come_on_top():
     law = replace(LAWS.matmul, ramp=100.0, chain_s=1e-7)
     heads, m, n, k, moved = (np.array(size) for size in (1.0, 4096.0, 4096.0, 400.0, 0.0))
-    plain = LAWS.matmul.seconds(heads, m, n, k, moved) - 5e-6
-    assert law.seconds(heads, m, n, k, moved) == pytest.approx(5e-6 + 1.25 * plain + 20e-7)
+    work = 2 * heads * m * n * k / 100e12
+    assert law.seconds(heads, m, n, k, moved) == pytest.approx(5e-6 + 1.25 * work + 20e-7)
 
 
 def test_traffic_within_the_cache_has_its_pace_and_beyond_twice_of_it_that_of_memory():

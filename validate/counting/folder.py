@@ -33,6 +33,7 @@ from validate.counting.config_files import OWN, asked_of, check_alone, read_conf
 from validate.counting.configured import count_configured, slug
 from validate.counting.kernels import ModelKernels, kernels_of
 from validate.counting.tally import total
+from validate.counting.trace import first_line
 from validate.counting.zoo import architecture
 from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
 from validate.writing import csv_text, write_file, write_files
@@ -191,11 +192,21 @@ def run_count(options: argparse.Namespace) -> None:
         counted = count_configured(files, asked_of(options, options.dtype))
         name = name or slug(counted.architecture.title)
     if folder is not None:
-        kernels = kernel_texts(counted) if options.config is None else {}
+        kernels = kernel_texts(counted) if options.config is None else _kernels_or_note(counted)
         write_files(folder, folder_texts(name, counted) | kernels)
         print(f"validate: wrote {folder}", file=sys.stderr)
     title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
     Console(width=160).print(table(title, counted.components))
+
+
+def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
+    """The files of the kernels of a user's own classes; none, and a line about it, of one that knows a single size."""
+    try:
+        return kernel_texts(model)
+    except Exception as error:  # whatever a class says to another resolution
+        note = f"no {KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
+        print(f"validate: {note}: {first_line(error)}", file=sys.stderr)
+        return {}
 
 
 def table(title: str, components: Sequence[ComponentCount]) -> Table:

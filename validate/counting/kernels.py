@@ -1,7 +1,7 @@
 """Kernels of one forward pass by layer, read off the operators of its trace.
 
 Some classes cast to float32 and back in half precision alone, so a pass of each precision is read. What grows with the
-pixels shows in another pass at another height, whose operators are matched in order.
+pixels shows in another pass at another resolution, whose operators are matched in order.
 """
 
 from collections import Counter
@@ -54,33 +54,33 @@ ModelKernels = tuple[tuple[tuple[Kernel, ...], ...], ...]
 
 def kernels_of(model: ModelCount, dtype: str) -> ModelKernels:
     """Kernels of each layer of each component of a model, its weights and activations of one precision."""
-    architecture, height = model.architecture, model.height
-    other = height // 2
-    if other % architecture.granularity and 2 * height <= (architecture.largest or 2 * height):
-        other = 2 * height
-    return tuple(component_kernels(count, (height, other), model.width, dtype) for count in model.components)
+    architecture, size = model.architecture, (model.height, model.width)
+    other = (model.height // 2, model.width // 2)  # of the same shape: some classes know squares alone
+    odd = any(side % architecture.granularity for side in other)
+    if odd and 2 * max(size) <= (architecture.largest or 2 * max(size)):
+        other = (2 * model.height, 2 * model.width)
+    return tuple(component_kernels(count, size, other, dtype) for count in model.components)
 
 
 def component_kernels(
-    count: ComponentCount, heights: tuple[int, int], width: int, dtype: str = "float16"
+    count: ComponentCount, size: tuple[int, int], other_size: tuple[int, int], dtype: str = "float16"
 ) -> tuple[tuple[Kernel, ...], ...]:
     """Kernels of each layer of a component in all its passes.
 
     Args:
         count: the component.
-        heights: in pixels, of the image, and of another that shows what grows.
-        width: in pixels.
+        size: height and width in pixels.
+        other_size: those of another pass, which shows what grows.
         dtype: precision of weights and activations.
     """
-    height, other_height = heights
     spec, found = count.spec, [Counter[Kernel]() for _ in count.layers]
-    module, growth = build(spec, DTYPES[dtype]), Fraction(other_height, height)
+    module, growth = build(spec, DTYPES[dtype]), Fraction(prod(other_size), prod(size))
     for sample in (spec.sample, *spec.again):
-        trace = trace_of(spec, module, sample(height, width))
+        trace = trace_of(spec, module, sample(*size))
         layers, operators = launches_of(trace, count.ends), dispatched(trace, count.ends)
         others = layers
         if spec.token_pixels:
-            others = launches_of(trace_of(spec, module, sample(other_height, width)), count.ends)
+            others = launches_of(trace_of(spec, module, sample(*other_size)), count.ends)
         for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
             kernels.update(grown(launches, other, growth))
             kernels[DISPATCHED] += number
@@ -194,8 +194,8 @@ def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction)
     for index, launch in enumerate(launches):
         kernel = launch.kernel
         twin = other[pairs[index]].kernel if index in pairs else None
-        parts = {key: _part(kernel, twin, key, growth) for key in ("heads", "m", "n")}
-        yield replace(kernel, **{f"image_{key}": part for key, part in parts.items()})
+        heads, m, n = (_part(kernel, twin, key, growth) for key in ("heads", "m", "n"))
+        yield replace(kernel, image_heads=heads, image_m=m, image_n=n)
 
 
 def _part(kernel: Kernel, twin: Kernel | None, key: str, growth: Fraction) -> int:
@@ -203,4 +203,5 @@ def _part(kernel: Kernel, twin: Kernel | None, key: str, growth: Fraction) -> in
     whole = int(getattr(kernel, key))
     if twin is None:
         return whole if key == "m" else 0
-    return min(max(round((getattr(twin, key) - whole) / (growth - 1)), 0), whole)
+    more: Fraction = (int(getattr(twin, key)) - whole) / (growth - 1)
+    return min(max(round(more), 0), whole)

@@ -53,6 +53,9 @@ class Builder:
             self._found[kind, name] = build(found, found.origins["attention" if kind == "forward" else kind])
         return self._found[kind, name]
 
+    def _said(self, *prefixes: str) -> str:
+        return rows.provenance(self.folder, *prefixes)
+
     def _like(self, kind: str, to: Target, origin: Origin) -> dict[str, float]:
         return to.scaled(self.of(kind, origin.like).values, target(origin.like))
 
@@ -62,14 +65,15 @@ class Builder:
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
             found = products.fit_pace(rows.products(self.folder, origin.rows[0], "forward"), values, to)
-            words = f"as {origin.like}, but for the pace, fitted to {origin.rows[0]}: {found}"
+            words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
             return Coefficients(values | dict(found.values), words + _bounds(found), found)
         samples = rows.products(self.folder, origin.rows[0])
         priors = {"fixed_us": self.of("matmul", origin.priors).values["fixed_us"]} if origin.priors else {}
         found = products.fit_products(samples, to, priors, cached=origin.cached)
         values = {**found.given, **found.values}
         factors = products.gradient_factors(self.folder, origin.gradients, values)
-        words = f"{origin.rows[0]}: {found}{_bounds(found)}; data and weight: ratios of medians in {origin.gradients}"
+        words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
+        words += f"; data and weight: ratios of medians in {self._said(origin.gradients)}"
         words += f"; fixed_us as {origin.priors}, here not determined" if priors else ""
         return Coefficients(values | factors, words, found)
 
@@ -79,10 +83,8 @@ class Builder:
             return Coefficients(found.values, f"as {origin.like}: {found.source}")
         against = self.of("matmul", origin.device).values
         factors, count = products.convolution_factors(self.folder, origin.rows[0], against)
-        words = (
-            f"{origin.rows[0]}, {count} convolutions of stride 1 and 64 channels or more: medians of measured seconds"
-            f" over those of the matmul law of {origin.device} for the product that each implies"
-        )
+        words = f"{self._said(*origin.rows)}, {count} convolutions of stride 1 and 64 channels or more: medians of"
+        words += f" measured seconds over those of the matmul law of {origin.device} for the product that each implies"
         return Coefficients(dict(factors), words)
 
     def _forward(self, to: Target, origin: Origin) -> Coefficients:
@@ -95,13 +97,13 @@ class Builder:
                 return Coefficients(values, SCALED.format(like=origin.like))
             samples = rows.attention(self.folder, origin.rows)
             found = attention.fit_pace(samples, values | {"causal_us": values["fixed_us"]}, to)
-            words = f"as {origin.like}, but for the pace, fitted to {' and '.join(origin.rows)}: {found}"
+            words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
             return Coefficients(values | dict(found.values), words + _bounds(found), found)
         samples = rows.attention(self.folder, origin.rows)
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
         found = attention.fit_forward(samples, to, priors, self._cache(to, origin))
-        words = f"{' and '.join(origin.rows)}: {found}{_bounds(found)}"
+        words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
         values = {"causal_us": 0.0, "tile": 0.0, **found.given, **found.values}
@@ -115,7 +117,9 @@ class Builder:
         if origin.backward:
             values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
             found = attention.fit_backward(self.folder, origin.backward, values, to)
-            words = f"{forward.source}; backward fitted to {origin.backward}: {found}{_bounds(found)}"
+            words = (
+                f"{forward.source}; backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
+            )
             return Coefficients(values | dict(found.values), words, forward.fit)
         other = self.of("attention", origin.priors or origin.like).values
         values = forward.values | {
@@ -132,13 +136,17 @@ class Builder:
             words.append(SCALED.format(like=origin.like))
         if origin.stream:
             values |= memory.streams(self.folder, origin)
-            words.append(f"pointwise and copy: {origin.stream}, {origin.device}, arrays beyond any cache")
+            words.append(
+                f"pointwise and copy: {self._said(origin.stream)}, {origin.device}, arrays beyond any cache"
+            )
         if origin.rows:
             values |= memory.paces(self.folder, origin, to)
-            words.append(f"medians over 50 MB of {origin.rows[0]}, {origin.device}, float32 in PyTorch")
+            words.append(
+                f"medians over 50 MB of {self._said(*origin.rows)}, {origin.device}, float32 in PyTorch"
+            )
         if origin.launch:
             values["fixed_us"] = memory.launch_us(self.folder, origin)
-            words.append(f"fixed_us: add in {origin.launch}")
+            words.append(f"fixed_us: add in {self._said(origin.launch)}")
         words.append("group_norm: 2/3 of layer_norm (it reads its input twice), not measured")
         return Coefficients(values, "; ".join(words))
 

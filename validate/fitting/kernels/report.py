@@ -10,6 +10,7 @@ from profiles.devices import DEVICES
 from profiles.errors import InputError
 from profiles.files import read_text
 from validate.fitting.errors import Errors
+from validate.fitting.kernels import convnets
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
 from validate.fitting.kernels.fits import tail
 from validate.fitting.kernels.targets import targets
@@ -25,7 +26,7 @@ def report_kernels(names: Sequence[str], folder: Path, *, write: bool) -> None:
     builder = Builder(folder)
     chosen = list(names) or list(targets())
     texts = {name: law_text(name, builder) for name in chosen}
-    show(200, error_table(builder, chosen))
+    show(200, error_table(builder, chosen), convnet_table(folder))
     if write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
@@ -43,6 +44,25 @@ def error_table(builder: Builder, names: Sequence[str]) -> Table:
     """One row per device and class: median and 90th percentile of the errors, and the coefficients."""
     title = "Laws of kernels: errors, median / 90th percentile, of seconds"
     return table(title, COLUMNS, _rows(builder, names), left=("device", "class", "coefficients"))
+
+
+def convnet_table(folder: Path) -> Table:
+    """One row per published throughput of ResNet-50, beside what the shipped laws give."""
+    title = "ResNet-50 by the shipped laws: a check of convolutions, to which nothing was fitted"
+    columns = ("device", "mode", "source", "published images/s", "predicted", "error")
+    found = (
+        [
+            check.device,
+            check.mode,
+            check.source,
+            f"{published:.0f}",
+            f"{predicted:.0f}",
+            f"{100 * error:+.1f} %",
+        ]
+        for check, seen in convnets.errors(folder)
+        for published, predicted, error in zip(seen.measured, seen.predicted, seen.relative, strict=True)
+    )
+    return table(title, columns, found, left=("device", "mode", "source"))
 
 
 def _rows(builder: Builder, names: Sequence[str]) -> Iterator[list[str]]:

@@ -66,6 +66,16 @@ def _samples(frame: pd.DataFrame, shape: Sequence[str], group: Sequence[str]) ->
     return Samples(columns, once.latency_us.to_numpy(float) * MICROSECOND, groups)
 
 
+def provenance(folder: Path, *prefixes: str) -> str:
+    """Prefixes of source ids, each with the repository and the commit that ``sources.csv`` gives."""
+    frame = _read(folder, "sources.csv")
+    found = [frame[frame.source_id.str.startswith(prefix)].iloc[0] for prefix in prefixes]
+    return " and ".join(
+        f"{prefix} ({each.repository} {str(each.commit)[:8]})"
+        for prefix, each in zip(prefixes, found, strict=True)
+    )
+
+
 def products(folder: Path, prefix: str, part: Part | None = None) -> Samples:
     """Matrix products (m, n, k); all layouts, or those of one part of a layer. A group is one weight (n, k)."""
     frame = _select(folder, "gemm.csv", [prefix], ["m", "n", "k"])
@@ -111,3 +121,14 @@ def memory(folder: Path, prefix: str, operation: str, device: str | None = None)
             f"{folder / 'memory_ops.csv'}: no {operation} of {device} has a source_id that starts with {prefix}"
         )
     return chosen
+
+
+def throughput(folder: Path, prefix: str, device: str, network: str, mode: str) -> float:
+    """Images per second of a network on one GPU in mixed precision, at the batch that does best."""
+    frame = _read(folder, "convnets.csv")
+    chosen = frame[frame.source_id.str.startswith(prefix) & (frame.device == device) & (frame.gpus == 1)]
+    chosen = chosen[(chosen.network == network) & (chosen["mode"] == mode) & (chosen.precision == "amp-fp16")]
+    chosen = chosen[chosen.image.astype(str) == "224"]
+    if chosen.empty:
+        raise InputError(f"{folder / 'convnets.csv'}: no {mode} of {network} on {device} from {prefix}")
+    return float(chosen.throughput_img_s.max())
