@@ -1,17 +1,20 @@
 """Bands: how far estimates are from what is measured, and what a comparison of two of them can tell.
 
-``bands.toml`` holds the 10 and 90 % quantiles of measured over estimated seconds, by family of devices, stack and kind
-of method. All errors here are spreads: half of what lies between those quantiles, in natural logarithms.
+``bands.toml`` holds 10 and 90 % quantiles of measured over estimated seconds, by family of devices, stack and kind of
+method. All spreads are half of what lies between those quantiles, in natural logarithms.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp, hypot, log, sqrt
+from itertools import product
+from math import exp, hypot, log
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_counts, check_numbers, check_positive
+import numpy as np
+
+from profiles.checks import check_choice, check_counts, check_numbers, check_positive
 from profiles.errors import InputError
 from profiles.files import Table
 
@@ -47,11 +50,17 @@ class Band:
 
     @classmethod
     def of_ratios(cls, ratios: Iterable[float]) -> "Band":
-        """The band that measured over estimated values span, stretched to hold the estimate itself."""
-        import numpy as np
+        """The band of measured over estimated values, stretched to hold the estimate itself.
 
-        low, high = np.quantile(list(ratios), QUANTILES)
+        Quantiles are those of Weibull, i / (n + 1), which do not make few values look alike; of less than nine values
+        they are the extremes.
+        """
+        low, high = np.quantile(list(ratios), QUANTILES, method="weibull")
         return cls(min(1.0, float(low)), max(1.0, float(high)))
+
+    def __and__(self, other: "Band") -> "Band":
+        """The band of two independent errors together."""
+        return Band(exp(-hypot(log(self.low), log(other.low))), exp(hypot(log(self.high), log(other.high))))
 
     @property
     def spread(self) -> float:
@@ -60,15 +69,27 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """A spread in logarithms, the number of published values that set it, and where they are from."""
+
+    spread: float
+    rows: int
+    source: str
+
+    def __post_init__(self) -> None:
+        check_numbers("spread", spread=self.spread)
+        check_counts("spread", rows=self.rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of the errors of one kind of method.
+    """What is known of one kind of error.
 
     Attributes:
         family: of devices, one of ``FAMILIES``.
         stack: its name, or ``any``.
-        method: one of ``METHODS``.
+        method: ``one GPU`` is the error of compute; any other is what the method adds, compute taken as right.
         band: of measured over estimated seconds.
-        waiting: mean share of the estimated time in which the GPUs of these runs wait.
         rows: published numbers that set it; 0 where it is a prior.
         source: what set it.
     """
@@ -77,25 +98,18 @@ class Evidence:
     stack: str
     method: str
     band: Band
-    waiting: float
     rows: int
     source: str
 
     def __post_init__(self) -> None:
-        check_numbers("band", waiting=self.waiting)
+        check_choice("band", "family", self.family, FAMILIES)
+        check_choice("band", "method", self.method, METHODS)
         check_counts("band", rows=self.rows)
-        if self.waiting >= 1:
-            raise InputError(f"band: waiting is {self.waiting}, must be below 1")
 
-    def own_spread(self, alone: "Evidence") -> float:
-        """Spread of the error of waits, relative to these: what one GPU's error leaves of the method's.
-
-        Compute takes all of the time but the waits, and errs as it does on one GPU; both errors are independent.
-        """
-        if self.method == ONE_GPU or not self.waiting:
-            return 0.0
-        of_compute = (1 - self.waiting) * alone.band.spread
-        return sqrt(max(0.0, self.band.spread**2 - of_compute**2)) / self.waiting
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Family, stack and method."""
+        return self.family, self.stack, self.method
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +119,17 @@ class Doubt:
     Attributes:
         band: of the estimate.
         shared: spread of the error of compute; all runs of a model on one device under one stack share it.
-        own: spread of the error of waits, relative to these.
-        waiting: share of the time in which the GPUs wait, for data or for one another.
+        own: spread of the error that the method and its exposed communication add.
         repeat: spread of repeated runs of the same.
-        alike: method, cluster and reach of the links; waits of runs that are alike err alike.
+        exposed: share of the time in which the GPUs wait for data on the wire.
+        alike: strategy, cluster and reach of the links; runs that are alike share the error of their own too.
     """
 
     band: Band = Band()
     shared: float = 0.0
     own: float = 0.0
-    waiting: float = 0.0
     repeat: float = 0.0
+    exposed: float = 0.0
     alike: tuple[str, ...] = ()
 
     def after(self, measured: "Doubt") -> "Doubt":
@@ -126,17 +140,16 @@ class Doubt:
 def spread_between(one: Doubt, other: Doubt) -> float:
     """Spread of the error of the ratio of two estimates of one model on one device under one stack.
 
-    With a share w of waits, an estimate errs by (1 - w) c + w e. The error c of compute is the same for both, as the
-    same kernels run; so is the error e of waits where the same exchanges go over the same links in the same kind of
-    method, else the two are independent. What is common cancels, so that only the parts count in which the two
-    differ; and no two runs of the same take equally long.
+    What both share cancels. Compute, and what waits for it, is of the same kernels: its error counts only in the part
+    of the time in which one run computes and the other awaits data. What one strategy adds is independent of what
+    another adds, and both count. Runs of one strategy over the same links share that too: there the awaited data in
+    which they differ count whole, as if their time were not known at all. No two runs of the same take equally long.
     """
-    differ = abs(one.waiting - other.waiting)
+    differ = abs(one.exposed - other.exposed)
+    repeat = max(one.repeat, other.repeat)
     if one.alike == other.alike:
-        waits = (differ * max(one.own, other.own),)
-    else:
-        waits = (one.waiting * one.own, other.waiting * other.own)
-    return hypot(differ * max(one.shared, other.shared), *waits, max(one.repeat, other.repeat))
+        return hypot(repeat, differ) if repeat else 0.0
+    return hypot(repeat, one.own, other.own, differ * max(one.shared, other.shared))
 
 
 def tied(one: Doubt, one_s: float, other: Doubt, other_s: float) -> bool:
@@ -153,48 +166,59 @@ class Bands:
     Attributes:
         measured: devices whose kernels were measured by shape.
         exact: devices that are no hardware, whose times are formulas.
-        repeat: spread of repeated runs of the same.
-        repeat_source: where that is from.
+        repeat: of repeated runs of the same.
+        exposed: of the seconds of exposed communication.
         evidence: by family, stack and method; those of ``any`` stack are complete.
     """
 
     measured: tuple[str, ...]
     exact: tuple[str, ...]
-    repeat: float
-    repeat_source: str
+    repeat: Spread
+    exposed: Spread
     evidence: tuple[Evidence, ...]
 
     def of(self, family: str, stack: str, method: str) -> Evidence:
-        """What is known of a method under a stack, else under any."""
-        for name in (stack, ANY):
-            for one in self.evidence:
-                if (one.family, one.stack, one.method) == (family, name, method):
-                    return one
-        raise InputError(f"{BANDS.name}: no band of family {family}, stack {ANY}, method {method}")
+        """What is known of a kind of error under a stack, else under any."""
+        there = {one.key: one for one in self.evidence}
+        return there.get((family, stack, method)) or there[family, ANY, method]
 
     def family(self, device: str, *, timed: bool = False) -> str:
         """The family of a device; where the model's layers themselves were timed on it, the better one."""
         return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
 
-    def doubt(
-        self, device: str, stack: str, method: str, alike: tuple[str, ...], waiting: float, *, timed: bool
-    ) -> Doubt:
-        """The doubt of an estimate.
+    def doubt(self, method: str, run: "Circumstances") -> Doubt:
+        """The doubt of an estimate by one kind of method."""
+        if run.device in self.exact:
+            return Doubt(exposed=run.exposed, alike=run.alike)
+        family = self.family(run.device, timed=run.timed)
+        compute, added = (self.of(family, run.stack, kind).band for kind in (ONE_GPU, method))
+        compute = Band() if run.anchored else compute
+        if method == ONE_GPU:
+            added = Band()
+        added &= Band.within(run.exposed * self.exposed.spread)
+        band = compute & added & Band.within(self.repeat.spread)
+        return Doubt(band, compute.spread, added.spread, self.repeat.spread, run.exposed, run.alike)
 
-        Args:
-            device: its name.
-            stack: its name.
-            method: one of ``METHODS``.
-            alike: what else must be the same for waits to err alike.
-            waiting: share of the time in which the GPUs wait.
-            timed: whether the model's layers were timed on the device.
-        """
-        if device in self.exact:
-            return Doubt(waiting=waiting, alike=(method, *alike))
-        family = self.family(device, timed=timed)
-        one, alone = (self.of(family, stack, of) for of in (method, ONE_GPU))
-        own = one.own_spread(alone)
-        return Doubt(one.band, alone.band.spread, own, waiting, self.repeat, (method, *alike))
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the doubt of a run depends on.
+
+    Attributes:
+        device: its name.
+        stack: its name.
+        alike: strategy, cluster and reach of the links.
+        exposed: share of the time in which the GPUs wait for data on the wire.
+        timed: whether the model's layers were timed on the device.
+        anchored: whether compute starts from published latencies of one GPU.
+    """
+
+    device: str
+    stack: str
+    alike: tuple[str, ...]
+    exposed: float
+    timed: bool = False
+    anchored: bool = False
 
 
 @cache
@@ -210,18 +234,24 @@ def read_bands(path: Path) -> Bands:
         InputError: the file breaks a rule, or lacks the band of any stack for a family and method.
     """
     table = Table.read(path)
-    devices, repeats = table.table("devices"), table.table("repeat")
+    devices = table.table("devices")
     bands = Bands(
         measured=devices.texts("measured"),
         exact=devices.texts("exact"),
-        repeat=repeats.number("spread", maximum=1.0),
-        repeat_source=repeats.text("source"),
+        repeat=_spread(table.table("repeat")),
+        exposed=_spread(table.table("exposed")),
         evidence=tuple(map(_evidence, table.tables("band"))),
     )
-    for part in (devices, repeats, table):
-        part.finish()
+    devices.finish()
+    table.finish()
     _check_complete(path, bands)
     return bands
+
+
+def _spread(table: Table) -> Spread:
+    one = Spread(table.number("spread", maximum=3.0), table.integer("rows"), table.text("source"))
+    table.finish()
+    return one
 
 
 def _evidence(table: Table) -> Evidence:
@@ -230,7 +260,6 @@ def _evidence(table: Table) -> Evidence:
         stack=table.text("stack"),
         method=table.choice("method", METHODS),
         band=Band(table.positive("low", maximum=1.0), table.number("high", minimum=1.0)),
-        waiting=table.number("waiting", maximum=0.99),
         rows=table.integer("rows"),
         source=table.text("source"),
     )
@@ -239,11 +268,10 @@ def _evidence(table: Table) -> Evidence:
 
 
 def _check_complete(path: Path, bands: Bands) -> None:
-    there = [(one.family, one.stack, one.method) for one in bands.evidence]
+    there = [one.key for one in bands.evidence]
     for key in there:
         if there.count(key) > 1:
-            raise InputError(f"{path}: band {', '.join(key)} stands twice")
-    for family in FAMILIES:
-        for method in METHODS:
-            if (family, ANY, method) not in there:
-                raise InputError(f"{path}: band {family}, {ANY}, {method} is missing")
+            raise InputError(f"{path}: band of {', '.join(key)} stands twice")
+    for key in product(FAMILIES, (ANY,), METHODS):
+        if key not in there:
+            raise InputError(f"{path}: band of {', '.join(key)} is missing")

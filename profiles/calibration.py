@@ -29,6 +29,10 @@ class Calibration:
         return f"times {self.factor:.2f}, from {self.source}" if self.source else f"times {self.factor:.2f}"
 
 
+UNSCALED: Final = Calibration()
+"""What changes nothing."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class MeasuredRun:
     """What a run that the user measured says about all others of its model, device and stack.

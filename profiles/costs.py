@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.anchors import Anchor
-from profiles.calibration import PUBLISHED, Calibration
+from profiles.calibration import PUBLISHED, UNSCALED, Calibration
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.kernel_times import KernelTimes
@@ -37,6 +37,7 @@ __all__ = [
     "ModelCosts",
     "TaskCosts",
     "anchor_factor",
+    "one_gpu_s",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -173,7 +174,7 @@ class TaskCosts:
         stack: Stack | None = None,
         *,
         training: bool,
-        calibration: Calibration = Calibration(),
+        calibration: Calibration = UNSCALED,
     ) -> None:
         self.published: Final = published(model, device, height * width)
         """Factor on the estimates of the backbones."""
@@ -218,7 +219,7 @@ class ModelCosts(TaskCosts):
         height: int | None = None,
         width: int | None = None,
         *,
-        calibration: Calibration = Calibration(),
+        calibration: Calibration = UNSCALED,
     ) -> None:
         size = height or model.height, width or model.width
         super().__init__(model, device, *size, stack, training=True, calibration=calibration)
@@ -274,7 +275,7 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     found: dict[int, list[float]] = {}
     for anchor in model.anchors:
         if anchor.device == device.name:
-            estimated = _one_gpu_s(model, device, anchor)
+            estimated = one_gpu_s(model, device, anchor)
             found.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
     if not found:
         return 1.0
@@ -283,8 +284,8 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
 
 
-def _one_gpu_s(model: Model, device: Device, anchor: Anchor) -> float:
-    """Estimated seconds of what an anchor measured."""
+def one_gpu_s(model: Model, device: Device, anchor: Anchor) -> float:
+    """Estimated seconds of what an anchor measured, which nothing scales."""
     total = 0.0
     for component in model.anchored:
         extent = Extent.of(model, component, anchor.height, anchor.width)

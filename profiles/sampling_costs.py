@@ -1,6 +1,6 @@
 """Costs of sampling: forward times of all components of a model at a resolution, for any share of a layer's work."""
 
-from profiles.calibration import Calibration
+from profiles.calibration import UNSCALED, Calibration
 from profiles.costs import FloatArray, TaskCosts
 from profiles.devices import Device
 from profiles.models import Model
@@ -33,7 +33,7 @@ class SamplingCosts(TaskCosts):
         width: int,
         stack: Stack | None = None,
         *,
-        calibration: Calibration = Calibration(),
+        calibration: Calibration = UNSCALED,
     ) -> None:
         super().__init__(model, device, height, width, stack, training=False, calibration=calibration)
 

@@ -5,6 +5,7 @@ Messages name flags of the command line.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import isfinite
 from numbers import Real
 from typing import Any, Final
@@ -115,6 +116,7 @@ def measure(
 
     unscaled = run(1.0)
 
+    @cache
     def excess(factor: float) -> float:
         scaled = replace(plain, measured=replace(unscaled, calibration=Calibration(factor, OWN)))
         return number.of_result(run_point(strategy, scaled)) - 1
@@ -130,8 +132,6 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
     Raises:
         InputError: there is none between 1 / MOST and MOST.
     """
-    from scipy.optimize import brentq
-
     at_one = excess(1.0)
     if abs(at_one) <= TOLERANCE:
         return 1.0
@@ -140,7 +140,7 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
     if not 1 / MOST <= ratio <= MOST or excess(end) * at_one > 0:
         raise InputError(f"{told}: compute times {1 / MOST:g} to {MOST:g} does not give it")
     start = ratio if excess(ratio) * at_one >= 0 else 1.0
-    factor = float(brentq(excess, *sorted((start, end)), rtol=TOLERANCE, xtol=TOLERANCE))
+    factor = _root(excess, start, end)
     if abs(excess(factor)) > NEAR:
         raise InputError(f"{told}: the plan changes where compute takes {factor:.3g} times as long, past it")
     return factor
@@ -160,3 +160,24 @@ def question(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, Any]:
         **scenario.asked,
         **replace(scenario, measured=None).options,
     }
+
+
+def _root(function: Callable[[float], float], start: float, end: float) -> float:
+    """A root of a function between two arguments at which its signs differ.
+
+    False position by the Illinois algorithm. Source: Dowell and Jarratt, BIT 11, 1971.
+    """
+    at_start, at_end = function(start), function(end)
+    if abs(at_start) <= TOLERANCE:
+        return start
+    while abs(end - start) > TOLERANCE * abs(end):
+        middle = end - at_end * (end - start) / (at_end - at_start)
+        at_middle = function(middle)
+        if at_middle * at_end < 0:
+            start, at_start = end, at_end
+        else:
+            at_start /= 2
+        end, at_end = middle, at_middle
+        if abs(at_end) <= TOLERANCE:
+            break
+    return end

@@ -3,23 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
-from profiles.bands import DATA_PARALLEL, ONE_GPU, PATCHES, PIPELINE, Doubt, load_bands
+from profiles.bands import DATA_PARALLEL, ONE_GPU, PATCHES, PIPELINE, Circumstances, Doubt, load_bands
+from profiles.stacks import DEFAULT_STACK
 from sim.measures import Measures
 from strategies.strategy import AnyScenario
 
 
-def doubt_of(scenario: AnyScenario, parameters: Mapping[str, Any], expected: Measures) -> Doubt:
+def doubt_of(
+    scenario: AnyScenario, strategy: str, parameters: Mapping[str, Any], expected: Measures
+) -> Doubt:
     """The doubt of a result; narrower where a run of the same task was measured, as compute is known then."""
-    cluster, gpus = scenario.cluster, scenario.workload.num_gpus
-    reach = "nodes" if gpus > cluster.devices_per_node else "node"
-    doubt = load_bands().doubt(
+    cluster, gpus, sampled = scenario.cluster, scenario.workload.num_gpus, scenario.task == "sample"
+    run = Circumstances(
         cluster.device.name,
         scenario.stack.name,
-        method_of(scenario.task, gpus, parameters),
-        (cluster.name, reach),
-        expected.idle_s / expected.duration_s if expected.duration_s else 0.0,
+        (strategy, cluster.name, "nodes" if gpus > cluster.devices_per_node else "node"),
+        expected.exposed_communication_s / expected.duration_s if expected.duration_s else 0.0,
         timed=scenario.costs.provenance == "measured",
+        anchored=bool(sampled and scenario.costs.published.source and scenario.stack.name == DEFAULT_STACK),
     )
+    doubt = load_bands().doubt(method_of(scenario.task, gpus, parameters), run)
     measured = scenario.measured
     return doubt if measured is None or measured.task != scenario.task else doubt.after(measured.doubt)
 

@@ -227,7 +227,7 @@ def weigh(
         stages=tuple(_stages(parts)),
         seamless=is_seamless(strategy),
         departures=scenario.departures,
-        doubt=doubt_of(scenario, parameters, expected),
+        doubt=doubt_of(scenario, strategy.name, parameters, expected),
         compute_factor=scenario.calibration.factor,
         source=source,
     )

@@ -28,6 +28,7 @@ class Outcome:
         samples_per_s: throughput.
         bubble_ratio: share of the devices' time in which they are idle.
         collective_s: seconds in which a collective runs.
+        exposed_s: idle seconds while something awaited is on the wire.
         memory_bytes: peak of the fullest device.
         sent_bytes: what all GPUs together send.
         fits: whether the memory of a device suffices.
@@ -41,6 +42,7 @@ class Outcome:
     samples_per_s: float
     bubble_ratio: float
     collective_s: float
+    exposed_s: float
     memory_bytes: float
     sent_bytes: float
     fits: bool
@@ -68,6 +70,7 @@ def _outcome(result: Result, strategy: Strategy | Sampler) -> Outcome:
         samples_per_s=result.samples_per_s,
         bubble_ratio=result.bubble_ratio,
         collective_s=expected.collective_s,
+        exposed_s=expected.exposed_communication_s,
         memory_bytes=expected.peak_memory_bytes,
         sent_bytes=expected.collective_bytes + expected.p2p_bytes,
         fits=result.fits_memory,
