@@ -110,7 +110,7 @@ def command(point: Point) -> str:
 
 
 COLUMNS: Final = (
-    "#", "strategy", "GPUs", "degrees", "patches", "latency", "over one GPU", "GPU-s per image", "bubble",
+    "#", "strategy", "GPUs", "degrees", "patches", "latency", "over\none GPU", "GPU-s\nper image", "bubble",
     "peak memory",
 )  # fmt: skip
 

@@ -24,6 +24,8 @@ from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 
+WIDE: Final = 1.2
+"""Bands whose end is more than so many times their start are told to two figures."""
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
 
@@ -310,17 +312,19 @@ def milliseconds(seconds: float) -> str:
 
 
 def banded(result: Result, digits: int = 1, unit: str = "ms") -> str:
-    """The duration of a result and its band in words; the band to three figures."""
+    """The duration of a result and its band in words; the wider the band, the fewer its figures."""
     each = {"ms": 1e3, "s": 1.0}[unit]
     words = f"{result.expected.duration_s * each:,.{digits}f} {unit}"
     if result.low_s == result.high_s:
         return words
-    return f"{words}, {rounded(result.low_s * each)} to {rounded(result.high_s * each)}"
+    figures = 2 if result.high_s > WIDE * result.low_s else 3
+    low, high = (rounded(seconds * each, figures) for seconds in (result.low_s, result.high_s))
+    return f"{words}, {low} to {high}"
 
 
-def rounded(value: float) -> str:
-    """A number to three significant figures, without an exponent."""
-    return f"{float(f'{value:.3g}'):,.{max(0, 2 - floor(log10(value)))}f}"
+def rounded(value: float, figures: int) -> str:
+    """A positive number to so many significant figures, without an exponent."""
+    return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"
 
 
 def _memory(result: Result) -> str:

@@ -137,7 +137,7 @@ HEAD: Final = """\
 # Measured over estimated seconds: 10 and 90 % quantiles of published numbers that set nothing they are held against.
 # "one GPU" is the error of compute, the other methods are what they add to it; exposed is the error of the seconds in
 # which data are awaited. Tables with rows are written by `python -m validate published --bands profiles/bands.toml`;
-# those without are priors. devices.measured: laws of products and attention are fitted to kernels measured on that chip.
+# those without are priors. devices.measured: products and attention have laws fitted to kernels measured on that chip.
 """
 
 
