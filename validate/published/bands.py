@@ -7,7 +7,6 @@ of several GPUs where the model starts from one GPU's published latency, and of 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import sqrt
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +36,8 @@ from validate.writing import write_file
 COMMAND: Final = "python -m validate published --bands"
 FEWEST: Final = 4
 """Fewer numbers than this make no band; the prior stands."""
+LITTLE: Final = 0.1
+"""Share of the time in which data are awaited, below which the error is the method's, not that of what is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +110,16 @@ def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
     for miss in misses:
         key = known.family(miss.device), miss.stack, miss.method
         groups.setdefault(key, []).append(miss)
-    made = [_evidence(key, own, exposed) for key, own in groups.items() if len(own) >= FEWEST]
+    made = [_evidence(key, own) for key, own in groups.items() if len(own) >= FEWEST]
     return replace(known, evidence=tuple(sorted((*known.evidence, *made), key=_order)))
 
 
-def _evidence(key: tuple[str, str, str], misses: list[Miss], exposed: Spread) -> Evidence:
-    """The band of some misses, less what exposed communication explains of it."""
-    band = Band.of_ratios(miss.ratio for miss in misses)
-    explained = sum((miss.exposed * exposed.spread) ** 2 for miss in misses) / len(misses)
-    left = sqrt(max(0.0, 1 - explained / band.spread**2)) if band.spread else 0.0
-    sources = ", ".join(sorted({miss.source for miss in misses}))
-    words = f"{COMMAND}: {sources}"
-    return Evidence(*key, Band(band.low**left, band.high**left), len(misses), words)
+def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
+    """The band of some misses; of those in which little is awaited, where there are enough of them."""
+    quiet = [miss for miss in misses if miss.exposed < LITTLE]
+    chosen = quiet if len(quiet) >= FEWEST else misses
+    words = f"{COMMAND}: {', '.join(sorted({miss.source for miss in chosen}))}"
+    return Evidence(*key, Band.of_ratios(miss.ratio for miss in chosen), len(chosen), words)
 
 
 def _order(one: Evidence) -> tuple[int, int, str]:

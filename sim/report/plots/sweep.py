@@ -33,8 +33,8 @@ WHISKER: Final = 0.35
 class SweepPoint:
     """One simulated point: samples per second against the peak memory of a device.
 
-    Of sampling, where a sweep looks at several numbers of GPUs, also the latency and that number. ``band`` is the low and
-    the high of what is drawn; None where the row has none.
+    Of sampling, where a sweep looks at several numbers of GPUs, also the latency and that number. ``band`` is the low
+    and the high of what is drawn; None where the row has none.
     """
 
     strategy: str
