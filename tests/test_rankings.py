@@ -52,8 +52,10 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     print_sweep(sweep)
     rows = table_rows(capsys.readouterr().out)
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
+    ties = sweep.ties()
     assert [row[:2] for row in rows[:BEST]] == [
-        [str(rank), point.name] for rank, point in enumerate(simulated[:BEST], 1)
+        [f"{rank} tie" if any(point is tie for tie in ties) else str(rank), point.name]
+        for rank, point in enumerate(simulated[:BEST], 1)
     ]
     assert {row[1] for row in rows} == {point.name for point in simulated}
     names = [row[1] for row in rows[BEST:]]

@@ -192,6 +192,7 @@ class Sweep:
             "strategy",
             "num_gpus",
             "samples_per_s",
+            "tie",
             "bubble_ratio",
             "peak_memory_bytes",
             "reason",

@@ -285,13 +285,21 @@ def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
             milliseconds(choice.estimate_s),
             milliseconds(choice.bound_s),
             "-" if result is None else banded(result),
-            "-" if result is None else f"{result.samples_per_s:,.1f}" if result.fits_memory else "does not fit",
+            _throughput(choice),
         )  # fmt: skip
     screen = console()
     screen.print(table)
     if best := next((choice for choice in choices if choice.samples_per_s), None):
         assert best.result is not None
         screen.print(f"again: {command_of(best.result)}", soft_wrap=True)
+
+
+def _throughput(choice: Choice) -> str:
+    if choice.result is None:
+        return "-"
+    if not choice.result.fits_memory:
+        return "does not fit"
+    return f"{choice.result.samples_per_s:,.1f}" + (" tie" if choice.tie else "")
 
 
 def command_of(result: Result) -> str:

@@ -161,14 +161,15 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
             marker=marker, facecolor=colour if fits else "none", edgecolor="white" if fits else colour,
             linewidth=0.6 if fits else 1.2, zorder=2,
         )  # fmt: skip
-        _draw_whiskers(axes, info, [point for point in own if point.band is not None], colour)
+        _draw_whiskers(axes, [point for point in own if point.band is not None], colour)
 
 
-def _draw_whiskers(axes: Axes, info: SweepInfo, points: Sequence[SweepPoint], colour: str) -> None:
+def _draw_whiskers(axes: Axes, points: Sequence[SweepPoint], colour: str) -> None:
     """The bands of points as thin vertical lines behind them."""
-    places = [point.peak_memory_bytes / GIB for point in points]
-    lows, highs = zip(*(point.band or (0.0, 0.0) for point in points), strict=True) if points else ((), ())
-    axes.vlines(places, lows, highs, colors=colour, linewidth=0.8, alpha=WHISKER, zorder=1)
+    for point in points:
+        assert point.band is not None
+        place = point.peak_memory_bytes / GIB
+        axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=WHISKER, zorder=1)
 
 
 def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | None) -> list[Line2D]:
