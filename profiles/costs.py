@@ -26,7 +26,7 @@ from profiles.measured_times import MeasuredTimes, Times
 from profiles.models import Component, Model
 from profiles.recipes import MemoryRecipe
 from profiles.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Extent, Share
-from profiles.stacks import Stack, load_stack
+from profiles.stacks import Shares, Stack, load_stack
 
 __all__ = [
     "BACKWARD_WORK",
@@ -53,15 +53,19 @@ TENSORS: Final = 2
 WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 
+def stack_on(device: Device, stack: Stack) -> Stack:
+    """The stack as it runs on a device: laws made of rates already say what is reached."""
+    found = stack.on(device.name)
+    return found if device.own_laws else replace(found, rates=Shares())
+
+
 def times_of(
     component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
 ) -> Times | None:
     """Estimated times of a component; None on a device without rates."""
     if (component.kernels if training else component.half_kernels) and device.laws is not None:
-        return KernelTimes(component, device.laws, stack.on(device.name), extent, training=training)
-    return (
-        None if device.rates is None else LumpedTimes(component, device.rates, stack.on(device.name), extent)
-    )
+        return KernelTimes(component, device.laws, stack_on(device, stack), extent, training=training)
+    return None if device.rates is None else LumpedTimes(component, device.rates, extent)
 
 
 class ComponentCosts:
@@ -141,7 +145,7 @@ class ComponentCosts:
         if isinstance(self._times, MeasuredTimes):
             return self._times.least_s_per_sample(largest_batch)
         batches = np.arange(1.0, largest_batch + 1)
-        return np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0)
+        return np.asarray(np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0))
 
     def _keep(self, key: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
         """Scaled seconds in an array that no caller can change, as it is kept for the next one."""
@@ -223,24 +227,21 @@ class ModelCosts(TaskCosts):
     ) -> None:
         size = height or model.height, width or model.width
         super().__init__(model, device, *size, stack, training=True, calibration=calibration)
-        self._laws = device.laws
-        self._stack = (load_stack() if stack is None else stack).on(device.name)
+        used = stack_on(device, load_stack() if stack is None else stack)
         tensors, parameters = _tensors(model)
-        operators = OPTIMIZER_OPERATORS[self._stack.optimizer] * tensors / max(1, parameters)
-        self._host_s_per_parameter = operators * self._stack.forward_operator_s
+        operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
+        self._host_s_per_parameter = operators * used.forward_operator_s
+        self._step_s_per_byte = 0.0
+        if device.laws is not None:
+            pace = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
+            self._step_s_per_byte = OPTIMIZER_TRAFFIC[used.optimizer] / pace
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""
-        if self._laws is None:
+        if not self._step_s_per_byte:
             return 0.0
-        moved = parameters * recipe.step_bytes * OPTIMIZER_TRAFFIC[self._stack.optimizer]
-        moving_s = self._moving_s(moved) if parameters else 0.0
-        return self.calibration.factor * max(moving_s, parameters * self._host_s_per_parameter)
-
-    def _moving_s(self, moved_bytes: float) -> float:
-        assert self._laws is not None
-        fixed_s = self._laws.memory_s("pointwise", 0.0)
-        return float(self._laws.memory_s("pointwise", moved_bytes) - fixed_s) / self._stack.rates.memory
+        per_parameter = max(recipe.step_bytes * self._step_s_per_byte, self._host_s_per_parameter)
+        return self.calibration.factor * parameters * per_parameter
 
 
 def _tensors(model: Model) -> tuple[int, int]:

@@ -3,15 +3,11 @@
 import csv
 import os
 import signal
-import subprocess
 import sys
 import time
-from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.distributed import TCPStore
 
 from profiles.clusters import read_cluster
 from profiles.collectives import Group
@@ -22,11 +18,9 @@ from validate.fitting.link_samples import PING_PONG, Sample
 from validate.fitting.links import predict
 from validate.launching import Place, launch
 from validate.measuring.link_times import choose_backend, sizes_up_to
-from validate.measuring.watch import LOST_S
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "a100-80gb-sxm"
 
 
@@ -114,36 +108,3 @@ def test_two_processes_over_gloo_give_a_cluster_that_simulates(tmp_path, capfd, 
         sim(["run", "--model", "sd21", "--cluster", str(output), "--strategy", "ddp", "--batch-size", "8"])
         == 0
     )
-
-
-def test_a_rank_lost_without_a_launcher_is_named_by_the_others(tmp_path):
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
-    given |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-    output = tmp_path / "never.toml"
-    command = [sys.executable, "-m", "validate", "links", "--device", DEVICE, "--output", str(output)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **given, "RANK": f"{rank}"},
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        store.wait(["beat/0", "beat/1"])
-        while int(store.get("beat/1")) < 2:
-            time.sleep(0.1)
-        ranks[1].kill()
-        begin = time.monotonic()
-        _, said = ranks[0].communicate(timeout=60)
-        assert time.monotonic() - begin < 30
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    assert ranks[0].returncode == 2
-    assert f"rank 1 has been silent for {LOST_S:g} s" in said
-    assert not list(tmp_path.iterdir())

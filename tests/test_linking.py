@@ -249,15 +249,12 @@ def test_a_law_is_told_from_its_times_and_a_break_is_seen():
 
 
 def test_what_was_not_measured_is_said_and_taken_from_its_nearest():
-    measurement = replace(
-        measured(operations=(PING_PONG, "all_reduce", "all_gather")), missing=("all_to_all",)
-    )
-    found = fit_links(measurement, "few", DEVICE)
+    found = fit_links(measured(operations=(PING_PONG, "all_reduce", "all_gather")), "few", DEVICE)
     curves = dict(found.cluster.collectives.efficiency)
     assert curves["reduce_scatter"] == curves["all_gather"] != curves["all_reduce"]
     assert found.notes == (
         "reduce_scatter: not measured; as all_gather",
-        "all_to_all: the backend has none; as all_gather",
+        "all_to_all: not measured; as all_gather",
         "send_recv: not measured; as all_gather",
     )
 
@@ -413,7 +410,7 @@ def test_a_broken_log_is_refused_in_one_line_that_names_file_and_line(fault, tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--ranks", "1"], "1 rank has no link to another"),
+        (["--ranks", "1"], "--ranks is 1, must be at least 2"),
         (["--device", "b200"], "unknown device 'b200'"),
         (
             ["--output", "/nowhere/x.toml"],

@@ -1,5 +1,6 @@
 """Bands from published numbers: who sets them, what stays a prior, and the file that is written."""
 
+from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -9,7 +10,8 @@ from profiles.costs import one_gpu_s
 from profiles.devices import load_device
 from profiles.models import load_model
 from validate.__main__ import main
-from validate.published.bands import FEWEST, Miss, alone, bands_of, speedups, text_of, waits
+from validate.published.bands import FEWEST, Miss, alone, bands_of, speedups, text_of, trainings, waits
+from validate.published.clusters import read_runs
 from validate.published.records import Record, the_published
 
 A100, L40 = "a100-80gb-sxm", "l40-48gb"
@@ -28,7 +30,9 @@ def test_the_shipped_file_is_as_the_command_writes_it(tmp_path):
 
 def test_few_numbers_make_no_band_and_leave_the_prior():
     known = bands_of(misses(*[1.5] * (FEWEST - 1)), [2.0] * (FEWEST - 1), load_bands())
-    assert all(not one.rows for one in known.evidence)
+    assert all(
+        one.stack == "any" and not one.rows and one.source.startswith("prior: ") for one in known.evidence
+    )
     assert known.exposed == load_bands().exposed
     assert len(known.evidence) == 8
 
@@ -38,7 +42,10 @@ def test_numbers_make_the_band_of_their_family_stack_and_method():
     assert known.of("measured", "eager", "one GPU").band == Band(0.8, 1.3)
     assert known.of("derived", "eager", "one GPU").band == Band(0.5, 2.0)
     assert known.of("derived", "eager", "one GPU").rows == 4
-    assert known.of("measured", "compiled", "one GPU").rows == 0
+    for family in ("measured", "derived"):
+        other = known.of(family, "compiled", "one GPU")
+        assert (other.band, other.rows) == (Band(0.5, 2.0), 8)
+    assert known.of("measured", "compiled", "pipeline").rows == 0
 
 
 def test_a_method_is_judged_where_little_is_awaited_if_there_are_such_numbers():
@@ -67,6 +74,24 @@ def test_a_speedup_that_is_predicted_too_small_is_a_pipeline_predicted_too_slow(
     assert (found.method, found.device) == ("pipeline", A100)
     assert found.ratio == pytest.approx(exp(-0.1))
     assert list(speedups([Record.of(row, 1.0, fitted="it chose a variant")])) == []
+
+
+def test_training_within_a_node_is_of_compute_and_across_nodes_of_data_parallelism():
+    found = list(
+        trainings(replace(run, cluster="p4de", device="") for run in read_runs() if run.name[0] == "M")
+    )
+    small, large = (
+        [run for run in read_runs() if run.name[0] == "M" and (run.asked["gpus"] == 64) == many]
+        for many in (False, True)
+    )
+    assert [miss.method for miss in found].count("one GPU") == len(small) - 1  # one sets the rates
+    assert 0 < [miss.method for miss in found].count("data parallel") <= len(large)
+    assert {miss.stack for miss in found} == {"eager-2023", "compiled"}
+    mosaic = [run for run in read_runs() if run.name == "MosaicML online 512 px"]
+    near, far = (replace(run, cluster="p4de", device="") for run in mosaic)
+    of_node, of_nodes = trainings([far, near])
+    assert of_node.ratio == near.predicted() / near.samples_per_s
+    assert of_nodes.ratio == pytest.approx(far.predicted() / far.samples_per_s / of_node.ratio)
 
 
 def test_one_gpu_is_judged_by_latencies_that_scale_nothing():

@@ -11,6 +11,7 @@ from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
 from sim.runs import run_point
+from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.naive_patch import NaivePatch
@@ -235,7 +236,7 @@ def test_every_row_of_several_gpus_is_predicted_or_says_why(predicted):
     for one in predicted:
         assert one.remark
         if one.outcome is not None:
-            assert 0 < one.outcome.time_s < inf
+            assert 0 < one.outcome.latency_s < inf
             assert (one.latency_s is None) == one.out_of_memory
 
 
@@ -251,18 +252,18 @@ def test_without_communication_only_compute_is_left(predicted):
     ideal = [one for one in predicted if one.row["method"] == "patch_parallel_no_comm"]
     assert len(ideal) == 3
     for one in ideal:
-        bound_s = one.outcome.strategy.bound(scenario_of(one.place))
-        assert one.outcome.time_s == pytest.approx(bound_s, rel=1e-9)
+        bound_s = make_sampler(one.outcome.strategy, one.outcome.parameters).bound(scenario_of(one.place))
+        assert one.outcome.latency_s == pytest.approx(bound_s, rel=1e-9)
 
 
 def test_the_fastest_is_the_least_of_all_and_those_that_do_not_fit_lose(predicted):
     (one,) = [p for p in predicted if p.row["method"] == "hybrid(best)" and p.row["num_gpus"] == "4"][:1]
     every = samplers(one.row, scenario_of(one.place))
     outcomes = [outcome_of(one.place, sampler) for sampler in every]
-    assert one.outcome.time_s == min(outcome.time_s for outcome in outcomes if outcome.fits)
+    assert one.outcome.latency_s == min(outcome.latency_s for outcome in outcomes if outcome.fits_memory)
     cluster = one.place.cluster
     cramped = one.place._replace(cluster=replace(cluster, device=replace(cluster.device, memory_bytes=1.0)))
-    assert not fastest(cramped, every).fits
+    assert not fastest(cramped, every).fits_memory
 
 
 def test_another_cluster_can_stand_in_for_a_shipped_one(predicted):
@@ -272,7 +273,7 @@ def test_another_cluster_can_stand_in_for_a_shipped_one(predicted):
     line = next(one.row.line for one in predicted if one.cluster == "l40-pcie-8")
     (other,) = runs(lambda row: row.line == line, slow)
     (same,) = [one for one in predicted if one.row.line == line]
-    assert other.outcome.time_s > same.outcome.time_s
+    assert other.outcome.latency_s > same.outcome.latency_s
 
 
 def test_rows_that_links_are_fitted_to_and_numbers_printed_twice_are_not_judged(predicted):

@@ -2,8 +2,9 @@
 
 Order and links are tested everywhere: where what the machine let an op start late counts as part of it, engine and
 executor agree to rounding, however busy the machine. How long ops and iterations take is compared by tests marked
-``timed``, which run alone (``python -m pytest -m timed``); only where other programs used more than 0.1 cores is a
-missed bound skipped in place of failed.
+``timed``, which run alone (``python -m pytest -n 0 -m timed``): what misses a bound is run again, as an error of the
+simulator stays and a disturbance passes; only where other programs used more than 0.1 cores is a bound that was missed
+each time skipped in place of failed.
 """
 
 import fcntl
@@ -17,7 +18,7 @@ from statistics import median
 import pytest
 import torch
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from profiles.models import load_model
 from sim.replay import engine
 from strategies.plans.actions import StageAction
@@ -30,8 +31,7 @@ from validate.running.comparison import Comparison, Pair, compare
 from validate.running.mailbox import directions
 from validate.running.rank import fitting, run_jobs
 from validate.running.training.blocks import Convolutions, FeedForward, build_layer
-from validate.running.training.scenarios import Question, check_complete, prepare
-from validate.running.training.torch_runtime import check_schedule
+from validate.running.training.scenarios import Question, prepare
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +40,7 @@ REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
 LINK_S = 0.005
 ROUNDING = 1e-9
+ATTEMPTS = 3
 
 
 def small_model(make):
@@ -118,7 +119,7 @@ def once(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sleeping(make, once):
     """Every training strategy on four ranks, whose cores may be two."""
-    return {n: compare(*found) for n, found in once("sleeping", lambda: run(sleeping_jobs(make))).items()}
+    return once("sleeping", lambda: run(sleeping_jobs(make)))
 
 
 def sleeping_jobs(make):
@@ -130,26 +131,33 @@ def sleeping_jobs(make):
     return jobs
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", [name for name in all_strategies() if name not in DATA_PARALLEL])
 def test_sleeping_kernels_run_in_the_order_of_the_simulation(sleeping, name):
-    assert sleeping[name].mismatch < ROUNDING
+    assert compare(*sleeping[name]).mismatch < ROUNDING
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", all_strategies())
 def test_sleeping_kernels_take_as_long_as_simulated(sleeping, name):
-    judge([sleeping[name]], median_error=0.03, worst_error=0.03)
+    judge({name: sleeping[name]}, lambda runs: [compare(*runs[name])], median_error=0.03, worst_error=0.03)
 
 
-def judge(comparisons, median_error, worst_error):
-    """Hold schedules, each by its median iteration, to bounds; a busy machine excuses a miss."""
-    errors = [comparison.error for comparison in comparisons]
-    bubble_error = max(comparison.bubble_error for comparison in comparisons)
-    held = median(errors) < median_error and max(errors) < worst_error and bubble_error < WORST_BUBBLE
-    busy = disturbance(max(comparison.others_cores for comparison in comparisons))
-    if busy and not held:
-        pytest.skip(f"{busy}; errors {errors}, of bubble ratios {bubble_error}")
-    assert held, (errors, bubble_error)
+def judge(runs, comparisons_of, median_error, worst_error):
+    """Hold schedules, each by its median iteration, to bounds, which one of a few attempts must hold."""
+    missed, others_cores = [], []
+    for attempt in range(ATTEMPTS):
+        runs = run([job for job, _ in runs.values()]) if attempt else runs
+        comparisons = comparisons_of(runs)
+        errors = [comparison.error for comparison in comparisons]
+        bubble_error = max(comparison.bubble_error for comparison in comparisons)
+        if median(errors) < median_error and max(errors) < worst_error and bubble_error < WORST_BUBBLE:
+            return
+        missed.append((errors, bubble_error))
+        others_cores.append(max(comparison.others_cores for comparison in comparisons))
+    if busy := disturbance(min(others_cores)):
+        pytest.skip(f"{busy}; errors, of times and of bubble ratios: {missed}")
+    pytest.fail(f"errors, of times and of bubble ratios: {missed}")
 
 
 # Real layers on two ranks
@@ -169,6 +177,7 @@ GRADIENTS = {
     "data parallel, reduced at the end": ("ddp", {"overlap": "none"}),
     "divided gradients": ("zero2", {}),
     "divided gradients, scattered at the end": ("zero2", {"overlap": "none"}),
+    "divided gradients, kept whole for three micro-batches": ("zero2", {"scatter_every": 3}),
     "divided weights": ("zero3", {}),
     "divided weights, one by one": ("zero3", {"overlap": "none"}),
 }
@@ -250,19 +259,6 @@ def test_frozen_layers_run_in_bubbles_for_the_next_iteration(trained):
 @pytest.mark.parametrize("name", DAMAGED)
 def test_gradients_tell_a_lost_or_doubled_micro_batch(trained, name):
     assert trained[name][1].gradient_error > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("instead", "complaint"), [(None, "runs nothing of micro-batch 3"), (2, "the plan runs 0F2 2 times")]
-)
-def test_a_plan_that_loses_or_doubles_a_micro_batch_is_refused(trained, instead, complaint):
-    plan = trained["1f1b"][0].plan
-    check_complete(plan)
-    rows = without(plan, 3, instead).ops
-    if instead is None:  # elsewhere it is still there
-        rows = (rows[0], *plan.ops[1:])
-    with pytest.raises(InputError, match=complaint):
-        check_complete(replace(plan, ops=rows))
 
 
 # Four ranks for two positions
@@ -349,9 +345,8 @@ def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
 
 @pytest.mark.timed
 def test_replayed_runs_take_as_long_as_they_did(measured):
-    comparisons = replayed(measured)
-    assert same_order(comparisons)
-    judge(comparisons, MEDIAN, WORST)
+    assert same_order(replayed(measured))
+    judge(measured, replayed, MEDIAN, WORST)
 
 
 @pytest.mark.timed
@@ -365,8 +360,12 @@ def test_a_wrong_link_delay_passes_the_bounds_of_a_replay(measured, monkeypatch)
 
 @pytest.mark.timed
 def test_virtual_time_is_what_the_other_iterations_predict(measured):
-    comparisons = [compare(*measured[name]) for name in REPLAYED]
-    judge(comparisons, median_error=0.05, worst_error=0.05)
+    judge(
+        measured,
+        lambda runs: [compare(*runs[name]) for name in REPLAYED],
+        median_error=0.05,
+        worst_error=0.05,
+    )
 
 
 def test_the_real_layers_are_of_every_kind(make):
@@ -376,46 +375,6 @@ def test_the_real_layers_are_of_every_kind(make):
     assert {type(work) for work in built} == {Convolutions, FeedForward}
     assert any(isinstance(work, FeedForward) and work.project is not None for work in built)
     assert len({sum(p.numel() for p in work.parameters()) for work in built}) > 4
-
-
-# torch.distributed.pipelining
-
-TORCH = {
-    "gpipe": {},
-    "1f1b": {},
-    "interleaved": {"chunks": 3},
-    "wave": {},
-    "zero-bubble": {},
-}
-
-
-@pytest.fixture(scope="module")
-def run_by_torch(make, once):
-    return once("run by torch", lambda: run(torch_jobs(make)))
-
-
-def torch_jobs(make):
-    jobs = []
-    for name, parameters in TORCH.items():
-        job = prepare(question(name, 2, 4, samples=2, **parameters), "wall", small_model(make), 1, warm_up=1)
-        check_schedule(job)
-        jobs.append(replace(job, name=name, runtime="torch"))
-    return jobs
-
-
-@pytest.mark.parametrize("name", TORCH)
-def test_torch_finds_the_same_gradients_from_the_exported_order(run_by_torch, name):
-    _, outcome = run_by_torch[name]
-    assert outcome.gradient_error < 1e-6
-    assert len(outcome.steps_s) == 1
-
-
-def test_torch_is_not_asked_for_what_it_cannot_do(make):
-    job = prepare(question("diffusionpipe", 2, 4), "replay", small_model(make), 2)
-    with pytest.raises(
-        InputError, match="carries out gpipe, 1f1b, spp, interleaved, wave, zero-bubble, not diff"
-    ):
-        check_schedule(job)
 
 
 # Four ranks
@@ -434,19 +393,12 @@ def crowded_jobs(make):
 
 @pytest.mark.timed
 def test_four_ranks_replay_on_two_cores(crowded):
-    comparisons = replayed(crowded)
-    assert same_order(comparisons)
+    assert same_order(replayed(crowded))
     assert all(crowded[name][1].gradient_error < 1e-6 for name in REPLAYED)
-    judge(comparisons, median_error=0.025, worst_error=0.05)
+    judge(crowded, replayed, median_error=0.025, worst_error=0.05)
 
 
 # What goes wrong
-
-
-def test_a_rank_that_is_killed_ends_the_run_and_is_named(make):
-    job = prepare(question("1f1b", 2, 2), "sleep", small_model(make), 2)
-    with pytest.raises(DiffusimError, match=r"^rank 1 was killed by SIGKILL; the others were stopped$"):
-        run_jobs([replace(job, die=1)])
 
 
 def test_several_backbones_side_by_side_are_refused(make):

@@ -4,11 +4,8 @@ Runs of as many ranks share their processes; each test looks at one of them.
 """
 
 import os
-import re
-import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,7 +133,7 @@ def carried_out(settings):
     """Jobs, their outcomes, and how the images and bytes compare, by name."""
     jobs = {name: replace(job_of(own), name=name) for name, own in settings.items()}
     jobs |= {f"{name} without tags": replace(jobs[name], tags=False) for name in UNTAGGED if name in settings}
-    outcomes = run_jobs(list(jobs.values()), "sample")
+    outcomes = run_jobs(list(jobs.values()))
     return {
         name: (job, outcome, Comparison(job.task, outcome.found))
         for (name, job), outcome in zip(jobs.items(), outcomes, strict=True)
@@ -374,68 +371,6 @@ def test_torchrun_starts_the_ranks_as_well():
     assert result.stdout.strip().endswith("all checks hold")
 
 
-def started_as_by_torchrun(arguments, ranks):
-    """Start ranks, with nobody to watch them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    common = {
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | common | {"PYTHONPATH": str(ROOT), "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-
-
-def ended(processes):
-    """Return (code, output, errors) of each, and how long the others took once the last one had ended."""
-    try:
-        last = processes[-1].communicate(timeout=60)
-        start = time.monotonic()
-        others = [process.communicate(timeout=40) for process in processes[:-1]]
-        took = time.monotonic() - start
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    results = zip(processes, [*others, last], strict=True)
-    return [(process.returncode, *printed) for process, printed in results], took
-
-
-def test_a_rank_of_torchruns_that_is_killed_is_named_in_one_line_by_each_of_the_others():
-    arguments = (
-        "-m validate sample --strategy pipefusion --ranks 3 --patches 3 --warmup-steps 1 --plant killed-rank"
-    )
-    processes = started_as_by_torchrun(arguments.split(), 3)
-    results, took = ended(processes)
-    assert results[2] == (-9, "", "")
-    assert took < 30
-    lost = f"rank 2 (process {processes[2].pid})"
-    for rank in (0, 1):
-        assert results[rank] == (2, "", f"validate: error: sample: {lost} died; rank {rank} stopped\n")
-
-
-def test_torchrun_leaves_the_ranks_time_to_say_which_one_died():
-    """It terminates the others at once."""
-    command = (
-        "-m torch.distributed.run --standalone --nproc-per-node 2 -m validate sample --plant killed-rank"
-    )
-    result = subprocess.run(
-        [sys.executable, *command.split(), "--strategy", "distrifusion"], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
-    lines = [line for line in result.stderr.splitlines() if line.startswith(("validate:", "[rank"))]
-    assert len(lines) == 1, result.stderr
-    assert re.fullmatch(r"validate: error: sample: rank 1 \(process \d+\) died; rank 0 stopped", lines[0])
-    assert result.stdout == ""
-
-
 def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch, capsys):
     with pytest.raises(InputError, match="ring takes 2 ranks, but torchrun started 4"):
         fitting(job_of(Settings("ring")), 4)
@@ -515,11 +450,3 @@ def test_the_small_transformer_needs_the_whole_image():
     settings = distrifusion(4, 8)
     assert relative(independent_image(settings), one_device_image(settings)) > 0.1
     assert relative(one_device_image(distrifusion(4, 8, guidance="batch")), one_device_image(settings)) > 0.1
-
-
-def test_a_killed_rank_stops_the_others_and_is_named(capsys):
-    start = time.monotonic()
-    assert main(["sample", "--strategy", "distrifusion", "--steps", "6", "--plant", "killed-rank"]) == 2
-    assert time.monotonic() - start < 30
-    error = capsys.readouterr().err
-    assert error == "validate: error: rank 1 was killed by SIGKILL; the others were stopped\n"

@@ -5,22 +5,7 @@ measure, fit and predict stands here by name, and is imported when it is first a
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from validate.fitting.calibration import calibrate as calibrate
-    from validate.fitting.calibration import calibrated_device as calibrated_device
-    from validate.fitting.calibration import class_table as class_table
-    from validate.fitting.calibration import summary as summary
-    from validate.fitting.layer_times import read_first_backwards as read_first_backwards
-    from validate.measuring.clocks import clock_of as clock_of
-    from validate.measuring.clocks import on_one_thread as on_one_thread
-    from validate.measuring.passes import Settings as Settings
-    from validate.measuring.profiler import profile as profile
-    from validate.measuring.profiler import times_table as times_table
-    from validate.measuring.steps import TrainingStep as TrainingStep
-    from validate.measuring.steps import by_rates as by_rates
-    from validate.writing import scratch_folder as scratch_folder
+from typing import Any
 
 _HOMES = {
     "Settings": "measuring.passes",

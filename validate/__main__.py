@@ -10,12 +10,10 @@ from typing import Any, Final
 from sim.cli.console import Parser, guarded
 from validate.counting.config_files import add_config_arguments
 from validate.fitting.command import add_fitting_parsers
-from validate.green.command import add_green_parser
 from validate.measuring.command import add_measuring_parsers
 from validate.running.command import add_run_parser, add_sample_parser
 
 PIXELS: Final[Mapping[str, Any]] = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
-FILES: Final[dict[str, Any]] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
 TASK: Final = ("train", "sample")
 COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
     "work": (
@@ -44,6 +42,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
         },
     ),
+    "clusters": (
+        "print published training runs on real clusters beside simulated ones",
+        "validate.published.clusters.run_clusters",
+        {"--rates": {"action": "store_true", "help": "also find the share of the laws that stacks reach"}},
+    ),
     "report": (
         "write everything that is known into one HTML file",
         "validate.reporting.report.run_report",
@@ -51,9 +54,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             "--output": {
                 "type": Path, "metavar": "FILE.html", "required": True, "help": "write the report here"
             },
-            "--times": FILES | {"help": "measured times of layers, as JSON, CSV or TOML"},
-            "--links": FILES | {"help": "measured links, as JSON, CSV or TOML"},
-            "--runs": FILES | {"help": "executed schedules beside their simulation, as JSON, CSV or TOML"},
             "--task": {"choices": TASK, "help": "published numbers of one task alone"},
         },
     ),
@@ -89,7 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     for add in (add_fitting_parsers, add_measuring_parsers, add_sample_parser):
         add(commands)
     add_run_parser(commands)
-    add_green_parser(commands)
     return parser
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ MOST: Final = 32
 POLL_S: Final = 0.05
 GRACE_S: Final = 3  # ranks that are told to end are killed after so long
 COMPLAINT: Final = "validate: error: "
+LINGER_S: Final = 1.0
+"""A rank whose connection broke stays so long: the launcher is to meet first the one that died."""
 
 
 class Place(NamedTuple):
@@ -68,20 +71,6 @@ def check_least(*flags: tuple[str, float | None, float]) -> None:
             raise InputError(f"{flag} is {value:g}, must be at least {least}")
 
 
-def check_count(num_ranks: int) -> None:
-    """Refuse fewer than two ranks."""
-    if num_ranks < 2:
-        raise InputError(
-            f"{num_ranks} rank has no link to another: start at least 2, with --ranks or torchrun --nproc-per-node"
-        )
-
-
-def check_own_ranks(num_ranks: int) -> None:
-    """Refuse more ranks than one machine should start."""
-    if num_ranks > MOST:
-        raise InputError(f"{num_ranks} ranks on this machine, must be at most {MOST}; torchrun starts more")
-
-
 def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T]:
     """Results of some work on each of so many ranks of this machine; if one fails or is killed, one line says which."""
     from torch import multiprocessing  # noqa: PLC0415  importing torch takes seconds
@@ -89,7 +78,8 @@ def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  as above
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415  as above
 
-    check_own_ranks(num_ranks)
+    if num_ranks > MOST:
+        raise InputError(f"{num_ranks} ranks on this machine, must be at most {MOST}; torchrun starts more")
     # one server imports torch once and is the parent of all ranks: half a second in place of three for each
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed"])
     with tempfile.TemporaryDirectory(prefix="diffusim-ranks-") as folder, _undisturbed():
@@ -115,6 +105,17 @@ def _on_loopback(work: Callable[..., T], arguments: tuple[object, ...]) -> T:
     except DiffusimError as error:
         print(f"{COMPLAINT}{error}", file=sys.stderr)
         sys.exit(2)
+
+
+@contextmanager
+def unbroken(rank: int) -> Iterator[None]:
+    """Turn a connection that breaks, as when another rank dies, into one line."""
+    try:
+        yield
+    except RuntimeError as error:  # of torch.distributed and of its store
+        time.sleep(LINGER_S)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DiffusimError(f"rank {rank} stopped: {reason}") from error
 
 
 @contextmanager

@@ -1,7 +1,11 @@
-"""The machine that measures: how many of its cores other programs keep busy meanwhile."""
+"""The machine that measures: what it is, and how many of its cores other programs keep busy meanwhile."""
 
 import math
 import os
+import platform
+import socket
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Final
@@ -11,6 +15,48 @@ BUSY_FIELDS: Final = {"user": 0, "nice": 1, "system": 2, "interrupts": 5, "soft 
 """Columns of ``/proc/stat``: not idle, not waiting for a disk; stolen time is that of another virtual machine."""
 QUIET_CORES: Final = 0.1  # other programs that keep more cores busy make measured times too long
 NOT_KNOWN: Final = float("nan")
+
+
+def facts(*packages: str) -> dict[str, str | int]:
+    """When and with what this process computes: the machine, and versions of Python and of some packages."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{package: _version(package) for package in packages},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cores": os.cpu_count() or 0,
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def processor() -> str:
+    """Name of the processor."""
+    return next(iter(cpuinfo("model name")), platform.machine())
+
+
+def cpuinfo(key: str) -> list[str]:
+    """Values of one field of every core; nothing where the kernel does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(key)]
+
+
+def identity() -> str:
+    """What two processes share that share clock and machine: a boot, and where there are, a namespace of processes."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
 
 
 class OtherPrograms:

@@ -1,7 +1,6 @@
 """Points: what the simulator says of a strategy or a sampler; the one door to it of all that is compared with it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,81 +14,10 @@ from sim.runs import replay, run_point
 from strategies.plans.traces import Trace
 from strategies.registry import all_samplers, make_sampler, make_strategy
 from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
-from strategies.strategy import Sampler, Strategy
+from strategies.strategy import Sampler
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one iteration, or one image, takes.
-
-    Attributes:
-        strategy: what ran.
-        time_s: seconds of the iteration or the image.
-        samples_per_s: throughput.
-        bubble_ratio: share of the devices' time in which they are idle.
-        collective_s: seconds in which a collective runs.
-        exposed_s: idle seconds while something awaited is on the wire.
-        memory_bytes: peak of the fullest device.
-        sent_bytes: what all GPUs together send.
-        fits: whether the memory of a device suffices.
-        provenance: where layer times are from.
-        forwards_s: seconds of the forward of each stage.
-        step_s: seconds of one steady denoising step; none in training.
-    """
-
-    strategy: Strategy | Sampler
-    time_s: float
-    samples_per_s: float
-    bubble_ratio: float
-    collective_s: float
-    exposed_s: float
-    memory_bytes: float
-    sent_bytes: float
-    fits: bool
-    provenance: str
-    forwards_s: tuple[float, ...]
-    step_s: float | None = None
-
-    @property
-    def latency_s(self) -> float:
-        """Seconds of the image."""
-        return self.time_s
-
-    @property
-    def shape(self) -> str:
-        """The (P, M, D) of a pipeline, in words."""
-        degrees = {"P": "pipeline_degree", "M": "micro_batches", "D": "group_size"}
-        return ", ".join(f"{letter} {getattr(self.strategy, name)}" for letter, name in degrees.items())
-
-
-def _outcome(result: Result, strategy: Strategy | Sampler) -> Outcome:
-    expected = result.expected
-    return Outcome(
-        strategy=strategy,
-        time_s=expected.duration_s,
-        samples_per_s=result.samples_per_s,
-        bubble_ratio=result.bubble_ratio,
-        collective_s=expected.collective_s,
-        exposed_s=expected.exposed_communication_s,
-        memory_bytes=expected.peak_memory_bytes,
-        sent_bytes=expected.collective_bytes + expected.p2p_bytes,
-        fits=result.fits_memory,
-        provenance=result.provenance,
-        forwards_s=tuple(float(stage["forward_s"]) for stage in result.stages),
-        step_s=result.times.get("step_s"),
-    )
-
-
-@cache
-def model_of(name: str) -> Model:
-    """A shipped model."""
-    return load_model(name)
-
-
-@cache
-def cluster_of(name: str) -> Cluster:
-    """A shipped cluster."""
-    return load_cluster(name)
+model_of, cluster_of = cache(load_model), cache(load_cluster)
+"""Shipped models and clusters by name."""
 
 
 def scenario(
@@ -120,14 +48,13 @@ def drawing(
     return SamplingScenario(of, where, SamplingWorkload(num_gpus, *size, steps, guidance))
 
 
-def trained(name: str, point: Scenario, **asked: Any) -> Outcome:  # noqa: ANN401  as of make_strategy
+def trained(name: str, point: Scenario, **asked: Any) -> Result:  # noqa: ANN401  as of make_strategy
     """One iteration of a strategy.
 
     Raises:
         InfeasibleError: the strategy cannot do this.
     """
-    strategy = make_strategy(name, asked)
-    return _outcome(run_point(strategy, point), strategy)
+    return run_point(make_strategy(name, asked), point)
 
 
 def replayed(name: str, point: Scenario, **asked: Any) -> Trace:  # noqa: ANN401  as above
@@ -140,27 +67,15 @@ def sampler(name: str, **asked: Any) -> Sampler:  # noqa: ANN401  as above
     return make_sampler(name, asked)
 
 
-def drawn(of: Sampler, point: SamplingScenario) -> Outcome:
-    """One image of a sampler.
-
-    Raises:
-        InfeasibleError: the sampler cannot do this.
-    """
-    return _outcome(run_point(of, point), of)
-
-
-def best(point: Scenario, name: str, **fixed: Any) -> Outcome | None:  # noqa: ANN401  as of find_points
+def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: ANN401  as of find_points
     """The fastest point of a strategy that fits; None where none does."""
     sweep = Sweep(point, "throughput", find_points(point, [name], fixed), top=1)
     run_sweep(sweep, workers=1)
-    first = sweep.ranked()[0]
-    result, strategy = first.result, first.strategy
-    if strategy is None or result is None or not result.fits_memory:
-        return None
-    return _outcome(result, strategy)
+    result = sweep.ranked()[0].result
+    return result if result is not None and result.fits_memory else None
 
 
-def fastest(point: Scenario, name: str, **fixed: Any) -> Outcome:  # noqa: ANN401  as above
+def fastest(point: Scenario, name: str, **fixed: Any) -> Result:  # noqa: ANN401  as above
     """The fastest point of a strategy, where some point is known to fit."""
     found = best(point, name, **fixed)
     assert found is not None

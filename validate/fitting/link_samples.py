@@ -7,11 +7,11 @@ larger of the buffers sent and received, which is what ``collective_time`` count
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from profiles.errors import InputError
 from profiles.files import parse_number, read_text
 from profiles.units import GB, MICROSECOND
 from validate.machine import NOT_KNOWN
+from validate.reporting.sections import grouped
 from validate.writing import csv_text
 
 PING_PONG: Final = "ping_pong"
@@ -43,7 +44,6 @@ RANK: Final = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[
 CLOSE: Final = 0.03
 """Bus bandwidth is printed with two digits and belongs to an average; more than this is another operation."""
 
-Key = TypeVar("Key", bound=Hashable)
 Curve = tuple[str, Group]
 """Operation and members, of which there are times by size."""
 Line = tuple[str, str]
@@ -81,9 +81,9 @@ class Measurement:
     """Everything that was measured on a machine.
 
     Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds, idle; logs have
-    none of the latter. ``slowdowns`` is compute beside a collective over compute alone, by operation; ``missing`` the
-    operations that the backend has not; ``other_cores`` the cores that other programs kept busy on any node, NaN where
-    that is not known. ``environment`` says in one sentence what ran where.
+    none of the latter. ``slowdowns`` is compute beside a collective over compute alone, by operation;
+    ``other_cores`` the cores that other programs kept busy on any node, NaN where that is not known. ``environment``
+    says in one sentence what ran where.
     """
 
     devices_per_node: int
@@ -91,7 +91,6 @@ class Measurement:
     environment: str
     samples: tuple[Sample, ...]
     slowdowns: tuple[tuple[str, float], ...] = ()
-    missing: tuple[str, ...] = ()
     other_cores: float = NOT_KNOWN
     held_back: tuple[Sample, ...] = ()
 
@@ -104,21 +103,14 @@ class Measurement:
         return list(self.held_back) or self.idle()
 
 
-def _grouped(samples: Iterable[Sample], key: Callable[[Sample], Key]) -> dict[Key, list[Sample]]:
-    groups: dict[Key, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(key(sample), []).append(sample)
-    return groups
-
-
 def by_curve(samples: Iterable[Sample]) -> dict[Curve, list[Sample]]:
     """Samples by operation and members."""
-    return _grouped(samples, lambda sample: sample.curve)
+    return grouped(samples, lambda sample: sample.curve)
 
 
 def by_pair(samples: Iterable[Sample]) -> dict[tuple[int, ...], list[Sample]]:
     """Ping-pong samples of each pair."""
-    return _grouped((s for s in samples if s.operation == PING_PONG and s.pair), lambda sample: sample.pair)
+    return grouped((s for s in samples if s.operation == PING_PONG and s.pair), lambda sample: sample.pair)
 
 
 def seconds_of(samples: Iterable[Sample]) -> FloatArray:

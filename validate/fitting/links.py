@@ -98,7 +98,7 @@ def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring =
     laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}
     cluster = _with_latencies(cluster, laws, notes)
     reached = {key: _efficiency(cluster, samples) for key, samples in curves.items()}
-    cluster = replace(cluster, collectives=_collectives(cluster, reached, measurement.missing, notes))
+    cluster = replace(cluster, collectives=_collectives(cluster, reached, notes))
     return LinkFit(cluster, tuple(notes))
 
 
@@ -224,9 +224,7 @@ def _efficiency(cluster: Cluster, samples: Sequence[Sample]) -> float:
     return 1 / float(stretch) if stretch > 0 else float("inf")
 
 
-def _collectives(
-    cluster: Cluster, reached: dict[Curve, float], missing: Sequence[str], notes: list[str]
-) -> Collectives:
+def _collectives(cluster: Cluster, reached: dict[Curve, float], notes: list[str]) -> Collectives:
     """Efficiencies by operation and group size inside a node, and one factor for the nodes spanned.
 
     PCIe's efficiencies say nothing of the network, whose factor stands alone.
@@ -251,7 +249,7 @@ def _collectives(
             share = value / interpolate(nodes, group.num_nodes)
             inside[operation][group.size] = _bounded(f"{operation} of {group.size}", share, notes)
     curves = {operation: tuple(sorted(points.items())) for operation, points in inside.items()}
-    completed = tuple((operation, _curve(operation, curves, missing, notes)) for operation in OPERATIONS)
+    completed = tuple((operation, _curve(operation, curves, notes)) for operation in OPERATIONS)
     return Collectives(cluster.collectives.call_s, completed, nodes)
 
 
@@ -261,13 +259,12 @@ def _bounded(what: str, efficiency: float, notes: list[str]) -> float:
     return min(efficiency, 1.0)
 
 
-def _curve(operation: str, curves: Curves, missing: Sequence[str], notes: list[str]) -> Efficiency:
+def _curve(operation: str, curves: Curves, notes: list[str]) -> Efficiency:
     """Curve of an operation; of one that was not measured, that of another."""
     if operation in curves:
         return curves[operation]
     stand_in = next((other for other in STAND_INS[operation] if other in curves), None)
-    why = "the backend has none" if operation in missing else "not measured"
-    notes.append(f"{operation}: {why}; {f'as {stand_in}' if stand_in else '1 is a bound'}")
+    notes.append(f"{operation}: not measured; {f'as {stand_in}' if stand_in else '1 is a bound'}")
     return curves[stand_in] if stand_in else FREE
 
 

@@ -3,9 +3,9 @@
 A GPU draws less power on zeros and clocks higher, so products of zeros are faster than those of a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -155,13 +155,6 @@ def _fill_buffer(name: str, buffer: Tensor, generator: torch.Generator) -> None:
         buffer.random_(0, 2, generator=generator)
 
 
-class Optimizer(Protocol):
-    """What follows the backward passes."""
-
-    def step(self) -> None:
-        """Update the weights."""
-
-
 class MasterAdamW:
     """AdamW on single-precision masters of half-precision weights, as mixed precision trains."""
 
@@ -182,9 +175,8 @@ class MasterAdamW:
         torch._foreach_copy_(self._weights, self._masters)
 
 
-def optimizer_of(weights: Sequence[Tensor]) -> Optimizer:
-    """Optimizer of some weights, which must all be of one precision."""
+def update_of(weights: Sequence[Tensor]) -> Callable[[], object]:
+    """Optimizer's step of some weights, which must all be of one precision."""
     if weights[0].dtype == torch.float32:
-        adam: Optimizer = torch.optim.AdamW(weights, fused=True)
-        return adam
-    return MasterAdamW(weights)
+        return torch.optim.AdamW(weights, fused=True).step
+    return MasterAdamW(weights).step

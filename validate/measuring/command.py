@@ -8,7 +8,7 @@ from profiles.devices import load_device
 from profiles.errors import InputError
 from sim.explore.frames import check_writable
 from validate.counting.config_files import add_sources, asked_of, check_alone, read_config
-from validate.launching import check_count, launch, launched_place
+from validate.launching import check_least, launch, launched_place
 from validate.writing import write_file
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ def add_measuring_parsers(commands: "Commands") -> None:
     """Add ``profile``, ``gpu`` and ``links`` to the commands."""
     profile = commands.add_parser("profile", help="time every layer of a model on this machine")
     add_sources(profile, "architecture to build, or a tiny one: tiny-sd, ...")
-    gpu = commands.add_parser(
-        "gpu", help="profile, calibrate, and predict steps that are then measured (pipelines: green)"
-    )
+    gpu = commands.add_parser("gpu", help="profile, calibrate, and predict steps that are then measured")
     links = commands.add_parser(
         "links",
         help="measure the links between ranks, or read logs of nccl-tests, into a cluster file",
@@ -140,7 +138,7 @@ def _links(options: argparse.Namespace) -> None:
     if options.nccl_tests:
         measurement = read_logs(options.nccl_tests)
     else:
-        check_count(place.num_ranks if place else options.ranks)
+        check_least(("--ranks", place.num_ranks if place else options.ranks, 2))
         if place is None:
             measurement = launch(options.ranks, _measure, options.backend or "gloo", options.max_mib)[0]
         else:

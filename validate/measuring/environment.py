@@ -1,18 +1,14 @@
 """The environment of a measurement: what was measured with, as read, for the header beside the times."""
 
 import json
-import os
-import platform
 import subprocess
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 import torch
 
 from profiles.units import GIB
+from validate.machine import cpuinfo, facts
 
 GPU_FIELDS: Final = (
     *("driver_version", "clocks.sm", "clocks.mem"),
@@ -25,10 +21,10 @@ Value = str | int | float
 
 def environment(device: torch.device) -> dict[str, Value]:
     """What a measurement on a device was made with."""
-    found: dict[str, Value] = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-    found |= {name: version(name) for name in ("torch", "diffusers", "transformers")}
-    found |= {"python": platform.python_version(), "platform": platform.platform()}
-    found |= {"processor": processor(), "cores": os.cpu_count() or 0, "threads": torch.get_num_threads()}
+    found: dict[str, Value] = {
+        **facts("torch", "diffusers", "transformers"),
+        "threads": torch.get_num_threads(),
+    }
     return found | (gpu(device) if device.type == "cuda" else {})
 
 
@@ -50,7 +46,7 @@ def clocks(device: torch.device) -> str:
     if device.type == "cuda":
         read = nvidia_smi(str(torch.cuda.get_device_properties(device).uuid))
         return ", ".join(f"{key} {read[key]}" for key in GPU_FIELDS[1:]) if read else NOT_READ
-    megahertz = [float(cell) for cell in _cpuinfo("cpu MHz")]
+    megahertz = [float(cell) for cell in cpuinfo("cpu MHz")]
     return f"cores at {min(megahertz):.0f} to {max(megahertz):.0f} MHz" if megahertz else NOT_READ
 
 
@@ -60,11 +56,6 @@ def device_name(device: torch.device) -> str:
         return "cpu"
     name = torch.cuda.get_device_name(device).lower()
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
-
-
-def processor() -> str:
-    """Name of the processor."""
-    return next(iter(_cpuinfo("model name")), platform.machine())
 
 
 def toml_lines(values: Mapping[str, Value]) -> list[str]:
@@ -84,12 +75,3 @@ def nvidia_smi(uuid: str) -> dict[str, str]:
     except (OSError, subprocess.SubprocessError):
         return {}
     return dict(zip(GPU_FIELDS, (cell.strip() for cell in found.stdout.split(",")), strict=False))
-
-
-def _cpuinfo(key: str) -> list[str]:
-    """Values of one field of every core; nothing where the kernel does not say."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(key)]

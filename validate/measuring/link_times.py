@@ -7,8 +7,7 @@ links are fitted to the former and judged by the latter.
 
 import os
 import time
-from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import timedelta
 from math import isnan
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
@@ -16,18 +15,15 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
 from profiles.clusters import OPERATIONS
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
-from validate.launching import Place
+from validate.launching import Place, unbroken
 from validate.machine import NOT_KNOWN, OtherPrograms
 from validate.measuring.clocks import Clock, EventClock
-from validate.measuring.environment import gpu, processor
-from validate.measuring.operations import ELEMENT_BYTES, Call, Compute, Members, bind, elements_of
-from validate.measuring.watch import Watch
+from validate.measuring.environment import environment
+from validate.measuring.operations import BINDERS, ELEMENT_BYTES, Call, Compute, Members, elements_of
 
 ROUNDS: Final = 8
 """How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
@@ -68,12 +64,10 @@ def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | 
         DiffusimError: the connection to another rank broke.
     """
     backend, device = choose_backend(place, backend)
-    try:
-        store = join(place, backend, device)  # of rank 0 it is the server, and must outlive the watch
-        with Watch(store, place.rank, place.num_ranks):
-            return _measure_all(place, backend, device, max_bytes)
-    except RuntimeError as error:  # of torch.distributed and of the store
-        raise DiffusimError(f"rank {place.rank}: {str(error).splitlines()[0]}") from error
+    with unbroken(place.rank):
+        own = device if device.type == "cuda" else None
+        dist.init_process_group(backend, timeout=TIMEOUT, device_id=own)
+        return _measure_all(place, backend, device, max_bytes)
 
 
 def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device]:
@@ -89,23 +83,6 @@ def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device
     return "nccl", device
 
 
-def join(place: Place, backend: str, device: torch.device) -> TCPStore:
-    """Join the ranks and return the store they share."""
-    store, rank, num_ranks = next(rendezvous("env://", timeout=TIMEOUT))
-    dist.init_process_group(
-        backend,
-        store=PrefixStore("links", store),
-        rank=rank,
-        world_size=num_ranks,
-        timeout=TIMEOUT,
-        device_id=device if device.type == "cuda" else None,
-    )
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    assert isinstance(store, TCPStore)
-    return store
-
-
 def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Measurement | None:
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
@@ -114,10 +91,8 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     clock = EventClock() if device.type == "cuda" else Clock()
     session = Session(place, clock, sizes_up_to(max_bytes), everyone)
     found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
-    missing = [operation for operation in OPERATIONS if not _supported(session, operation)]
-    offered = [operation for operation in OPERATIONS if operation not in missing]
-    found += [_curve(session, operation, members) for members in _groups(place) for operation in offered]
-    beside, slowdowns = _beside(session, offered)
+    found += [_curve(session, operation, members) for members in _groups(place) for operation in OPERATIONS]
+    beside, slowdowns = _beside(session)
     gathered = [curves for of_rank in _of_all_ranks(place, found) for curves in of_rank]
     cores = _other_cores(place, others)
     dist.barrier()
@@ -127,27 +102,22 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     return Measurement(
         place.devices_per_node,
         place.num_nodes,
-        f"python -m validate links, {environment(place, backend, device)}",
+        f"python -m validate links, {source(place, backend, device)}",
         tuple([sample for odd, _ in gathered for sample in odd] + beside),
         tuple(slowdowns),
-        tuple(missing),
         cores,
         tuple(sample for _, even in gathered for sample in even),
     )
 
 
-def environment(place: Place, backend: str, device: torch.device) -> str:
+def source(place: Place, backend: str, device: torch.device) -> str:
     """One sentence for the ``source`` of a cluster file: what ran where and when."""
     nodes = "one node" if place.num_nodes == 1 else f"{place.num_nodes} nodes"
-    parts = [f"{date.today().isoformat()}: {place.num_ranks} ranks on {nodes}"]
-    if device.type == "cuda":
-        found, version = gpu(device), torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-        parts += [f"NCCL {'.'.join(map(str, version))}", f"{found['gpu']}", f"CUDA {found['cuda']}"]
-        parts.append(f"driver {found['driver']}")
-    else:
-        parts.append(f"{backend}, between processes on {os.cpu_count()} cores of {processor()}")
+    parts = [f"{key} {value}" for key, value in environment(device).items()]
+    if backend == "nccl":
+        parts.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
     rounds = f"for each size the least of the medians of {ROUNDS // 2} rounds, idle, as many judge"
-    return f"{', '.join(parts)}, torch {torch.__version__}; {rounds}"
+    return f"{place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
 
 
 def _other_cores(place: Place, others: OtherPrograms) -> float:
@@ -178,25 +148,13 @@ def doublings(largest: int) -> list[int]:
     return [*smaller, largest] if largest > 1 else []
 
 
-def _supported(session: Session, operation: str) -> bool:
-    """Try an operation once: some versions of gloo lack some."""
-    elements = elements_of(SMALLEST_BYTES, session.everyone)
-    try:
-        bind(operation, session.everyone, elements, session.clock.device)()
-    except (NotImplementedError, RuntimeError) as error:
-        if "support" not in str(error) and not isinstance(error, NotImplementedError):
-            raise
-        return False
-    return True
-
-
 def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
     """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
     found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
     for _ in range(ROUNDS):
         for elements, medians in found.items():
             if session.place.rank in members.ranks:
-                call = bind(operation, members, elements, session.clock.device)
+                call = BINDERS[operation](members, elements, session.clock.device)
                 repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
                 medians.append(median(times(call, session.clock, int(repeats))))
             dist.barrier()
@@ -231,7 +189,7 @@ def times(call: Call, clock: Clock, repeats: int, warm_up: int = WARM_UP) -> lis
     return seconds
 
 
-def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], list[tuple[str, float]]]:
+def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
     """Samples of operations beside compute, and how collectives of the largest size slow the compute down."""
     samples, slowdowns = [], []
     pair = session.everyone._replace(ranks=(0, 1), num_nodes=1 if session.place.devices_per_node > 1 else 2)
@@ -240,7 +198,7 @@ def _beside(session: Session, offered: Sequence[str]) -> tuple[list[Sample], lis
         begin = time.perf_counter()
         time.sleep(2 * BESIDE_S)
         alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
-        for operation in (PING_PONG, *offered):
+        for operation in (PING_PONG, *OPERATIONS):
             members = pair if operation == PING_PONG else session.everyone
             for size in session.sizes[-BESIDE_SIZES:]:
                 elements = elements_of(size, members)
@@ -262,7 +220,7 @@ def _run_beside(
         _of_rank_0(0)
         dist.barrier()
         return [], None
-    call = bind(operation, members, elements, session.clock.device)
+    call = BINDERS[operation](members, elements, session.clock.device)
     first = median(times(call, session.clock, 3, warm_up=1))
     repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
     begin = time.perf_counter()

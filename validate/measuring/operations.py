@@ -40,11 +40,6 @@ def elements_of(size_bytes: int, members: Members) -> int:
     return max(1, round(size_bytes / ELEMENT_BYTES / size)) * size
 
 
-def bind(operation: str, members: Members, elements: int, device: torch.device) -> Call:
-    """One call of an operation; ``elements`` are those of ``profiles.collectives.collective_time``."""
-    return _BINDERS[operation](members, elements, device)
-
-
 def _ping_pong(members: Members, elements: int, device: torch.device) -> Call:
     first, second = members.ranks
     buffer = torch.ones(elements, device=device)
@@ -93,7 +88,7 @@ def _send_recv(members: Members, elements: int, device: torch.device) -> Call:
     return one_round
 
 
-_BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
+BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
     PING_PONG: _ping_pong,
     "all_reduce": _all_reduce,
     "all_gather": _between("all_gather_single", mine="input"),
@@ -101,6 +96,7 @@ _BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
     "all_to_all": _between("all_to_all_single", mine=""),
     "send_recv": _send_recv,
 }
+"""Make one call of an operation; the elements are those of ``profiles.collectives.collective_time``."""
 
 
 class Compute:

@@ -228,7 +228,7 @@ def _measure_optimizer(subject: Subject, settings: Settings) -> float:
     """Median seconds of one update, with the gradients of one pass."""
     output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
     torch.autograd.backward([output], [draws(output, subject.generator)])
-    (seconds,) = timed(subject.clock, settings, [building.optimizer_of(subject.trained).step])
+    (seconds,) = timed(subject.clock, settings, [building.update_of(subject.trained)])
     return seconds
 
 

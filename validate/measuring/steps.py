@@ -22,7 +22,7 @@ from strategies.training.ddp import DDP
 from validate.counting.component import ModelCount
 from validate.counting.specs import Architecture
 from validate.fitting.layer_times import FirstBackwards
-from validate.measuring.building import RECIPES, draws, optimizer_of, profiled_architecture
+from validate.measuring.building import RECIPES, draws, profiled_architecture, update_of
 from validate.measuring.clocks import Clock
 from validate.measuring.passes import Given, Settings, Subject, check_memory, out_of_memory, timed
 
@@ -77,7 +77,7 @@ class TrainingStep:
         frozen = [(each, each.inputs(self.batch)) for each in subjects if not each.spec.trainable]
         backbones = [each for each in subjects if each.spec.trainable]
         given = [(each, each.inputs(self.batch // self.micro_batches)) for each in backbones]
-        optimizer = optimizer_of([weight for subject in backbones for weight in subject.trained])
+        update = update_of([weight for subject in backbones for weight in subject.trained])
 
         def encode() -> None:
             for subject, sample in frozen:
@@ -90,7 +90,7 @@ class TrainingStep:
                     output = subject.forward(sample[0])
                     torch.autograd.backward([output], [draws(output, subject.generator)])
 
-        return MeasuredStep(*timed(clock, settings, [train, encode, optimizer.step]))
+        return MeasuredStep(*timed(clock, settings, [train, encode, update]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """Pages: HTML that needs nothing else, its figures inline; every text in it is escaped."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from typing import Final
+
+from pandas import DataFrame
 
 from sim.report.plots.charts import Chart
 from validate.reporting.sections import Section
@@ -64,14 +66,10 @@ def picture(words: str, figure: Chart) -> str:
 
 
 def _table(section: Section) -> str:
-    head = _cells("th", section.header)
-    rows = "\n".join(_cells("td", row) for row in section.rows)
-    table = f"<table><thead>{head}</thead><tbody>\n{rows}\n</tbody></table>"
+    table = DataFrame(section.rows, columns=list(section.header)).to_html(
+        index=False, border=0, justify="left"
+    )
     if len(section.rows) > LONG:
         table = f"<details><summary>{len(section.rows)} rows</summary>{table}</details>"
     remark = f"<p>{escape(section.remark)}</p>" if section.remark else ""
     return f"<h3>{escape(section.title)}</h3>{table}{remark}"
-
-
-def _cells(tag: str, cells: Iterable[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"

@@ -1,12 +1,8 @@
 """The command ``report``: every chapter is computed anew, so that what it says is what this checkout does."""
 
 import argparse
-import os
-import platform
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from rich.table import Table
 from rich.text import Text
@@ -16,11 +12,11 @@ from validate.closed_forms.report import sections as form_sections
 from validate.fitting.device_fits import fit_device, residual_table
 from validate.fitting.device_fits import summary as fit_summary
 from validate.fitting.equations import OBSERVATIONS
+from validate.machine import facts
 from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
-from validate.reporting.measured import read_measured
 from validate.reporting.page import Chapter, page
 from validate.reporting.sections import Section
 from validate.writing import write_file
@@ -33,33 +29,7 @@ PACKAGES: Final = (
 
 def environment() -> Section:
     """Versions, machine and time that the numbers were computed with."""
-    facts = {
-        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "Python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "CPU cores": str(os.cpu_count()),
-        **{package: _version(package) for package in PACKAGES},
-        "GPU": _gpu(),
-    }
-    return Section("Environment", ("", ""), [[key, value] for key, value in facts.items()])
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _gpu() -> str:
-    try:
-        import torch  # noqa: PLC0415  it may not be installed
-    except ImportError:
-        return "not looked for: torch is not installed"
-    if not torch.cuda.is_available():
-        return "none"
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return f"{', '.join(names)}; CUDA {torch.version.cuda}"
+    return Section("Environment", ("", ""), [[key, str(value)] for key, value in facts(*PACKAGES).items()])
 
 
 TITLE: Final = "diffusim: predicted, published, measured"
@@ -68,23 +38,16 @@ PUBLISHED: Final = {
     " so.",
     "sample": "Latencies and memory that papers print, and predicted ones.",
 }
-MEASURED: Final = {
-    "times": ("Measured times", "Layers and stages as they were timed."),
-    "links": ("Measured links", "Point-to-point messages and collectives as they were timed."),
-    "runs": ("Executed schedules", "Plans that real processes carried out, beside their simulation."),
-}
-"""Title and text of the chapters on files of measurements, by what they are of."""
 
 
 def run_report(options: argparse.Namespace) -> None:
     """Write the report into one file; nothing is left behind where it fails."""
     check_path("--output", options.output, [".html"])
-    own = list(measured_chapters(vars(options)))  # first: a bad file is refused before anything is computed
     forms = closed_forms()
     words = "What formulas say of pipelines and samplers, beside what a replay of the same plan takes."
     first = Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
     last = Chapter("How this was made", "python -m validate report; nothing is typed in.", [environment()])
-    chapters = [first, *published_chapters(options.task), device_fits(), *own, last]
+    chapters = [first, *published_chapters(options.task), device_fits(), last]
     write_file(options.output, page(TITLE, chapters))
 
 
@@ -122,10 +85,3 @@ def cells(table: Table) -> tuple[list[str], list[list[str]]]:
     header = [Text.from_markup(str(column.header)).plain for column in table.columns]
     columns = [[Text.from_markup(str(cell)).plain for cell in column.cells] for column in table.columns]
     return header, [list(row) for row in zip(*columns, strict=True)]
-
-
-def measured_chapters(measured: Mapping[str, Any]) -> Iterator[Chapter]:
-    """One chapter per kind of measurement that files were given for, by the keys of ``MEASURED``."""
-    for kind, (title, words) in MEASURED.items():
-        if paths := measured.get(kind):
-            yield Chapter(title, words, [section for path in paths for section in read_measured(path)])

@@ -1,13 +1,9 @@
 """The clock of a run, one for all processes of a machine; how to wait on it, and for one's turn."""
 
 import fcntl
-import os
-import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-from torch import distributed as dist
+from typing import Final, NamedTuple
 
 SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by about 0.1 ms
 
@@ -45,18 +41,10 @@ def sleep_until(at: float) -> None:
 
 
 class Turns:
-    """Entered by the rank whose turn it is; the others wait. All ranks make one together."""
+    """Entered by the rank whose turn it is; the others wait for the lock of a file, of which any will do."""
 
     def __init__(self) -> None:
-        made: list[Any] = [None]
-        if dist.get_rank() == 0:
-            handle, made[0] = tempfile.mkstemp(prefix="diffusim-turns-")
-            os.close(handle)
-        dist.broadcast_object_list(made)
-        self._file = Path(made[0]).open("r+b")  # noqa: SIM115  open as long as the rank runs
-        dist.barrier()
-        if dist.get_rank() == 0:
-            Path(made[0]).unlink()
+        self._file = Path(__file__).open("rb")  # noqa: SIM115  open as long as the rank runs
 
     def __enter__(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_EX)

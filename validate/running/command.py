@@ -15,7 +15,7 @@ from validate.launching import check_least
 from validate.running.sampling.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
 
 if TYPE_CHECKING:
-    from validate.running.job import Job, Outcome
+    from validate.running.comparison import Job, Outcome
 
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
@@ -33,7 +33,6 @@ def add_run_parser(commands: Any) -> None:  # noqa: ANN401
     )
     add("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
     add("--mode", choices=MODES, default="replay", help=modes)
-    add("--runtime", choices=("own", "torch"), default="own", help="who carries it out")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="messages by gloo, or NCCL (default: cpu)")
     add("--model", default="sd21", help="model whose structure is trained small (default: sd21)")
     add("--gpus", type=integer, help="ranks (default: the pipeline degree, else 2)")
@@ -51,7 +50,7 @@ def run_command(options: argparse.Namespace) -> None:
     _check(options)
     from validate.running.rank import run_job  # noqa: PLC0415  importing torch takes seconds
 
-    done = run_job(lambda: _job(options), options.device, "run")
+    done = run_job(lambda: _job(options), options.device)
     if done is None:
         return  # another rank speaks for all
     found = _result(options, *done)
@@ -68,10 +67,9 @@ def _check(options: argparse.Namespace) -> None:
         ("--batch-size", options.batch_size, 1),
         ("--link-ms", options.link_ms, 0),
     )
-    if options.device == "cuda" and (options.mode not in ON_GPUS or options.runtime == "torch"):
-        raise InputError(
-            f"--device cuda runs --mode {' or '.join(ON_GPUS)} with our own runtime: sleeping and CPU time need no GPU"
-        )
+    if options.device == "cuda" and options.mode not in ON_GPUS:
+        modes = " or ".join(ON_GPUS)
+        raise InputError(f"--device cuda runs --mode {modes}: sleeping and CPU time need no GPU")
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -82,7 +80,6 @@ def _parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 def _job(options: argparse.Namespace) -> "Job":
     from validate.running.training.scenarios import Question, prepare  # noqa: PLC0415  as above
-    from validate.running.training.torch_runtime import check_schedule  # noqa: PLC0415  as above
 
     parameters = _parameters(options)
     strategy = make_strategy(options.schedule, parameters)
@@ -96,27 +93,12 @@ def _job(options: argparse.Namespace) -> "Job":
     )
     iterations = options.iterations * (2 if options.mode in ("virtual", "wall") else 1)
     job = prepare(question, options.mode, load_model(options.model), iterations)
-    if options.runtime == "torch":
-        check_schedule(job)
-        job = replace(job, runtime="torch")
     return replace(job, device=options.device)
 
 
 def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict[str, Any]:
-    from validate.machine import disturbance  # noqa: PLC0415  as above
     from validate.running.comparison import compare  # noqa: PLC0415  as above
 
-    if job.runtime == "torch":
-        return {
-            "schedule": job.name,
-            "runtime": "torch",
-            "model": options.model,
-            "ranks": job.num_ranks,
-            "step_s": [f(outcome.steps_s) for f in (min, median, max)],
-            "gradient_error": outcome.gradient_error,
-            "others_cores": outcome.others_cores,
-            "invalid": (disturbance(outcome.others_cores) or None) if job.mode == "wall" else None,
-        }
     comparison = compare(job, outcome)
     pairs = comparison.pairs
     return {
@@ -142,13 +124,6 @@ def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict
 
 
 def _describe(found: dict[str, Any]) -> str:
-    if found.get("runtime") == "torch":
-        least, middle, most = found["step_s"]
-        return (
-            f"{found['schedule']}, torch.distributed.pipelining, {found['ranks']} ranks, {found['model']}\n"
-            f"  step       {middle:.4f} s ({least:.4f} to {most:.4f})\n"
-            f"  gradients  within {found['gradient_error']:.1e} of a single process"
-        )
     least, middle, most = found["measured_s"]
     of = "medians" if found["mode"] in ("virtual", "wall") else "median iteration"
     busy = found["others_cores"]

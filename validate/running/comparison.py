@@ -1,16 +1,67 @@
-"""Comparison: a real run beside the simulation of the same plan."""
+"""Comparison: a job that ranks carry out, what they recorded, and the simulation of the same plan beside it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from statistics import mean, median
+from typing import Any
 
 from sim.replay.engine import simulate
 from sim.replay.metrics import idle_s
+from strategies.plans.network import Network
 from strategies.plans.plan import Op, Plan
 from validate.machine import disturbance
-from validate.running.executor import OpTimes
-from validate.running.job import Iteration, Job, Outcome
+from validate.running.executor import OpTimes, RankIteration
+from validate.running.sampling.settings import Settings
+from validate.running.training.samples import Training
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the ranks are to do.
+
+    ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``,
+    whatever its size. Ops train or draw, or, without a task, sleep; on a ``cpu``, messages by gloo, or on ``cuda``, by
+    NCCL, whose messages carry no ``tags``.
+    """
+
+    name: str
+    mode: str
+    plan: Plan
+    link_s: float = 0.0
+    iterations: int = 1
+    warm_up: int = 0
+    task: Training | Settings | None = None
+    device: str = "cpu"
+    tags: bool = True
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that it takes."""
+        return self.plan.placement.num_gpus
+
+    @property
+    def network(self) -> Network:
+        """How long the simulator takes messages and collectives to be; the ranks know ``link_s`` alone."""
+        return Network(self.plan.placement)
+
+
+Iteration = tuple[RankIteration, ...]
+"""What each rank recorded of one iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a job, without the iterations to warm up.
+
+    ``others_cores`` were used by other programs, NaN where not known; ``found`` is what each rank drew. The gradient
+    error is the largest difference of a gradient from that of a single process, over the largest gradient of the layer.
+    """
+
+    iterations: tuple[Iteration, ...] = ()
+    others_cores: float = 0.0
+    found: tuple[Any, ...] = ()
+    gradient_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +173,11 @@ def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:
 
 def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) -> Pair:
     trace = simulate(plan, job.network)
-    measured_s = max(rank.end[virtual] for rank in iteration.ranks)
-    busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration.ranks)
+    measured_s = max(rank.end[virtual] for rank in iteration)
+    busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration)
+    late_s = max(rank.late_s for rank in iteration)
     bubbles = 1 - busy_s / measured_s, idle_s(trace) / trace.end_s
-    return Pair(measured_s, trace.end_s, *bubbles, iteration.late_share)
+    return Pair(measured_s, trace.end_s, *bubbles, late_s / max(rank.end.wall for rank in iteration))
 
 
 def with_durations(
@@ -138,7 +190,7 @@ def with_durations(
     """
     rows = []
     for device, row in enumerate(plan.ops):
-        ranks = [[it.ranks[rank].ops for it in iterations] for rank in plan.placement.ranks(device)]
+        ranks = [[it[rank].ops for it in iterations] for rank in plan.placement.ranks(device)]
         slowest = max(ranks, key=lambda own: sum(t.end[virtual] - t.start[virtual] for x in own for t in x))
         own = zip(row, zip(*slowest, strict=True), strict=True)
         rows.append(tuple(_timed(op, times, virtual=virtual, charged=charged) for op, times in own))

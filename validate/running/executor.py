@@ -6,11 +6,10 @@ last member plus what its messages take around the ring.
 """
 
 import gc
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -21,10 +20,9 @@ from torch import distributed as dist
 
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.ranks import LostRankError
 from validate.running.clock import ALWAYS, Instant, Turns, now, sleep_until
 from validate.running.links import RankSeat
-from validate.running.mailbox import Mailbox, Messages
+from validate.running.mailbox import Lane, Mailbox, Messages
 
 SLEEP_NUMEL: Final = 128
 """Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""
@@ -93,64 +91,49 @@ class CollectiveStream:
 
     def open(self, start: Instant) -> None:
         """Begin an iteration."""
-        self._written: dict[int, Instant] = {}
-        self._done: dict[int, Instant] = {}
-        self.last = start
-        self._error: Exception | None = None
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._start = start
+        self._written = {tensor: Future[Instant]() for reads in self._own.values() for tensor in reads}
+        self._done = {number: Future[Instant]() for number in self._own}
         if self._own:
-            self._thread.start()
+            threading.Thread(target=self._run, daemon=True).start()
 
     def write(self, tensors: Iterable[int], at: Instant) -> None:
         """Note that tensors were written at a moment."""
-        if self._own:
-            with self._changed:
-                self._written.update(dict.fromkeys(tensors, at))
-                self._changed.notify_all()
+        for tensor in tensors:
+            if tensor in self._written:
+                self._written[tensor].set_result(at)
 
-    def arrival(self, tensor: int) -> Instant:
-        """Wait for what a collective writes; return when it is there."""
-        with self._changed:
-            self._changed.wait_for(lambda: tensor in self._done or self._error is not None)
-        if self._error is not None:
-            raise self._error
-        return self._done[tensor]
+    def arrival(self, number: int) -> Instant:
+        """Wait for a collective; return when it was done."""
+        return self._done[number].result()
 
     def close(self) -> Instant:
         """Wait for all collectives; return when the last one was done."""
-        if self._own:
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self.last
+        return [self._start, *(done.result() for done in self._done.values())][-1]
 
     def _run(self) -> None:
+        last = self._start
         for number in self._own:
-            with self._changed:
-                self._changed.wait_for(lambda n=number: all(t in self._written for t in self._own[n]))  # type: ignore[misc]
             try:
-                self._carry_out(number)
+                last = self._carry_out(number, last)
             except Exception as error:  # the other thread waits for this one
-                lost = isinstance(error, RuntimeError)
-                with self._changed:
-                    self._error = LostRankError(-1) if lost else error
-                    self._changed.notify_all()
+                for done in self._done.values():
+                    if not done.done():
+                        done.set_exception(error)
                 return
+            self._done[number].set_result(last)
 
-    def _carry_out(self, number: int) -> None:
-        ready = self.last
+    def _carry_out(self, number: int, last: Instant) -> Instant:
+        ready = last
         for tensor in self._own[number]:
-            ready = ready.later(self._written[tensor])
+            ready = ready.later(self._written[tensor].result())
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
         self._kernels.communicate(number, group)
-        self.last = Instant(*latest.tolist()).after(self._costs_s[number])
-        sleep_until(self.last.wall)
-        with self._changed:
-            self._done.update(dict.fromkeys(self._collectives[number].writes, self.last))
-            self._changed.notify_all()
+        end = Instant(*latest.tolist()).after(self._costs_s[number])
+        sleep_until(end.wall)
+        return end
 
 
 RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
@@ -196,28 +179,21 @@ class Executor:
         groups: Groups,
         *,
         link_s: float,
+        lanes: Sequence[Lane],
         payloads: Messages,
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
-        self._mailbox = Mailbox(wiring, seat, link_s, payloads)
+        self._mailbox = Mailbox(wiring, seat, link_s, lanes, payloads)
         self._stream = CollectiveStream(wiring, seat, kernels, groups, link_s)
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
         self._starts = starts(wiring, seat.device)
 
     def run(
-        self,
-        iteration: int,
-        synchronize: Callable[[], float],
-        turn: Turns | None = None,
-        *,
-        die: bool = False,
+        self, iteration: int, synchronize: Callable[[], float], turn: Turns | None = None
     ) -> RankIteration:
-        """Carry out one iteration from the moment that ``synchronize`` gives; ``turn`` is entered while a kernel runs.
-
-        If it ``die``s, this process is killed in its midst, to show what then happens.
-        """
+        """Carry out one iteration from the moment that ``synchronize`` gives; kernels run inside ``turn``."""
         self._turn = turn or nullcontext()
         self._kernels.begin(iteration)
         self._mailbox.open()
@@ -229,8 +205,6 @@ class Executor:
         try:
             self._ended, self._virtual = self._zero, 0.0
             for index, op in enumerate(self._ops):
-                if die and index == len(self._ops) // 2:
-                    os.kill(os.getpid(), signal.SIGKILL)
                 record.ops.append(self._carry_out(index, op))
             record.end = self._finish(record)
         finally:
@@ -279,11 +253,11 @@ class Executor:
         what another brought.
         """
         latest = ALWAYS
-        results: dict[int, list[int]] = {}
+        results: set[int] = set()
         for slot in slots:
             tensor = self._tensor_of[slot]
             if self._wiring.transfers[slot] is None:
-                results.setdefault(self._results[tensor], []).append(tensor)
+                results.add(self._results[tensor])
                 continue
             arrived, payload = self._mailbox.arrival(slot)
             if payload is not None:
@@ -293,8 +267,8 @@ class Executor:
         for number in sorted({*due, *results}):
             if number in due:
                 self._kernels.start(number, index)
-            for tensor in results.get(number, ()):
-                latest = latest.later(self._stream.arrival(tensor))
+            if number in results:
+                latest = latest.later(self._stream.arrival(number))
                 self._kernels.land(number)
         return latest
 

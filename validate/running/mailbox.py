@@ -6,7 +6,7 @@ and both ends go through its messages in the order in which the sender's list se
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch import distributed as dist
 
 from strategies.plans.wiring import Wiring
-from validate.ranks import LostRankError
 from validate.running.clock import ALWAYS, Instant
 from validate.running.links import RankSeat
 
@@ -53,9 +52,8 @@ def payload_lanes(
     """
     rank, groups = dist.get_rank(), {}
     ways = directions(wiring)
-    for source, target in sorted({(seat.peer(a), seat.peer(b)) for a, b in ways for seat in everyone}):
-        if tagged:
-            break
+    pairs = {(seat.peer(a), seat.peer(b)) for a, b in ways for seat in everyone if not tagged}
+    for source, target in sorted(pairs):
         group = dist.new_group([source, target], timeout=timeout)
         if rank in (source, target):
             groups[source, target] = group
@@ -121,11 +119,8 @@ class Messages:
         while slot not in self._arrived:
             following = slot if self._tagged else next(s for s in lane.slots if s in self._posted)
             work, message = self._posted.pop(following)
-            try:
-                if work is not None:
-                    work.wait()
-            except RuntimeError:
-                raise LostRankError(lane.rank) from None
+            if work is not None:
+                work.wait()
             if message.is_cuda:  # there, waiting means that the stream waits
                 torch.cuda.current_stream().synchronize()
             self._arrived[following] = message
@@ -143,24 +138,26 @@ class Messages:
 class Mailbox:
     """Sends and receives the deliveries of one device."""
 
-    def __init__(self, wiring: Wiring, seat: RankSeat, link_s: float, payloads: Messages) -> None:
+    def __init__(
+        self, wiring: Wiring, seat: RankSeat, link_s: float, lanes: Sequence[Lane], payloads: Messages
+    ) -> None:
         self._device, self._link_s, self._payloads = seat.device, link_s, payloads
         self._count, self._posts_late = len(wiring.transfers), wiring.posted
-        transfers = {slot: transfer for slot, transfer in enumerate(wiring.transfers) if transfer}
-        self._sources = {slot: transfer.source for slot, transfer in transfers.items()}
+        self._sources = {slot: transfer.source for slot, transfer in enumerate(wiring.transfers) if transfer}
         awaited = {(d, slot) for d, rows in enumerate(wiring.waits) for slots in rows for slot in slots}
         self._awaited_by_sender = {
             slot for slot, source in self._sources.items() if (source, slot) in awaited
         }
-        lanes = []
-        for slot, transfer in transfers.items():
-            if seat.device in (transfer.source, transfer.target):
-                incoming = seat.device == transfer.target
-                peer = seat.peer(transfer.source if incoming else transfer.target)
-                lanes.append(Lane(peer, (slot,), incoming))
-                if self._reports(slot):
-                    lanes.append(Lane(peer, (self._count + slot,), not incoming))
-        self._moments = Messages(lanes, lambda _: torch.empty(2, dtype=torch.float64), tagged=True)
+        there = [replace(lane, group=None) for lane in lanes]
+        back = [
+            Lane(
+                lane.rank,
+                tuple(self._count + slot for slot in lane.slots if self._reports(slot)),
+                not lane.incoming,
+            )
+            for lane in lanes
+        ]
+        self._moments = Messages(there + back, lambda _: torch.empty(2, dtype=torch.float64), tagged=True)
 
     def _reports(self, slot: int) -> bool:
         """Whether the sender waits for a delivery whose receive waits for an op: it must be told when that was."""

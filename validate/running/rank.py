@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import socket
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -15,19 +16,17 @@ from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
 from strategies.plans.wiring import Wiring, wire
-from validate.launching import Place, launch, launched_place
-from validate.machine import OtherPrograms
-from validate.ranks import LostRankError, gather_pids, name_lost, one_machine, watched
+from validate.launching import Place, launch, launched_place, unbroken
+from validate.machine import OtherPrograms, identity
 from validate.running.clock import Turns, now
-from validate.running.executor import Executor, Kernels, RankIteration
-from validate.running.job import Iteration, Job, Outcome
+from validate.running.comparison import Job, Outcome
+from validate.running.executor import Executor, Kernels
 from validate.running.links import RankSeat, seats
 from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
 from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
-from validate.running.training.device import Training
 from validate.running.training.modules import ModuleKernels
-from validate.running.training.torch_runtime import run_torch
+from validate.running.training.samples import Training
 
 T = TypeVar("T")
 
@@ -43,43 +42,38 @@ CUDA: Final = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "3
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 
 
-def run_jobs(jobs: Sequence[Job], command: str = "run") -> list[Outcome]:
+def run_jobs(jobs: Sequence[Job]) -> list[Outcome]:
     """Outcomes of jobs, all of as many ranks, which are started for them."""
     (num_ranks,) = {job.num_ranks for job in jobs}
     check_gpus(jobs[0].device, num_ranks)
-    return launch(num_ranks, take_part, partial(list, jobs), command, jobs[0].device)[0][1]
+    return launch(num_ranks, take_part, partial(list, jobs), jobs[0].device)[0][1]
 
 
-def run_job(make: Callable[[], Job], device: str, command: str) -> tuple[Job, Outcome] | None:
+def run_job(make: Callable[[], Job], device: str) -> tuple[Job, Outcome] | None:
     """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it."""
     place = launched_place()
     if place is None:
         job = make()
-        return job, run_jobs([job], command)[0]
+        return job, run_jobs([job])[0]
     try:
         check_gpus(device, place.num_ranks)
     except InputError:
         if place.rank == 0:  # one line is enough
             raise
         sys.exit(2)
-    jobs, outcomes = take_part(lambda: [fitting(make(), place.num_ranks)], command, device)
+    jobs, outcomes = take_part(lambda: [fitting(make(), place.num_ranks)], device)
     return (jobs[0], outcomes[0]) if outcomes else None
 
 
-def take_part(make: Callable[[], list[Job]], command: str, device: str) -> tuple[list[Job], list[Outcome]]:
+def take_part(make: Callable[[], list[Job]], device: str) -> tuple[list[Job], list[Outcome]]:
     """Jobs and outcomes on rank 0, nothing on the others; this process is one of the ranks."""
     place = launched_place()
     assert place is not None
-    pids = join(place, device)
-    with watched(pids, command):
-        try:
-            jobs = shared(make)
-            outcomes = carry_out(jobs)
-            dist.barrier()
-        except LostRankError as error:
-            raise name_lost(error, pids, error.rank) from error
-        except (RuntimeError, dist.DistError) as error:
-            raise name_lost(error, pids) from error
+    join(place, device)
+    with unbroken(place.rank):
+        jobs = shared(make)
+        outcomes = carry_out(jobs)
+        dist.barrier()
     dist.destroy_process_group()
     return (jobs, outcomes) if place.rank == 0 else ([], [])
 
@@ -106,11 +100,8 @@ def keep_memory() -> None:
             libc.mallopt(option, value)
 
 
-def join(place: Place, device: str) -> dict[int, int]:
-    """Join the other ranks; return the process of each.
-
-    What lies on a GPU travels by NCCL, everything else by gloo.
-    """
+def join(place: Place, device: str) -> None:
+    """Join the other ranks: what lies on a GPU travels by NCCL, everything else by gloo."""
     keep_memory()
     torch.set_num_threads(1)
     sys.setswitchinterval(5e-4)  # the communication stream is a thread
@@ -119,14 +110,22 @@ def join(place: Place, device: str) -> dict[int, int]:
         torch.cuda.set_device(place.local_rank)
     try:
         dist.init_process_group(BACKENDS[device], timeout=TIMEOUT)
-        pids = gather_pids()
-    except (RuntimeError, dist.DistError) as error:
+        places: list[Any] = [None] * place.num_ranks
+        dist.all_gather_object(places, (identity(), socket.gethostname()))
+    except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"rank {place.rank}: not all of {place.num_ranks} ranks came within {TIMEOUT.seconds} s: {reason}"
         ) from None
-    one_machine()
-    return pids
+    check_places(places)
+
+
+def check_places(places: Sequence[tuple[str, str]]) -> None:
+    """Refuse ranks on (machine, its host's name) pairs of several machines: all share one clock."""
+    first = {machine: rank for rank, (machine, _) in reversed(list(enumerate(places)))}
+    if len(first) > 1:
+        named = ", ".join(f"rank {rank} on {places[rank][1]}" for rank in sorted(first.values()))
+        raise InputError(f"ranks are on {len(first)} machines ({named}), must all be on one")
 
 
 def shared(make: Callable[[], T]) -> T:
@@ -149,7 +148,7 @@ def shared(make: Callable[[], T]) -> T:
 
 def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
     """Carry out jobs; on rank 0 return what came of them, elsewhere nothing."""
-    found = [run_by_torch(job) if job.runtime == "torch" else Part(job).run() for job in jobs]
+    found = [Part(job).run() for job in jobs]
     if dist.get_rank():
         return []
     expected: dict[Hashable, Gradients] = {}
@@ -159,11 +158,11 @@ def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
 def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> Outcome:
     if not isinstance(job.task, Training):
         return outcome
-    count, task = 1 if job.runtime == "torch" else CHECKED, job.task
-    key = task.model, task.batch_size, task.extra_forward, count
+    task = job.task
+    key = task.model, task.batch_size, task.extra_forward
     if key not in expected:
         expected[key] = single_process_gradients(
-            task.model, count, task.batch_size, extra_forward=task.extra_forward
+            task.model, CHECKED, task.batch_size, extra_forward=task.extra_forward
         )
     return replace(outcome, found=(), gradient_error=gradient_error(outcome.found, expected[key]))
 
@@ -183,7 +182,9 @@ class Part:
         payloads = Messages(
             lanes, lambda slot: self._kernels.room(tensors[slot]), tagged=tagged, first_tag=PAYLOADS
         )
-        self._executor = Executor(wiring, seat, self._kernels, groups, link_s=job.link_s, payloads=payloads)
+        self._executor = Executor(
+            wiring, seat, self._kernels, groups, link_s=job.link_s, lanes=lanes, payloads=payloads
+        )
         self._turns = Turns() if job.mode == "wall" else None
 
     def run(self) -> Outcome:
@@ -196,35 +197,22 @@ class Part:
                 others = OtherPrograms()
             alone = (number - job.warm_up) % 2 == 0
             turn = self._turns if alone else None
-            dies = job.die == self._rank and number == count - 1
-            records.append(self._executor.run(number, self._synchronize, turn, die=dies))
+            records.append(self._executor.run(number, self._synchronize, turn))
             if number == (CHECKED if trained else count) - 1:
                 found = self._kernels.found()
-        return _collected(job.name, records[job.warm_up :], others, found)
+        own_s = torch.tensor(others.own_s(), dtype=torch.float64)
+        dist.all_reduce(own_s)
+        others_cores = others.cores(own_s.item())
+        gathered: list[Any] = [None] * job.num_ranks
+        dist.all_gather_object(gathered, (records[job.warm_up :], found))
+        iterations = tuple(zip(*(own for own, _ in gathered), strict=True))
+        return Outcome(iterations, others_cores, tuple(own for _, own in gathered))
 
     def _synchronize(self) -> float:
         dist.barrier()
         begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
         dist.broadcast(begin, 0)
         return begin.item()
-
-
-def run_by_torch(job: Job) -> Outcome:
-    """Carry out this rank's part of a job by torch's own runtime."""
-    assert isinstance(job.task, Training)
-    others = OtherPrograms()
-    steps_s, gradients = run_torch(job.plan, job.task, job.warm_up, job.iterations)
-    return replace(_collected(job.name, [], others, gradients), steps_s=tuple(steps_s))
-
-
-def _collected(name: str, records: list[RankIteration], others: OtherPrograms, found: Any) -> Outcome:  # noqa: ANN401  of its kernels
-    own_s = torch.tensor(others.own_s(), dtype=torch.float64)
-    dist.all_reduce(own_s)
-    others_cores = others.cores(own_s.item())
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, (records, found))
-    iterations = tuple(Iteration(tuple(r)) for r in zip(*(own for own, _ in gathered), strict=True))
-    return Outcome(name, iterations, others_cores, tuple(own for _, own in gathered))
 
 
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:

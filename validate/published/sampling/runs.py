@@ -1,19 +1,22 @@
 """Runs of published sampling: each row's scenario, replayed once for all rows that share it, and its record."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.clusters import Cluster, Collectives, Link, cluster_names
 from profiles.costs import anchor_factor
 from profiles.errors import InfeasibleError
 from profiles.models import model_names
 from profiles.units import GIB
+from sim.results import Result
+from sim.runs import run_point
+from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.points import Outcome, cluster_of, drawing, drawn, model_of
+from validate.points import cluster_of, drawing, model_of
 from validate.published.ledger import Ledger
 from validate.published.records import MEMORY, Record, Standing, why
 from validate.published.sampling.methods import guidance, samplers
@@ -55,7 +58,7 @@ class Run:
 
     row: SamplingRow
     place: Place | None
-    outcome: Outcome | None
+    outcome: Result | None
     remark: str
     again: bool = False
 
@@ -72,12 +75,12 @@ class Run:
     @property
     def latency_s(self) -> float | None:
         """Predicted seconds; None where the row is not covered, or memory does not suffice."""
-        return self.outcome.time_s if self.outcome and self.outcome.fits else None
+        return self.outcome.latency_s if self.outcome and self.outcome.fits_memory else None
 
     @property
     def out_of_memory(self) -> bool:
         """Whether memory does not suffice by the prediction."""
-        return self.outcome is not None and not self.outcome.fits
+        return self.outcome is not None and not self.outcome.fits_memory
 
     @property
     def error(self) -> float | None:
@@ -87,7 +90,7 @@ class Run:
         """
         if self.outcome is None or self.row.latency_s is None:
             return None
-        return self.outcome.time_s / self.row.latency_s - 1
+        return self.outcome.latency_s / self.row.latency_s - 1
 
     @property
     def for_links(self) -> bool:
@@ -126,13 +129,13 @@ class Run:
         row, outcome = self.row.published, self.outcome
         if outcome is None:
             return Record(row, None, Standing.UNCOVERED, self.remark)
-        predicted = outcome.memory_bytes / GIB if row.quantity == MEMORY else outcome.time_s
+        predicted = outcome.peak_memory_bytes / GIB if row.quantity == MEMORY else outcome.latency_s
         if self.row.out_of_memory and self.out_of_memory:
             predicted = inf
         standing, reason = self._standing()
         lacking = self.out_of_memory and not self.row.out_of_memory
         setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
-        provenance, memory_bytes = self._provenance(outcome), outcome.memory_bytes
+        provenance, memory_bytes = self._provenance(outcome), outcome.peak_memory_bytes
         return Record(row, predicted, standing, reason, setting, provenance, self.why, memory_bytes)
 
     def _standing(self) -> tuple[Standing, str]:
@@ -146,7 +149,7 @@ class Run:
             return Standing.FITTED, "a one-GPU latency that predictions start from"
         return (Standing.APART, "printed a second time") if self.again else (Standing.JUDGED, "")
 
-    def _provenance(self, outcome: Outcome) -> str:
+    def _provenance(self, outcome: Result) -> str:
         """Where layer times are from, and by what published latencies of one GPU scale them."""
         assert self.place is not None
         device, pixels = self.place.cluster.device, self.place.height * self.place.width
@@ -226,23 +229,27 @@ def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
     return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided)
 
 
-def fastest(place: Place, asked: Iterable[Sampler]) -> Outcome:
+def fastest(place: Place, asked: Iterable[Sampler]) -> Result:
     """The fastest sampler that fits; where none does, the fastest; one must exist."""
-    best: Outcome | None = None
+    best: Result | None = None
     reason: Exception = InfeasibleError("nothing applies", "nothing applies")
     for bound_s, sampler in sorted(_bounds(place, asked), key=lambda pair: pair[0]):
-        if best is not None and best.fits and bound_s >= best.time_s:
+        if best is not None and best.fits_memory and bound_s >= best.latency_s:
             break
         try:
             outcome = outcome_of(place, sampler)  # type: ignore[arg-type]  # samplers are frozen dataclasses
         except InfeasibleError as error:
             reason = error
             continue
-        if best is None or (not outcome.fits, outcome.time_s) < (not best.fits, best.time_s):
+        if best is None or _rank(outcome) < _rank(best):
             best = outcome
     if best is None:
         raise reason
     return best
+
+
+def _rank(outcome: Result) -> tuple[bool, float]:
+    return not outcome.fits_memory, outcome.latency_s
 
 
 def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sampler]]:
@@ -255,17 +262,18 @@ def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sam
 
 
 @cache
-def outcome_of(place: Place, sampler: Sampler) -> Outcome:
+def outcome_of(place: Place, sampler: Sampler) -> Result:
     """What one sampler makes of a place."""
-    return drawn(sampler, scenario_of(place))
+    return run_point(sampler, scenario_of(place))
 
 
 def sent_bytes(run: Run) -> float:
     """Bytes that one device sends in one step, on average, of one sample without guidance."""
     assert run.place is not None and run.outcome is not None
-    place = run.place._replace(guidance="none")
-    outcome = outcome_of(place, run.outcome.strategy)  # type: ignore[arg-type]  # as above
-    return outcome.sent_bytes / (place.num_gpus * place.steps)
+    place, of = run.place._replace(guidance="none"), run.outcome
+    again: Any = make_sampler(of.strategy, of.parameters)
+    outcome = outcome_of(place, again).expected
+    return (outcome.collective_bytes + outcome.p2p_bytes) / (place.num_gpus * place.steps)
 
 
 @lru_cache(maxsize=64)
@@ -275,13 +283,11 @@ def scenario_of(place: Place) -> SamplingScenario:
     return drawing(place.model, place.cluster, place.num_gpus, size, place.steps, guidance=place.guidance)
 
 
-def describe(outcome: Outcome, place: Place) -> str:
+def describe(outcome: Result, place: Place) -> str:
     """A sampler in words: its parameters that differ from their defaults, and its warm-up where it has one."""
-    sampler = outcome.strategy
-    plain, words = type(sampler)(), [sampler.name]
-    idle = getattr(sampler, "pipeline_degree", None) == 1
-    for name in (field.name for field in fields(sampler)):  # type: ignore[arg-type]  # as above
-        value = getattr(sampler, name)
+    plain, words = make_sampler(outcome.strategy, {}), [outcome.strategy]
+    idle = outcome.parameters.get("pipeline_degree") == 1
+    for name, value in outcome.parameters.items():
         displaced = name in ("warmup_steps", "receive", "patches")
         if not (idle and displaced) and (value != getattr(plain, name) or name == "warmup_steps"):
             words.append(f"{name}={value}")

@@ -138,7 +138,7 @@ def out_of_memory(runs: Sequence[Run]) -> Section:
         if one.outcome is None or not (one.row.out_of_memory or one.out_of_memory):
             continue
         verdicts = ["out of memory" if out else "fits" for out in (one.row.out_of_memory, one.out_of_memory)]
-        there, needed = cluster_of(one.cluster).device.memory_bytes or inf, one.outcome.memory_bytes
+        there, needed = cluster_of(one.cluster).device.memory_bytes or inf, one.outcome.peak_memory_bytes
         gib = f"{needed / GIB:.1f} of {there / GIB:.1f} GiB"
         rows.append([f"{one.row.published}", *verdicts, gib, signed(needed / there - 1)])
     right = sum(row[1] == row[2] for row in rows)

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 
 from profiles.models import Model
 from sim.explore.pulse_equations import schedule_s
+from sim.results import Result
 from strategies.training.pulse import Pulse
-from validate.points import Outcome, scenario, trained
+from validate.points import scenario, trained
 from validate.published.records import Record, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import costs_of
@@ -29,25 +30,30 @@ class Gain(NamedTuple):
     """
 
     degree: int
-    aware: Outcome
-    blocks: Outcome
+    aware: Result
+    blocks: Result
     by_equation: float
 
     @property
     def imbalance(self) -> float:
         """Longest over mean forward time of the block-wise stages."""
-        times = self.blocks.forwards_s
+        times = forwards_s(self.blocks)
         return max(times) * len(times) / sum(times)
 
     @property
     def shorter(self) -> float:
         """Share by which the longest forward of a stage is shorter."""
-        return 1 - max(self.aware.forwards_s) / max(self.blocks.forwards_s)
+        return 1 - max(forwards_s(self.aware)) / max(forwards_s(self.blocks))
 
     @property
     def faster(self) -> float:
         """Throughput over that of block-wise stages."""
         return self.aware.samples_per_s / self.blocks.samples_per_s
+
+
+def forwards_s(of: Result) -> list[float]:
+    """Seconds of the forward of each stage."""
+    return [float(stage["forward_s"]) for stage in of.stages]
 
 
 def gains(model: Model, num_gpus: int, p2p: str) -> Iterator[Gain]:

@@ -10,7 +10,8 @@ from typing import Final
 from profiles.models import Model
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
 from sim.replay.metrics import idle_s
-from validate.points import drawing, drawn, replayed, sampler, scenario, trained
+from sim.runs import run_point
+from validate.points import drawing, replayed, sampler, scenario, trained
 from validate.published.records import Published, Record, published, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import with_all_gradients
@@ -58,8 +59,8 @@ def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> flo
     point = scenario(
         model, "p4de", num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe
     )
-    found = trained("ddp", point, overlap="none")
-    return found.collective_s / found.time_s
+    found = trained("ddp", point, overlap="none").expected
+    return found.collective_s / found.duration_s
 
 
 def slowness(published_share: float, simulated_share: float) -> float:
@@ -136,6 +137,6 @@ def useful_share() -> Found:
     stages = row.num_gpus or 1
     model = equal_blocks_transformer(LAYERS)
     point = drawing(model, "ideal", stages, (model.height, model.width), STEPS, guidance="none")
-    share = 1 - drawn(sampler("pipefusion", patches=stages, warmup_steps=0), point).bubble_ratio
+    share = 1 - run_point(sampler("pipefusion", patches=stages, warmup_steps=0), point).bubble_ratio
     yield Record.of(row, share, "equal layers, no synchronous step", provenance=EQUAL)
     yield [row.note, f"{row.value:.3f}", f"{share:.3f}"]

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from profiles.models import Model
+from sim.results import Result
 from strategies.scenario import Scenario
-from validate.points import Outcome, best, fastest, scenario
+from validate.points import best, fastest, scenario
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import CONDITIONED, with_all_gradients, with_long_layers
@@ -44,12 +45,12 @@ class SpeedUp(NamedTuple):
 
     model: str
     drawn: str
-    pipe: Outcome
-    gpipe: Outcome
-    ddp: dict[str, Outcome]
-    zero3: Outcome | None
+    pipe: Result
+    gpipe: Result
+    ddp: dict[str, Result]
+    zero3: Result | None
 
-    def over(self, other: Outcome) -> float:
+    def over(self, other: Result) -> float:
         """DiffusionPipe's throughput over another's."""
         return self.pipe.samples_per_s / other.samples_per_s
 
@@ -66,9 +67,11 @@ class SpeedUp(NamedTuple):
         return [self.model, self.drawn, rate(self.pipe), percent(self.pipe.bubble_ratio), *ratios]
 
 
-def rate(result: Outcome) -> str:
+def rate(result: Result) -> str:
     """The throughput of a pipeline and its (P, M, D)."""
-    return f"{result.samples_per_s:.1f} ({result.shape})"
+    letters = {"P": "pipeline_degree", "M": "micro_batches", "D": "group_size"}
+    shape = ", ".join(f"{letter} {result.parameters[name]}" for letter, name in letters.items())
+    return f"{result.samples_per_s:.1f} ({shape})"
 
 
 def speed_ups(
@@ -152,12 +155,12 @@ def ablation() -> Found:
             yield from losses_unfilled(filled, batch, name)
 
 
-def by_fill(point: Scenario) -> dict[str, Outcome]:
+def by_fill(point: Scenario) -> dict[str, Result]:
     """The best DiffusionPipe by what it fills."""
     return {fill: fastest(point, "diffusionpipe", fill=fill) for fill in FILLS}
 
 
-def losses_unfilled(filled: dict[str, Outcome], batch: int, name: str) -> Iterator[Record]:
+def losses_unfilled(filled: dict[str, Result], batch: int, name: str) -> Iterator[Record]:
     """Fig. 15's losses where bubbles are filled less, or not; ``name`` says what was trained."""
     compared = {
         "no partial batch/diffusionpipe": ("full", "partial"),

@@ -18,9 +18,10 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError
 from profiles.units import GIB, MIB
 from sim.explore.pulse_equations import peak_memory_bytes
+from sim.results import Result
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
-from validate.points import Outcome, model_of, scenario, trained
+from validate.points import model_of, scenario, trained
 from validate.published.records import Published, Record, published, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import COSTS, costs_of, with_collectives_of
@@ -89,7 +90,7 @@ class Setting:
 
 
 @cache
-def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Outcome | None:
+def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Result | None:
     """What a strategy makes of a setting; None where it cannot."""
     asked: dict[str, Any] = {"overlap": "none"}
     if strategy not in DATA_PARALLEL:
@@ -132,32 +133,23 @@ def changed(base: Setting) -> Iterator[tuple[str, Setting]]:
             yield f"P = {degree}", replace(base, degree=degree)
 
 
-def largest(task: Task, setting: Setting) -> Setting | None:
-    """The setting with the largest micro-batch with which PULSE fits."""
-
-    def fits(found: Setting) -> bool:
-        result = run(task, found, "pulse")
-        return result is not None and result.fits
-
-    return _largest(setting, fits)
-
-
-def largest_by_equation(task: Task, setting: Setting) -> Setting | None:
-    """The setting with the largest micro-batch that fits by Eq. 14."""
-    strategy = Pulse(setting.degree, setting.degree, p2p=setting.p2p)
-
-    def fits(found: Setting) -> bool:
-        point = found.scenario(task)
-        memory_bytes = point.cluster.device.memory_bytes
-        assert memory_bytes is not None
-        return peak_memory_bytes(point, strategy.layout(point)) <= memory_bytes
-
-    return _largest(setting, fits)
-
-
-def _largest(setting: Setting, fits: Callable[[Setting], bool]) -> Setting | None:
+def largest(task: Task, setting: Setting, fits: Callable[[Task, Setting], bool]) -> Setting | None:
+    """The setting with the largest micro-batch that fits by a rule."""
     found = (replace(setting, micro_batch=micro_batch) for micro_batch in MICRO_BATCHES)
-    return next(filter(fits, found), None)
+    return next((one for one in found if fits(task, one)), None)
+
+
+def by_replay(task: Task, setting: Setting) -> bool:
+    """Whether PULSE fits."""
+    result = run(task, setting, "pulse")
+    return result is not None and result.fits_memory
+
+
+def by_equation(task: Task, setting: Setting) -> bool:
+    """Whether it fits by Eq. 14."""
+    point, strategy = setting.scenario(task), Pulse(setting.degree, setting.degree, p2p=setting.p2p)
+    memory_bytes = point.cluster.device.memory_bytes
+    return memory_bytes is not None and peak_memory_bytes(point, strategy.layout(point)) <= memory_bytes
 
 
 BASELINES: Final = ("1f1b", "wave", "zero2")
@@ -225,10 +217,13 @@ def cells(task: Task, setting: Setting) -> list[str]:
     own = run(task, setting, "pulse")
     if own is None:
         return ["-"] * (2 + len(BASELINES))
-    found = [_bracketed(f"{own.samples_per_s:.1f}", own.fits), f"{own.memory_bytes / GIB:.1f} GiB"]
+    found = [
+        _bracketed(f"{own.samples_per_s:.1f}", own.fits_memory),
+        f"{own.peak_memory_bytes / GIB:.1f} GiB",
+    ]
     for baseline in BASELINES:
         ratio, other = over(task, setting, baseline), run(task, setting, baseline)
-        found.append("-" if ratio is None or other is None else _bracketed(f"{ratio:.2f}", other.fits))
+        found.append("-" if ratio is None or other is None else _bracketed(f"{ratio:.2f}", other.fits_memory))
     return found
 
 
@@ -244,7 +239,7 @@ def larger_models() -> Found:
     columns = 2 + len(BASELINES)
     yield ["published", *["-"] * columns, f"{row.value:g}"]
     for degree in DEGREES:
-        setting = largest(task, Setting(degree, 1))
+        setting = largest(task, Setting(degree, 1), by_replay)
         if setting is None:
             yield [f"P = {degree}", *["does not fit"] * columns, "-"]
             continue
@@ -259,18 +254,18 @@ def degrees() -> Found:
     """Section VII-C2: the largest micro-batches and what they give, by degree."""
     for model, degree in ((model, degree) for model in ON_ONE_NODE for degree in DEGREES):
         task = Task(model, "v100-2node", 8)
-        setting = largest(task, Setting(degree, 1))
+        setting = largest(task, Setting(degree, 1), by_replay)
         assert setting is not None
         result = run(task, setting, "pulse")
         assert result is not None
         found = {"samples_per_s": result.samples_per_s, "micro_batch": float(setting.micro_batch)}
         rows = {row.quantity: row for row in published("VII-C2", model=model, method=f"pulse P={degree}")}
         yield from (Record.of(rows[key], found[key], f"{setting}") for key in found if key in rows)
-        by_equation = largest_by_equation(task, setting)
+        equated = largest(task, setting, by_equation)
         yield [
             f"{model}, P = {degree}",
             *(f"{rows[key].value:g}" if key in rows else "-" for key in found),
             f"{result.samples_per_s:.1f}",
-            f"{setting.micro_batch} ({result.memory_bytes / GIB:.1f} GiB)",
-            "none" if by_equation is None else f"{by_equation.micro_batch}",
+            f"{setting.micro_batch} ({result.peak_memory_bytes / GIB:.1f} GiB)",
+            "none" if equated is None else f"{equated.micro_batch}",
         ]

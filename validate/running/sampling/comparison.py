@@ -7,22 +7,19 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from rich.table import Table
 from torch import Tensor
 
 from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
 from strategies.plans.wiring import wire
-from validate.printing import show, table
-from validate.running.comparison import compare
-from validate.running.job import Job
+from validate.reporting.sections import Section, print_sections
+from validate.running.comparison import Job, compare
 from validate.running.rank import run_job
 from validate.running.sampling.kernels import Drawn
 from validate.running.sampling.passes import Seen
 from validate.running.sampling.settings import (
     HIDDEN,
-    KILLED_RANK,
     LAYERS,
     LOST_PATCH,
     PATCHED,
@@ -218,30 +215,22 @@ def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     return tuple(int(patch > seen.patch) for patch in patches)
 
 
-BESIDE: Final = "image beside that of"
-
-
-class ComparisonError(DiffusimError):
-    """A run is not what it should have been."""
-
-
 def job_of(settings: Settings) -> Job:
     """The job of some settings, with the fault that they ask for."""
     plan = stated_plan(settings)
     if settings.fault == LOST_PATCH:
         plan = without_patch(plan, settings.num_patches - 1, settings.steps - 1)
     wire(plan)  # what cannot be is said before processes start
-    dying = settings.ranks - 1 if settings.fault == KILLED_RANK else None
-    return Job(settings.strategy, "replay", plan, task=settings, device=settings.device, die=dying)
+    return Job(settings.strategy, "replay", plan, task=settings, device=settings.device)
 
 
 def report_sample(settings: Settings) -> None:
     """Run settings, print the comparison."""
-    found = run_job(lambda: job_of(settings), settings.device, "sample")
+    found = run_job(lambda: job_of(settings), settings.device)
     if found is None:
         return  # another rank speaks for all
     comparison = Comparison(settings, found[1].found)
-    show(120, image_table(comparison), byte_table(comparison))
+    print_sections([image_section(comparison), byte_section(comparison)])
     for line in age_lines(comparison):
         print(line)
     mismatch = compare(*found).mismatch
@@ -252,11 +241,11 @@ def report_sample(settings: Settings) -> None:
     for failure in failures:
         print(f"fails: {failure}")
     if failures:
-        raise ComparisonError(f"sample: {len(failures)} checks failed, the first: {failures[0]}")
+        raise DiffusimError(f"sample: {len(failures)} checks failed, the first: {failures[0]}")
     print("all checks hold")
 
 
-def image_table(comparison: Comparison) -> Table:
+def image_section(comparison: Comparison) -> Section:
     """How far the image is from those of one process."""
     settings = comparison.settings
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
@@ -264,28 +253,21 @@ def image_table(comparison: Comparison) -> Table:
         f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of {LAYERS}"
         f" blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}"
     )
-    rows = [("one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}")]
+    rows = [["one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}"]]
     if not settings.exact:
-        error = f"{comparison.displaced_error:.2e}"
-        rows.append(("the same patches in one process", error, f"{SAME:g}"))
-    found = table(title, (BESIDE, "relative difference", "allowed"), rows, left=(BESIDE,))
-    found.min_width, found.caption_justify = 100, "left"
-    found.caption = None if settings.exact else "allowed: what patches make that never see one another"
-    return found
+        rows.append(["the same patches in one process", f"{comparison.displaced_error:.2e}", f"{SAME:g}"])
+    remark = "" if settings.exact else "allowed: what patches make that never see one another"
+    return Section(title, ("image beside that of", "relative difference", "allowed"), rows, remark)
 
 
-def byte_table(comparison: Comparison) -> Table:
+def byte_section(comparison: Comparison) -> Section:
     """The bytes of each step that were sent and that are simulated."""
     sent, simulated = comparison.sent_bytes, comparison.simulated_bytes
     pairs = [*enumerate(zip(sent, simulated, strict=True)), ("all", (sum(sent), sum(simulated)))]
-    rows = [(str(step), f"{own:,}", f"{planned:,.0f}") for step, (own, planned) in pairs]
+    rows = [[str(step), f"{own:,}", f"{planned:,.0f}"] for step, (own, planned) in pairs]
     title = "bytes that all ranks sent; latents count to the step they begin"
-    found = table(title, ("step", "sent", "simulated, in float32"), rows, left=())
-    found.caption = (
-        "counted from the tensors of the passes; collectives are carried out as point-to-point messages"
-    )
-    found.caption_justify, found.min_width = "left", 64
-    return found
+    remark = "counted from the tensors of the passes; collectives are carried out as point-to-point messages"
+    return Section(title, ("step", "sent", "simulated, in float32"), rows, remark)
 
 
 def age_lines(comparison: Comparison) -> Iterator[str]:

@@ -123,11 +123,7 @@ class _Exchange:
 
 
 class PlanMismatchError(DiffusimError):
-    """The plan lets a rank do something else than its pass does next."""
-
-
-class LostTensorError(DiffusimError):
-    """A pass needs what the plan does not bring."""
+    """The plan lets a rank do something else than its pass does next, or does not bring what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +169,7 @@ class SamplerKernels(Kernels):
         role, action = self._plan.tensors[tensor].role, self._readers[tensor]
         shape = self._member.arriving(role, action)
         if shape is None:
-            raise LostTensorError(f"the plan sends rank {self._rank} {role} for {action}, which needs none")
+            raise PlanMismatchError(f"the plan sends rank {self._rank} {role} for {action}, which needs none")
         return self._member.latents.new_empty(shape)
 
     def pack(self, tensor: int) -> Tensor:
@@ -269,7 +265,7 @@ class SamplerKernels(Kernels):
 
     def _stuck(self, asked: str) -> DiffusimError:
         if isinstance(self._step, Need):
-            return LostTensorError(
+            return PlanMismatchError(
                 f"rank {self._rank} needs {self._step.kind} in {self._action}, and the plan brings none"
             )
         return self._mismatch(self._step, asked)

@@ -34,9 +34,8 @@ PATCHED: Final = ("distrifusion", "sync-patch")
 RUNNABLE: Final = ("distrifusion", "sync-patch", "pipefusion", "ring", "ulysses", "usp", "tensor", "hybrid")
 LOST_PATCH: Final = "lost-patch"
 WRONG_VERSION: Final = "wrong-version"
-KILLED_RANK: Final = "killed-rank"
 WRONG_SIZE: Final = "wrong-size"
-FAULTS: Final = (LOST_PATCH, WRONG_VERSION, WRONG_SIZE, KILLED_RANK)
+FAULTS: Final = (LOST_PATCH, WRONG_VERSION, WRONG_SIZE)
 GUIDANCES: Final = ("none", "batch")
 
 

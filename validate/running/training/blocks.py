@@ -2,14 +2,13 @@
 
 What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each
 layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every
-layer hands on tokens of one width, so that any layer can be a cut. Numbers are float64, to compare gradients, and
-few, unless a shape says otherwise.
+layer hands on tokens of one width, so that any layer can be a cut. Numbers are few, and float64, to compare gradients.
 
 One process that trains it says what the gradients must be.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 from statistics import median
@@ -22,49 +21,24 @@ from profiles.models import Component, Layer, Model
 
 SIDE: Final = 8  # tokens are an image of so many rows and columns
 WIDTH: Final = 32  # numbers per token
-TOKENS: Final = SIDE * SIDE
-NUMEL: Final = TOKENS * WIDTH  # numbers of the hidden state of a sample
+STATE: Final = (SIDE * SIDE, WIDTH)  # shape of the hidden state of a sample
 HIDDEN: Final = 512  # channels inside a layer whose work is the mean of its component
+MULTIPLE: Final = 4  # of which any layer has some
 LEARNING_RATE: Final = 1e-3
 CPU: Final = torch.device("cpu")
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How large the layers are.
-
-    Tokens are ``side`` x ``side``, of ``width`` numbers each; a layer whose work is the mean of its component has
-    ``hidden`` channels inside, and any layer a multiple of ``multiple``.
-    """
-
-    side: int = SIDE
-    width: int = WIDTH
-    hidden: int = HIDDEN
-    heads: int = 1
-    multiple: int = 4
-    dtype: torch.dtype = torch.float64
-
-    def hidden_states(self, samples: int) -> tuple[int, int, int]:
-        """The shape of the hidden states of some samples: (samples, tokens, width)."""
-        return (samples, self.side**2, self.width)
-
-
-SMALL: Final = Shape()
 
 
 class Convolutions(nn.Module):
     """Two 3 x 3 convolutions with an activation between them."""
 
-    def __init__(self, channels: int, shape: Shape = SMALL) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.shape = shape
-        self.first = nn.Conv2d(shape.width, channels // 4, 3, padding=1)
-        self.second = nn.Conv2d(channels // 4, shape.width, 3, padding=1)
+        self.first = nn.Conv2d(WIDTH, channels // 4, 3, padding=1)
+        self.second = nn.Conv2d(channels // 4, WIDTH, 3, padding=1)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Take and return tokens, (samples, tokens, width)."""
-        side = self.shape.side
-        image = hidden.transpose(1, 2).reshape(-1, self.shape.width, side, side)
+        image = hidden.transpose(1, 2).reshape(-1, WIDTH, SIDE, SIDE)
         result: Tensor = self.second(nn.functional.silu(self.first(image)))
         return result.flatten(2).transpose(1, 2)
 
@@ -72,19 +46,17 @@ class Convolutions(nn.Module):
 class FeedForward(nn.Module):
     """Two matrices with an activation between them, after self-attention where there is some."""
 
-    def __init__(self, channels: int, shape: Shape = SMALL, *, attention: bool) -> None:
+    def __init__(self, channels: int, *, attention: bool) -> None:
         super().__init__()
-        self.heads, width = shape.heads, shape.width
-        self.project = nn.Linear(width, 3 * width) if attention else None
-        self.first = nn.Linear(width, channels)
-        self.second = nn.Linear(channels, width)
+        self.project = nn.Linear(WIDTH, 3 * WIDTH) if attention else None
+        self.first = nn.Linear(WIDTH, channels)
+        self.second = nn.Linear(channels, WIDTH)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Take and return tokens, (samples, tokens, width)."""
         if self.project is not None:
-            parts = self.project(hidden).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
-            mixed = nn.functional.scaled_dot_product_attention(*parts.chunk(3, dim=1))
-            hidden = hidden + mixed.transpose(1, 2).flatten(2)
+            parts = self.project(hidden).chunk(3, dim=-1)
+            hidden = hidden + nn.functional.scaled_dot_product_attention(*parts)
         result: Tensor = self.second(nn.functional.gelu(self.first(hidden)))
         return result
 
@@ -92,12 +64,12 @@ class FeedForward(nn.Module):
 class ChainLayer(nn.Module):
     """One layer: what arrives by skips and what is read from frozen components is added, then it does its work."""
 
-    def __init__(self, work: nn.Module, width: int, skips: int, sources: Sequence[int]) -> None:
+    def __init__(self, work: nn.Module, skips: int, sources: Sequence[int]) -> None:
         super().__init__()
         self.sources = tuple(sources)
-        self.fuse = nn.ModuleList(nn.Linear(width, width) for _ in range(skips))
-        self.read = nn.ModuleList(nn.Linear(width, width) for _ in sources)
-        self.norm = nn.LayerNorm(width)
+        self.fuse = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(skips))
+        self.read = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in sources)
+        self.norm = nn.LayerNorm(WIDTH)
         self.work = work
 
     def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
@@ -110,14 +82,14 @@ class ChainLayer(nn.Module):
         return result
 
 
-def build_layer(model: Model, component: int, layer: int, shape: Shape = SMALL) -> ChainLayer:
+def build_layer(model: Model, component: int, layer: int) -> ChainLayer:
     """One layer; the same in every process."""
     of = model.components[component]
     generator_state = torch.get_rng_state()
     torch.manual_seed(1 + 1000 * component + layer)
     sources = [s for s in model.inputs_of(component) if layer in _readers(model, component, s)]
     skips = sum(skip.target == layer for skip in of.skips)
-    built = ChainLayer(_work(of, layer, shape), shape.width, skips, sources).to(shape.dtype)
+    built = ChainLayer(_work(of, layer), skips, sources).double()
     torch.set_rng_state(generator_state)
     return built.requires_grad_(of.trainable and of.layers[layer].backward == "full")
 
@@ -131,15 +103,15 @@ def _readers(model: Model, component: int, source: int) -> set[int]:
     return {layer for layer, _ in model.reads_of(component, source)}
 
 
-def _work(component: Component, layer: int, shape: Shape) -> nn.Module:
+def _work(component: Component, layer: int) -> nn.Module:
     of = component.layers[layer]
     works = [_flop(other) for other in component.layers]
     mean = sum(works) / len(works)
     relative = min(3.0, max(0.25, _flop(of) / mean if mean else 1.0))
-    channels = shape.multiple * round(shape.hidden / shape.multiple * relative)
+    channels = MULTIPLE * round(HIDDEN / MULTIPLE * relative)
     if of.conv_flop > 0.5 * _flop(of):
-        return Convolutions(channels, shape)
-    return FeedForward(channels, shape, attention=of.attention_flop > 0)
+        return Convolutions(channels)
+    return FeedForward(channels, attention=of.attention_flop > 0)
 
 
 def _flop(layer: Layer) -> float:
@@ -147,12 +119,11 @@ def _flop(layer: Layer) -> float:
 
 
 def batch_of(
-    iteration: int, component: int, samples: int, device: torch.device = CPU, shape: Shape = SMALL
+    iteration: int, component: int, samples: int, device: torch.device = CPU
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets of one component in one iteration; the same in every process."""
     generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
-    drawn = torch.randn((2, *shape.hidden_states(samples)), generator=generator, dtype=torch.float64)
-    inputs, targets = drawn.to(device, shape.dtype)
+    inputs, targets = torch.randn((2, samples, *STATE), generator=generator, dtype=torch.float64).to(device)
     return inputs, targets
 
 
@@ -163,13 +134,12 @@ class Layers:
     model: Model
     built: dict[tuple[int, int], ChainLayer]
     device: torch.device = CPU
-    shape: Shape = SMALL
 
     def get(self, component: int, layer: int) -> ChainLayer:
         """A layer, built when it is first asked for."""
         key = (component, layer)
         if key not in self.built:
-            self.built[key] = build_layer(self.model, *key, self.shape).to(self.device)
+            self.built[key] = build_layer(self.model, *key).to(self.device)
         return self.built[key]
 
     def run(
@@ -226,60 +196,33 @@ LayerTimes = Mapping[
 def measure_layers(model: Model, batch: int) -> LayerTimes:
     """CPU times of the layers of the small real model here at a batch, medians, for plans balanced on them."""
     layers, threads = Layers(model, {}), torch.get_num_threads()
-
-    def measure(component: int, layer: int) -> tuple[float, float]:
-        tries = [exercise(layers, component, layer, batch) for _ in range(1 + REPEATS)][1:]
-        return median(forward_s for forward_s, _ in tries), median(backward_s for _, backward_s in tries)
-
+    keys = [(number, layer) for number, of in enumerate(model.components) for layer in range(len(of.layers))]
     torch.set_num_threads(1)
     try:
-        return times_of_layers(model, measure)
+        tries = {key: [exercise(layers, *key, batch) for _ in range(1 + REPEATS)][1:] for key in keys}
     finally:
         torch.set_num_threads(threads)
-
-
-def times_of_layers(model: Model, measure: Callable[[int, int], tuple[float, float]]) -> LayerTimes:
-    """What is measured of each (component, layer)."""
-    layers = [
-        (number, layer) for number, of in enumerate(model.components) for layer in range(len(of.layers))
-    ]
-    return {key: measure(*key) for key in layers}
+    return {
+        key: (median(forward_s for forward_s, _ in of), median(backward_s for _, backward_s in of))
+        for key, of in tries.items()
+    }
 
 
 def exercise(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
-    """Run one layer forwards and, where it is trained, backwards on random numbers; return the CPU seconds of both."""
-    seconds = []
-    for work in passes_of(layers, component, layer, batch):
-        began_s = time.thread_time()
-        work()
-        seconds.append(time.thread_time() - began_s)
-    forward_s, backward_s = seconds
-    return forward_s, backward_s
-
-
-def passes_of(
-    layers: Layers, component: int, layer: int, batch: int
-) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Forward and backward of one layer on random numbers, to be called in turn."""
-    of, shape = layers.model.components[component], layers.shape
+    """CPU seconds of one layer forwards and, where it is trained, backwards on random numbers."""
+    of = layers.model.components[component]
     layers.get(component, layer)
-    hidden = torch.randn(shape.hidden_states(batch), dtype=shape.dtype, device=layers.device)
+    hidden = torch.randn((batch, *STATE), dtype=torch.float64, device=layers.device)
     hidden.requires_grad_(of.trainable)
     skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
     context = {c: torch.randn_like(hidden) for c in layers.model.inputs_of(component)}
-    made: list[Tensor] = []
-
-    def forward() -> None:
-        with torch.set_grad_enabled(of.trainable):
-            every = range(layer, layer + 1)
-            made.append(layers.run(component, every, hidden, dict(skips), context))
-
-    def backward() -> None:
-        if of.trainable:
-            output = made.pop()
-            torch.autograd.backward([output], [torch.ones_like(output)])
-
-    return forward, backward
+    began_s = time.thread_time()
+    with torch.set_grad_enabled(of.trainable):
+        output = layers.run(component, range(layer, layer + 1), hidden, skips, context)
+    between_s = time.thread_time()
+    if of.trainable:
+        torch.autograd.backward([output], [torch.ones_like(output)])
+    return between_s - began_s, time.thread_time() - between_s
 
 
 Gradients = dict[
@@ -293,23 +236,17 @@ def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int,
     outputs: dict[int, Tensor] = {}
     with torch.no_grad():
         for component in model.frozen:
-            hidden, _ = batch_of(iteration, component, batch_size, layers.device, layers.shape)
+            hidden, _ = batch_of(iteration, component, batch_size, layers.device)
             every = range(len(model.components[component].layers))
             outputs[component] = layers.run(component, every, hidden, {}, outputs)
     return outputs
 
 
 def single_process_gradients(
-    model: Model,
-    iterations: int,
-    batch_size: int,
-    *,
-    extra_forward: bool,
-    device: torch.device = CPU,
-    shape: Shape = SMALL,
+    model: Model, iterations: int, batch_size: int, *, extra_forward: bool
 ) -> Gradients:
     """The gradients of the last of some iterations on one process, with the whole batch at once."""
-    layers = Layers(model, {}, device, shape)
+    layers = Layers(model, {})
     for iteration in range(iterations):
         context = frozen_outputs(layers, iteration, batch_size)
         for component in model.backbones:
@@ -317,7 +254,7 @@ def single_process_gradients(
             parameters = layers.parameters(component, every)
             for parameter in parameters:
                 parameter.grad = None
-            inputs, targets = batch_of(iteration, component, batch_size, device, shape)
+            inputs, targets = batch_of(iteration, component, batch_size)
             if extra_forward:
                 with torch.no_grad():
                     fed_back = layers.run(component, every, inputs, {}, context)

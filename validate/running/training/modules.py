@@ -1,23 +1,40 @@
 """Modules: kernels that train a small real model, stage by stage, as the plan says.
 
 What crosses a cut is the hidden state with every live skip, or, where the plan keeps skips local, the hidden state
-alone and each skip from the stage that makes it to the stage that takes it.
+alone and each skip from the stage that makes it to the stage that takes it. Frozen outputs that nobody delivered are
+not a number, and so is every gradient that comes of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from strategies.pipelining.sharding import GATHER, SCATTER
-from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
+from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Op
 from strategies.plans.wiring import Wiring
 from validate.running.executor import Kernels, Mark
 from validate.running.links import RankSeat
-from validate.running.training.blocks import LEARNING_RATE, Gradients, Layers, exercise
-from validate.running.training.device import TrainedDevice, Training
+from validate.running.training.blocks import (
+    LEARNING_RATE,
+    STATE,
+    Gradients,
+    Layers,
+    batch_of,
+    exercise,
+    frozen_outputs,
+)
+from validate.running.training.passes import Batch, Crossing, Passes, stage_ranges
+from validate.running.training.samples import Span, Training
+
+
+def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of something flat that stand for each parameter; what is left over stands for none."""
+    sizes = [parameter.numel() for parameter in parameters]
+    parts = torch.split(flat[: sum(sizes)], sizes)
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
 
 
 class Shards:
@@ -35,22 +52,12 @@ class Shards:
             self._own[stage] = slice(rank * share, (rank + 1) * share)
             kind = {"dtype": torch.float64, "device": layers.device}
             weights, gradients = (torch.zeros(share * num_ranks, **kind) for _ in range(2))  # type: ignore[call-overload]
-            for parameter, weight, gradient in zip(
-                parameters, self._pieces(stage, weights), self._pieces(stage, gradients), strict=True
-            ):
+            both = views(weights, parameters), views(gradients, parameters)
+            for parameter, weight, gradient in zip(parameters, *both, strict=True):
                 weight.copy_(parameter.data)
                 parameter.data, parameter.grad = weight, gradient
             self._weights[stage], self._gradients[stage] = weights, gradients
         self.clear()
-
-    def _pieces(self, stage: int, flat: Tensor) -> list[Tensor]:
-        """The parts of something flat that stand for each parameter, as views."""
-        parameters = self._parameters[stage]
-        ends = torch.tensor([0, *(parameter.numel() for parameter in parameters)]).cumsum(0).tolist()
-        return [
-            flat[start:end].view_as(parameter)
-            for start, end, parameter in zip(ends, ends[1:], parameters, strict=False)
-        ]
 
     def clear(self) -> None:
         """Forget all gradients."""
@@ -91,25 +98,39 @@ class Shards:
         """The gradients of each parameter, of all ranks; all ranks must ask."""
         whole = torch.empty_like(self._gradients[stage])
         dist.all_gather_single(whole, self._sums[stage])
-        return self._pieces(stage, whole)
+        return views(whole, self._parameters[stage])
 
 
 class ModuleKernels(Kernels):
-    """Carries out the ops of one device on real layers."""
+    """Carries out the ops of one device on real layers, on its own samples of the batch.
+
+    It keeps what ops wrote and messages brought, by tensor; the gradients of each stage, in one piece where they are
+    summed at once; and the output of each frozen (component, layer).
+    """
 
     sleeping = False
 
     def __init__(self, training: Training, wiring: Wiring, seat: RankSeat, place: torch.device) -> None:
-        self._wiring, self._plan = wiring, wiring.plan
+        self._training, self._wiring, self._plan, self._number = training, wiring, wiring.plan, seat.device
         replicas, group_batch = seat.placement.replicas, training.batch_size // seat.placement.num_groups
         first, end = seat.group * group_batch, (seat.group + 1) * group_batch
-        own = slice(first + seat.replica, end, replicas)
+        self._own = slice(first + seat.replica, end, replicas)
+        self._samples = training.samples.of_replica(seat.replica, replicas)
+        self._layers = Layers(training.model, {}, place)
+        self._ranges, self._crossing = (
+            stage_ranges(self._plan, seat.device),
+            Crossing(training.model, self._plan),
+        )
+        self._passes = Passes(self._layers, self._crossing, self._ranges)
+        for op in self._plan.ops[seat.device]:
+            if isinstance(op.action, FrozenAction):
+                self._layers.get(op.action.component, op.action.layer)  # threads would share one generator
+        self._last = {c: len(training.model.components[c].layers) - 1 for c in training.model.frozen}
+        self._values: dict[int, list[Tensor]] = {}
+        self._frozen: dict[tuple[int, int], Tensor] = {}
         sharded = {c.operation for c in self._plan.collectives} & {SCATTER, GATHER}
-        self._device = TrainedDevice(
-            training, self._plan, seat.device, Layers(training.model, {}, place), own=own,
-            samples=training.samples.of_replica(seat.replica, replicas), flatten=not sharded,
-        )  # fmt: skip
         self._shards = self._sharded() if sharded else None
+        self._flat = {} if sharded else {stage: self._flatten(stage) for stage in self._ranges}
         self._side = None
         if place.type == "cuda":
             self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -117,62 +138,141 @@ class ModuleKernels(Kernels):
 
     def _warm_up(self) -> None:
         """Run every layer once: loading kernels and finding memory may wait for all of the GPU, messages too."""
-        frozen = [(component, range(last + 1)) for component, last in self._device.last.items()]
-        for component, layers in [*self._device.ranges.values(), *frozen]:
+        frozen = [(component, range(last + 1)) for component, last in self._last.items()]
+        for component, layers in [*self._ranges.values(), *frozen]:
             for layer in layers:
-                exercise(self._device.layers, component, layer, self._device.training.micro_batch)
+                exercise(self._layers, component, layer, self._training.micro_batch)
         torch.cuda.current_stream().synchronize()
 
     def _sharded(self) -> Shards:
         """Divide the weights among the ranks, as the plan gathers them; each pass then waits for its own."""
-        plan, device = self._plan, self._device
-        shards = Shards(device.layers, device.ranges, dist.get_rank(), plan.placement.num_gpus)
-        device.step = shards.step  # type: ignore[method-assign]
+        plan = self._plan
+        shards = Shards(self._layers, self._ranges, dist.get_rank(), plan.placement.num_gpus)
         self._freed = {
             stage
-            for op in plan.ops[device.number]
+            for op in plan.ops[self._number]
             for role, stage, _ in (plan.tensors[tensor][:3] for tensor in op.reads)
             if role == "gathered" and isinstance(op.action, StageAction) and op.action.stage == stage
+        }
+        self._scattered = {
+            self._wiring.writers[tensor]
+            for collective in plan.collectives
+            if collective.operation == SCATTER
+            for tensor in collective.reads
         }
         for stage in self._freed:
             shards.free(stage)
         return shards
 
+    def _flatten(self, stage: int) -> Tensor:
+        parameters = self._layers.parameters(*self._ranges[stage])
+        numel = sum(parameter.numel() for parameter in parameters)
+        flat = torch.zeros(numel, dtype=torch.float64, device=self._layers.device)
+        for parameter, own in zip(parameters, views(flat, parameters), strict=True):
+            parameter.grad = own
+        return flat
+
     def begin(self, iteration: int) -> None:
-        self._device.load(iteration)
-        self._device.turn()
-        self._device.values.clear()
+        """Load the batch; frozen work may be of the one after it, and its outputs be there from the one before."""
+        self._values.clear()
+        for flat in self._flat.values():
+            flat.zero_()
         if self._shards:
             self._shards.clear()
+        self._batch = {c: self._draw(iteration, c) for c in self._training.model.backbones}
+        ahead = self._plan.cross_iteration
+        self._inputs = {c: self._draw(iteration + ahead, c)[0] for c in self._last}
+        prepared = {c: self._frozen[c, last] for c, last in self._last.items() if self._frozen}
+        self._frozen = {
+            (c, layer): torch.full_like(self._inputs[c], torch.nan)
+            for c, last in self._last.items()
+            for layer in range(last + 1)
+        }
+        self._context = {c: self._frozen[c, last] for c, last in self._last.items()}
+        if ahead:
+            self._context = prepared or self._prepared(iteration)
+
+    def _draw(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = batch_of(iteration, component, self._training.batch_size, self._layers.device)
+        return inputs[self._own], targets[self._own]
+
+    def _prepared(self, iteration: int) -> dict[int, Tensor]:
+        """Frozen outputs of an iteration that none prepared."""
+        fresh = Layers(self._training.model, {}, self._layers.device)
+        everyone = frozen_outputs(fresh, iteration, self._training.batch_size)
+        return {component: values[self._own] for component, values in everyone.items()}
 
     def run(self, index: int, op: Op, mark: Mark) -> None:
         """Carry out an op; gradient buckets are all ready at its end."""
-        self._device.run(index, op)
-        if self._shards and isinstance(op.action, StageAction):
-            self._after_pass(self._shards, index, op.action)
+        if isinstance(op.action, FrozenAction):
+            self._run_frozen(op.action, self._samples.ops[self._number, index])
+        else:
+            assert isinstance(op.action, StageAction)
+            self._run_stage(index, op, op.action)
         if self._side is not None:  # of this stream alone: others wait for messages
             torch.cuda.current_stream().synchronize()
         for _, tensor in op.early:
             mark(tensor)
 
-    def _after_pass(self, shards: Shards, index: int, action: StageAction) -> None:
-        if action.kind == BACKWARD:
+    def _run_stage(self, index: int, op: Op, action: StageAction) -> None:
+        shards, tensors = self._shards, self._plan.tensors
+        if action.kind == OPTIMIZER:
+            if shards:
+                shards.step(action.stage)
+            else:
+                self._layers.step(*self._ranges[action.stage])
+            return
+        read = {tensors[t][:2]: self._values[t] for t in op.reads if t in self._values}
+        written = self._passes.run(action, read, lambda: self._micro_batch(action))
+        for tensor in op.writes:
+            if tensors[tensor][:2] in written:
+                self._values[tensor] = written[tensors[tensor][:2]]
+        if shards and action.kind == BACKWARD and (self._number, index) in self._scattered:
             shards.set_aside(action.stage, index)
-        if action.kind != OPTIMIZER and action.stage in self._freed:
+        if shards and action.stage in self._freed:
             shards.free(action.stage)
 
+    def _run_frozen(self, action: FrozenAction, spans: Sequence[Span]) -> None:
+        component, layer, _ = action
+        source = self._frozen[component, layer - 1] if layer else self._inputs[component]
+        needed = () if layer else self._training.model.inputs_of(component)
+        context = {c: _pieces(self._frozen[c, self._last[c]], spans) for c in needed if c in self._last}
+        with torch.no_grad():
+            result = self._layers.run(component, range(layer, layer + 1), _pieces(source, spans), {}, context)
+            for (first, end), part in zip(spans, torch.split(result, [b - a for a, b in spans]), strict=True):
+                self._frozen[component, layer][first:end].copy_(part)
+
+    def _micro_batch(self, action: StageAction) -> Batch:
+        component, _ = self._ranges[action.stage]
+        size = self._training.micro_batch
+        rows = slice(action.micro_batch * size, (action.micro_batch + 1) * size)
+        inputs, targets = self._batch[component]
+        # a copy: pieces for later micro-batches still arrive, and autograd wants what it keeps to stay as it is
+        context = {c: values[rows].clone() for c, values in self._context.items()}
+        return Batch(inputs[rows], targets[rows], context, self._training.batch_size)
+
+    def _frozen_rows(self, tensor: int) -> Tensor | None:
+        """Where a frozen tensor lies; None for any other."""
+        if tensor not in self._samples.tensors:
+            return None
+        _, component, layer, _ = self._plan.tensors[tensor]
+        return self._frozen[component, layer][slice(*self._samples.tensors[tensor])]
+
     def room(self, tensor: int) -> Tensor:
-        frozen = self._device.frozen_rows(tensor)
-        return torch.stack(self._device.room(tensor)) if frozen is None else torch.empty_like(frozen)
+        frozen = self._frozen_rows(tensor)
+        if frozen is not None:
+            return torch.empty_like(frozen)
+        states = self._crossing.count(self._plan.tensors[tensor]), self._training.micro_batch
+        return torch.empty((*states, *STATE), dtype=torch.float64, device=self._layers.device)
 
     def pack(self, tensor: int) -> Tensor:
-        frozen = self._device.frozen_rows(tensor)
-        return torch.stack(self._device.values[tensor]) if frozen is None else frozen.clone()
+        frozen = self._frozen_rows(tensor)
+        return torch.stack(self._values[tensor]) if frozen is None else frozen.clone()
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
-        frozen = self._device.frozen_rows(tensor)
+        frozen = self._frozen_rows(tensor)
         if frozen is None:
-            self._device.values[tensor] = list(payload)
+            self._values[tensor] = list(payload)
         else:
             frozen.copy_(payload)
 
@@ -196,7 +296,7 @@ class ModuleKernels(Kernels):
             if self._shards:
                 self._shards.scatter(stage, op, group)
             else:
-                dist.all_reduce(self._device.flat[stage], group=group)
+                dist.all_reduce(self._flat[stage], group=group)
 
     def _ready(self, collective: int) -> list[tuple[int, int]]:
         """Stages whose gradients are all there, and their ops: no later collective takes a bucket of one."""
@@ -206,17 +306,20 @@ class ModuleKernels(Kernels):
         return [
             (stage, writer[1])
             for stage, writer in found.items()
-            if stage in self._device.ranges and writer not in following
+            if stage in self._ranges and writer not in following
         ]
 
     def found(self) -> Gradients:
-        device = self._device
         if not self._shards:
-            return device.layers.gradients(device.ranges.values())
+            return self._layers.gradients(self._ranges.values())
         found: Gradients = {}
-        for stage, (component, layers) in device.ranges.items():
+        for stage, (component, layers) in self._ranges.items():
             pieces = iter(self._shards.gradients(stage))
             for layer in layers:
-                own = device.layers.parameters(component, range(layer, layer + 1))
+                own = self._layers.parameters(component, range(layer, layer + 1))
                 found[component, layer] = [next(pieces).to("cpu", copy=True) for _ in own]
         return found
+
+
+def _pieces(values: Tensor, spans: Sequence[Span]) -> Tensor:
+    return torch.cat([values[first:end] for first, end in spans])

@@ -1,6 +1,5 @@
 """Scenarios of a run: from a question to a plan for this model, these times and these links, and to a job."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -10,17 +9,13 @@ from profiles.costs import ModelCosts
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
 from sim.runs import jobs, replay
-from strategies.plans.actions import (
-    EXTRA_FORWARD,
-    StageAction,
-)
 from strategies.plans.plan import Plan
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from validate.running.job import Job
+from validate.running.comparison import Job
 from validate.running.links import DEVICE, emulated_cluster
 from validate.running.training.blocks import LayerTimes, measure_layers
-from validate.running.training.device import Training, frozen_samples
+from validate.running.training.samples import Training, frozen_samples
 
 ESTIMATED_ON: Final = "p4de"
 """Where nothing is measured, sleeping kernels take times in proportion to those estimated for its devices."""
@@ -61,38 +56,7 @@ def plan_of(question: Question, scenario: Scenario) -> Plan:
     strategy = make_strategy(question.strategy, question.parameters)
     if len(jobs(strategy, scenario)) > 1:
         raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
-    plan = replay(strategy, scenario).plan
-    check_complete(plan)
-    return plan
-
-
-def check_complete(plan: Plan) -> None:
-    """Refuse a plan that loses or doubles a micro-batch."""
-    counts = Counter(op.action for row in plan.ops for op in row if isinstance(op.action, StageAction))
-    for action, count in counts.items():
-        if count > 1 and action.micro_batch >= 0:
-            raise InputError(f"the plan runs {action} {count} times, must be once")
-    for stage, numbers in _micro_batches(plan, counts).items():
-        for number in sorted(numbers):
-            found = "".join(kind for kind in "BFIW" if counts[StageAction(stage, kind, number)])
-            if found not in ("BF", "FIW"):
-                raise InputError(
-                    f"the plan runs {found or 'nothing'} of micro-batch {number} on stage {stage}, must be F and B, or"
-                    " F, I and W"
-                )
-
-
-def _micro_batches(plan: Plan, counts: Counter[StageAction]) -> dict[int, set[int]]:
-    """The micro-batches that must pass each stage: those that any stage of its chain sees."""
-    found: dict[int, set[int]] = {}
-    chain: list[int] = []
-    for number, stage in enumerate(plan.stages):
-        if stage.first_layer == 0:
-            chain = []
-        chain.append(number)
-        seen = {a.micro_batch for a in counts if a.stage in chain and a.kind in "FBIW" + EXTRA_FORWARD}
-        found.update(dict.fromkeys(chain, seen))
-    return found
+    return replay(strategy, scenario).plan
 
 
 def with_times(model: Model, times: LayerTimes, batch: int) -> Model:
@@ -133,20 +97,15 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
         degree = question.parameters.get("pipeline_degree", 1)
         scenario = scenario_of(question, sleeping_model(model, batch, SLEEP_S * degree))
         return Job(question.name, mode, plan_of(question, scenario), question.link_s, iterations, warm_up)
-    plan, training = plan_small(question, model, measure_layers(model, batch))
-    return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
-
-
-def plan_small(question: Question, model: Model, times: LayerTimes) -> tuple[Plan, Training]:
-    """Plan of a small real model, and what is trained; ``times`` are (forward, backward) seconds for a micro-batch."""
-    batch = micro_batch_of(question)
+    times = measure_layers(model, batch)
     scaled = {key: (PLANNING_SCALE * f, PLANNING_SCALE * b) for key, (f, b) in times.items()}
     planned = replace(question, link_s=PLANNING_SCALE * question.link_s)
     scenario = scenario_of(planned, with_times(model, scaled, batch))
     plan = plan_of(planned, scenario)
     samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
     plan = replace(plan, placement=replace(plan.placement, cluster=emulated_cluster(question.link_s)))
-    return plan, Training(model, question.batch_size, batch, samples, question.extra_forward)
+    training = Training(model, question.batch_size, batch, samples, question.extra_forward)
+    return Job(question.name, mode, plan, question.link_s, iterations, warm_up, training)
 
 
 def micro_batch_of(question: Question) -> int:
