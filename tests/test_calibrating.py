@@ -1,6 +1,7 @@
 """Compute scaled to a measured run: the factor, what it changes, and what is refused."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -136,6 +137,19 @@ def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_p
         if item["status"] == "simulated":
             assert item["compute_factor"] == factor
             assert item["options"]["measured_run"] == str(path)
+
+
+def test_a_printed_sweep_says_by_how_much_compute_was_scaled_and_how_to_have_it_again(capsys, tmp_path):
+    asked = ["--model", "sd21", "--gpus", "8", "--batch-size", "128"]
+    run = json.dumps(RUN)
+    out = ["--out", str(tmp_path / "rows.csv")]
+    assert main(["sweep", *asked, "--strategy", "ddp,zero2", "--measured-run", run, *out]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5}).compute_factor
+    assert f"compute times {factor:.2f}, from your measured run" in lines
+    (again,) = (line.removeprefix("again: ") for line in lines if line.startswith("again: "))
+    assert main([*shlex.split(again)[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["compute_factor"] == factor
 
 
 def test_a_result_written_as_json_is_a_measured_run(capsys, tmp_path):

@@ -93,6 +93,8 @@ def _print_winner(screen: Console, sweep: Sweep) -> None:
         )
     else:
         screen.print(f"layer times are measured on {device.name}")
+    if sweep.scenario.measured is not None:
+        screen.print(f"compute {sweep.scenario.calibration}")
     screen.print(f"again: {command(best)}", soft_wrap=True)
 
 

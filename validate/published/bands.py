@@ -1,8 +1,8 @@
 """Bands from published numbers: what is left of them where nothing was set by them, by device, stack and method.
 
 The error of compute is that of one GPU's latencies without what was published of it, and of training within one node.
-What a method adds is the error of several GPUs where the model starts from one GPU's published latency, of speedups over
-another method, and of training on several nodes over that on one.
+What a method adds is the error of several GPUs where the model starts from one GPU's published latency, of speedups
+over another method, and of training on several nodes over that on one.
 """
 
 import json
