@@ -42,10 +42,17 @@ def test_numbers_make_the_band_of_their_family_stack_and_method():
     assert known.of("measured", "eager", "one GPU").band == Band(0.8, 1.3)
     assert known.of("derived", "eager", "one GPU").band == Band(0.5, 2.0)
     assert known.of("derived", "eager", "one GPU").rows == 4
-    for family in ("measured", "derived"):
-        other = known.of(family, "compiled", "one GPU")
-        assert (other.band, other.rows) == (Band(0.5, 2.0), 8)
+    assert known.of("measured", "compiled", "one GPU").band == Band(0.8, 1.3)
+    assert known.of("derived", "compiled", "one GPU").band == Band(0.5, 2.0)
     assert known.of("measured", "compiled", "pipeline").rows == 0
+
+
+def test_a_stack_of_which_nothing_is_known_takes_what_the_bands_of_others_span():
+    other = [replace(miss, stack="compiled") for miss in misses(0.7, 1.0, 1.0, 1.1)]
+    known = bands_of([*misses(0.8, 0.9, 1.1, 1.3), *other], [], load_bands())
+    spanned = known.of("measured", "mine", "one GPU")
+    assert (spanned.band, spanned.rows) == (Band(0.7, 1.3), 8)
+    assert known.of("derived", "mine", "one GPU") == replace(spanned, family="derived")
 
 
 def test_a_method_is_judged_where_little_is_awaited_if_there_are_such_numbers():

@@ -157,13 +157,14 @@ def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
 
 
 def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
-    """The band under a stack of which nothing is known: all bands of the method together, else the prior."""
-    own = [one for one in made if one.method == method]
+    """The band under a stack of which nothing is known: what those of the family, else of all, span; else the prior."""
+    there = [one for one in made if one.method == method]
+    own = [one for one in there if one.family == family] or there
     if not own:
         low, high, words = PRIORS[method]
         return Evidence(family, ANY, method, Band(low, high), 0, f"prior: {words}")
     band = Band(min(one.band.low for one in own), max(one.band.high for one in own))
-    words = f"{COMMAND}: what the bands of all stacks and families span"
+    words = f"{COMMAND}: what the bands of other stacks span"
     return Evidence(family, ANY, method, band, sum(one.rows for one in own), words)
 
 
