@@ -331,7 +331,8 @@ def banded(result: Result, digits: int = 1, unit: str = "ms") -> str:
 
 
 def rounded(value: float, figures: int) -> str:
-    """A positive number to so many significant figures, without an exponent."""
+    """A positive number to so many significant figures, without an exponent; a leading 1 counts as none."""
+    figures += f"{value:e}"[0] == "1" and figures < 3
     return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"
 
 
