@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.anchors import Anchor
+from profiles.calibration import PUBLISHED, UNSCALED, Calibration
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.kernel_times import KernelTimes
@@ -36,6 +37,7 @@ __all__ = [
     "ModelCosts",
     "TaskCosts",
     "anchor_factor",
+    "one_gpu_s",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -73,6 +75,7 @@ class ComponentCosts:
         component: the component.
         device: the device; times measured on it come before estimates, whatever the stack.
         scale: factor on estimates, see ``anchor_factor``.
+        calibration: factor on all times, measured ones too.
         stack: of the software; by default ``eager``.
         extent: size of the image; by default the reference.
         training: whether it is trained, in mixed precision, or drawn with, in half precision.
@@ -87,6 +90,7 @@ class ComponentCosts:
         device: Device,
         scale: float = 1.0,
         *,
+        calibration: float = 1.0,
         stack: Stack | None = None,
         extent: Extent | None = None,
         training: bool = True,
@@ -104,7 +108,7 @@ class ComponentCosts:
                 for size in (self.extent, Extent.reference(component))
             )
             self._times: Times = MeasuredTimes(component, times, self.extent, here, there)
-            self._scale = 1.0
+            self._scale = calibration
             return
         estimate = times_of(component, device, of, self.extent, training=training)
         if estimate is None:
@@ -113,7 +117,7 @@ class ComponentCosts:
                 f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
                 f" (times/{device.name}.csv)" + (f", only on {others}" if others else "")
             )
-        self._times, self._scale = estimate, scale
+        self._times, self._scale = estimate, scale * calibration
 
     def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
@@ -187,9 +191,12 @@ class TaskCosts:
         stack: Stack | None = None,
         *,
         training: bool,
+        calibration: Calibration = UNSCALED,
     ) -> None:
-        self.anchor_factor: Final = anchor_factor(model, device, height * width)
+        self.published: Final = published(model, device, height * width)
         """Factor on the estimates of the backbones."""
+        self.calibration: Final = calibration
+        """Factor on all compute."""
         self.extents: Final = tuple(
             Extent.of(model, component, height, width, half=not training) for component in model.components
         )
@@ -197,7 +204,8 @@ class TaskCosts:
             ComponentCosts(
                 component,
                 device,
-                self.anchor_factor if component.trainable else 1.0,
+                self.published.factor if component.trainable else 1.0,
+                calibration=calibration.factor,
                 stack=stack,
                 extent=extent,
                 training=training,
@@ -217,6 +225,7 @@ class ModelCosts(TaskCosts):
         stack: of the software; by default ``eager``.
         height: pixels; by default the reference.
         width: pixels; by default the reference.
+        calibration: of all compute.
     """
 
     def __init__(
@@ -226,8 +235,11 @@ class ModelCosts(TaskCosts):
         stack: Stack | None = None,
         height: int | None = None,
         width: int | None = None,
+        *,
+        calibration: Calibration = UNSCALED,
     ) -> None:
-        super().__init__(model, device, height or model.height, width or model.width, stack, training=True)
+        size = height or model.height, width or model.width
+        super().__init__(model, device, *size, stack, training=True, calibration=calibration)
         used = stack_on(device, load_stack() if stack is None else stack)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
@@ -242,7 +254,7 @@ class ModelCosts(TaskCosts):
         if not self._step_s_per_byte:
             return 0.0
         per_parameter = max(recipe.step_bytes * self._step_s_per_byte, self._host_s_per_parameter)
-        return parameters * per_parameter
+        return self.calibration.factor * parameters * per_parameter
 
 
 def _tensors(model: Model) -> tuple[int, int]:
@@ -255,6 +267,12 @@ def _tensors(model: Model) -> tuple[int, int]:
                 with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS)
                 tensors += TENSORS * sum(kernel.count for kernel in with_weights)
     return tensors, parameters
+
+
+def published(model: Model, device: Device, pixels: int) -> Calibration:
+    """The calibration of a model's backbones by what was published of one GPU; none changes nothing."""
+    there = any(anchor.device == device.name for anchor in model.anchors)
+    return Calibration(anchor_factor(model, device, pixels), PUBLISHED) if there else Calibration()
 
 
 def anchor_factor(model: Model, device: Device, pixels: int) -> float:
@@ -271,7 +289,7 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     found: dict[int, list[float]] = {}
     for anchor in model.anchors:
         if anchor.device == device.name:
-            estimated = _one_gpu_s(model, device, anchor)
+            estimated = one_gpu_s(model, device, anchor)
             found.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
     if not found:
         return 1.0
@@ -280,8 +298,8 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
 
 
-def _one_gpu_s(model: Model, device: Device, anchor: Anchor) -> float:
-    """Estimated seconds of what an anchor measured."""
+def one_gpu_s(model: Model, device: Device, anchor: Anchor) -> float:
+    """Estimated seconds of what an anchor measured, which nothing scales."""
     total = 0.0
     for component in model.anchored:
         extent = Extent.of(model, component, anchor.height, anchor.width)

@@ -1,5 +1,6 @@
 """Costs of sampling: forward times of all components of a model at a resolution, for any share of a layer's work."""
 
+from profiles.calibration import UNSCALED, Calibration
 from profiles.costs import FloatArray, TaskCosts
 from profiles.devices import Device
 from profiles.models import Model
@@ -18,15 +19,23 @@ class SamplingCosts(TaskCosts):
         height: pixels.
         width: pixels.
         stack: of the software; by default ``eager``.
+        calibration: of all compute.
 
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
     """
 
     def __init__(
-        self, model: Model, device: Device, height: int, width: int, stack: Stack | None = None
+        self,
+        model: Model,
+        device: Device,
+        height: int,
+        width: int,
+        stack: Stack | None = None,
+        *,
+        calibration: Calibration = UNSCALED,
     ) -> None:
-        super().__init__(model, device, height, width, stack, training=False)
+        super().__init__(model, device, height, width, stack, training=False, calibration=calibration)
 
     def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
         """The forward seconds of each layer of a component, shape (layers,).

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from profiles.models import load_model as load_model
     from profiles.stacks import load_stack as load_stack
     from profiles.synthetic import equal_layers_model as equal_layers_model
+    from sim.api import calibrate as calibrate
     from sim.api import clusters as clusters
     from sim.api import models as models
     from sim.api import run as run
@@ -36,6 +37,7 @@ _HOMES = {
     "Result": "sim.results",
     "Scenario": "strategies.scenario",
     "Sweep": "sim.explore.sweep",
+    "calibrate": "sim.api",
     "clusters": "sim.api",
     "equal_layers_model": "profiles.synthetic",
     "load_cluster": "profiles.clusters",
@@ -58,6 +60,7 @@ __all__ = [
     "Result",
     "Scenario",
     "Sweep",
+    "calibrate",
     "clusters",
     "equal_layers_model",
     "load_cluster",

@@ -5,20 +5,24 @@ What is given by keyword is either asked of the scenario (``batch_size``; of tra
 parameters, where the command line speaks of flags.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from itertools import accumulate, chain
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from profiles.calibration import MeasuredRun
 from profiles.clusters import Cluster, cluster_names, load_cluster
 from profiles.errors import DiffusimError, InputError
 from profiles.models import Model, load_model, model_names
 from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
+from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
+from sim.measured_runs import Run, calibrated
 from sim.report.facts import cluster_facts, model_facts, stack_facts, strategy_facts
 from sim.results import Result
 from sim.runs import bound, named_traces, replay_parts, source_of, weigh
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound=AnyScenario)
 
 FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 
@@ -70,6 +75,8 @@ def run(
     gpus: int | None = None,
     *,
     stack: str | Stack | None = None,
+    measured: Given | None = None,
+    measured_run: Run | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one strategy on one scenario; the result keeps its traces.
@@ -80,6 +87,10 @@ def run(
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
+        measured: what this run was measured to take, such as ``{"step_s": 0.87}``; compute is scaled to it. With
+            ``measured_run`` it is that run's number.
+        measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
+            what ``calibrate`` gives.
         given: options of the scenario and parameters of the strategy.
 
     Raises:
@@ -88,12 +99,56 @@ def run(
         DeadlockError: the strategy's order can never be carried out.
     """
     request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario = _scenario(model, request)
-    point = _strategy(strategy, request)
+    scenario, point = _scenario(model, request), _strategy(strategy, request)
+    if measured is not None and measured_run is None:
+        scenario = _scaled(point, scenario, Number.of(measured))
+    else:
+        scenario = calibrated(scenario, measured, measured_run)
     bound(point, scenario)  # refuses what cannot exist before its order is written out
     parts = replay_parts(point, scenario)
     traces = named_traces(parts)
     return weigh(point, scenario, parts, source_of(point, scenario, lambda: traces))
+
+
+def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
+    """The scenario of a run that was measured itself."""
+    own = measure(point, scenario, number, {"measured": str(number)})
+    return replace(scenario, measured=own)
+
+
+@_speaks_of_parameters
+def calibrate(
+    model: str | Model | AnyScenario,
+    strategy: str | AnyStrategy,
+    cluster: str | Cluster | None = None,
+    gpus: int | None = None,
+    *,
+    measured: Given,
+    stack: str | Stack | None = None,
+    **given: Any,  # noqa: ANN401
+) -> MeasuredRun:
+    """Find the factor on compute with which a run takes as long as it was measured to take.
+
+    Args:
+        model: a model's name, a model folder, a model, or a whole scenario.
+        strategy: a strategy's name, or one with its parameters.
+        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
+        gpus: GPUs in all.
+        measured: one number, such as ``{"step_s": 0.87}``, ``samples_per_s`` or, of sampling, ``latency_s``.
+        stack: a stack's name, a stack file, or a stack; by default ``eager``.
+        given: options of the scenario and parameters of the strategy.
+
+    Returns:
+        What ``run`` and ``sweep`` take as ``measured_run``.
+
+    Raises:
+        InputError: as of ``run``, or no factor between 0.1 and 10 does.
+        InfeasibleError: the strategy, a degree or the batch does not apply here.
+    """
+    request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    scenario, point, number = _scenario(model, request), _strategy(strategy, request), Number.of(measured)
+    text = json.dumps({**question(point, scenario), number.name: number.value})
+    return measure(point, scenario, number, {"measured_run": text})
 
 
 def _request(
@@ -177,6 +232,8 @@ def sweep(
     task: str | None = None,
     objective: str | None = None,
     stack: str | Stack | None = None,
+    measured: Given | None = None,
+    measured_run: Run | None = None,
     top: int = TOP,
     workers: int | None = None,
     report: Report = lambda stage, done, total: None,
@@ -192,6 +249,8 @@ def sweep(
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
         objective: what is ranked by; by default throughput, of sampling latency.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
+        measured: the number of ``measured_run``, where that does not hold it.
+        measured_run: as of ``run``.
         top: so many of the best of all are exact.
         workers: processes; by default one per core.
         report: told the stage, how many points are done and how many there are.
@@ -201,7 +260,17 @@ def sweep(
         InputError: a name is unknown, a value breaks its rule, or no strategy takes what is held fixed.
     """
     found = start_sweep(
-        model, cluster, gpus, strategy=strategy, task=task, objective=objective, stack=stack, top=top, **given
+        model,
+        cluster,
+        gpus,
+        strategy=strategy,
+        task=task,
+        objective=objective,
+        stack=stack,
+        measured=measured,
+        measured_run=measured_run,
+        top=top,
+        **given,
     )
     run_sweep(found, report, workers)
     return found
@@ -217,6 +286,8 @@ def start_sweep(
     task: str | None = None,
     objective: str | None = None,
     stack: str | Stack | None = None,
+    measured: Given | None = None,
+    measured_run: Run | None = None,
     top: int = TOP,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
@@ -227,7 +298,7 @@ def start_sweep(
     """
     names = strategy.split(",") if isinstance(strategy, str) else strategy
     request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
-    scenario = _scenario(model, request)
+    scenario = calibrated(_scenario(model, request), measured, measured_run)
     chosen = objectives(scenario)[0] if objective is None else objective
     found = Sweep(scenario, chosen, top=top)
     found.points = find_points(scenario, names, request.parameters)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from profiles.bands import Doubt
 from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
@@ -62,6 +63,8 @@ class Result:
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
         departures: what departs from plain training, in words for its title.
+        doubt: what the error of its duration is made of.
+        compute_factor: factor on compute that a measured run gave; 1 where there is none.
         source: origin of its traces; None where it came from another process.
     """
 
@@ -83,6 +86,8 @@ class Result:
     stages: tuple[Mapping[str, Any], ...]
     seamless: bool = True
     departures: tuple[str, ...] = ()
+    doubt: Doubt = field(default_factory=Doubt)
+    compute_factor: float = 1.0
     source: Source | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +112,7 @@ class Result:
         return table_of(
             self.title,
             given
+            | self.bands
             | {
                 "samples_per_s": self.samples_per_s,
                 "bubble_ratio": self.bubble_ratio,
@@ -146,6 +152,22 @@ class Result:
     def step_s(self) -> float:
         """Seconds of one steady denoising step."""
         return self._time("step_s")
+
+    @property
+    def low_s(self) -> float:
+        """Seconds that nine of ten measured iterations, or runs, exceed."""
+        return self.expected.duration_s * self.doubt.band.low
+
+    @property
+    def high_s(self) -> float:
+        """Seconds that one of ten measured iterations, or runs, exceeds."""
+        return self.expected.duration_s * self.doubt.band.high
+
+    @property
+    def bands(self) -> dict[str, float]:
+        """The band of the duration under its public keys."""
+        key = next(iter(self.times))
+        return {f"{key}_low": self.low_s, f"{key}_high": self.high_s}
 
     @property
     def samples_per_s(self) -> float:
@@ -258,6 +280,7 @@ class Result:
             **self.asked,
             "options": dict(self.options),
             **self.times,
+            **self.bands,
             "samples_per_s": self.samples_per_s,
             **({"gpu_s_per_sample": self.gpu_s_per_sample} if sampled else {}),
             "bubble_ratio": self.bubble_ratio,
@@ -268,6 +291,7 @@ class Result:
             "peak_memory_bytes": expected.peak_memory_bytes,
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
+            "compute_factor": self.compute_factor,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
             **({"seamless": self.seamless} if sampled else {}),
         }

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from profiles.errors import InfeasibleError
+from sim.doubts import doubt_of
 from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.replay.engine import no_collection, simulate
 from sim.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
@@ -206,7 +207,7 @@ def weigh(
     strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
 ) -> Result:
     """The result that the replayed parts of a point amount to."""
-    expected, workload = _expected(parts), scenario.workload
+    expected, workload, parameters = _expected(parts), scenario.workload, parameters_of(strategy)
     return Result(
         task=scenario.task,
         model=scenario.model_name,
@@ -214,7 +215,7 @@ def weigh(
         stack=scenario.stack_name,
         num_gpus=workload.num_gpus,
         strategy=strategy.name,
-        parameters=parameters_of(strategy),
+        parameters=parameters,
         batch_size=workload.batch_size,
         num_backbones=len(scenario.model.backbones),
         asked=scenario.asked,
@@ -226,6 +227,8 @@ def weigh(
         stages=tuple(_stages(parts)),
         seamless=is_seamless(strategy),
         departures=scenario.departures,
+        doubt=doubt_of(scenario, strategy.name, parameters, expected),
+        compute_factor=scenario.calibration.factor,
         source=source,
     )
 

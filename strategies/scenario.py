@@ -10,6 +10,7 @@ from math import sqrt
 from numbers import Real
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
+from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
@@ -67,7 +68,7 @@ class Scene(Generic[W]):
     """A model on a cluster under a workload, run by a software stack; it checks itself when it is made.
 
     ``asked_model``, ``asked_cluster`` and ``asked_stack`` are the folder or file they were read from, where they are
-    not shipped.
+    not shipped. ``measured`` is a run of the same model, device and stack that was measured; it scales compute.
     All else is derived, and stays with this one object: neither a copy with other fields nor a pickled one takes
     it along. What strategies would derive again for every point is kept with ``remember``.
     """
@@ -80,6 +81,7 @@ class Scene(Generic[W]):
     asked_cluster: str = ""
     stack: Stack = field(default_factory=load_stack)
     asked_stack: str = ""
+    measured: MeasuredRun | None = None
 
     def __repr__(self) -> str:
         where = f"{self.cluster_name} by stack {self.stack_name}"
@@ -107,6 +109,16 @@ class Scene(Generic[W]):
     def paced_stack(self) -> Stack:
         """The stack on the box's host."""
         return self.stack.paced(self.cluster.host.pace)
+
+    @property
+    def calibration(self) -> Calibration:
+        """Factor on compute that the measured run gives; 1 where there is none."""
+        return Calibration() if self.measured is None else self.measured.calibration
+
+    @property
+    def measured_options(self) -> dict[str, str]:
+        """The options that name the measured run."""
+        return {} if self.measured is None else dict(self.measured.options)
 
     @cached_property
     def backbone_index(self) -> int:
@@ -161,7 +173,7 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
 
 
 def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
-    """Refuse a scene of anything but a model, a cluster, a workload of its task and a stack."""
+    """Refuse a scene of anything but a model, a cluster, a workload of its task, a stack and a run measured of them."""
     for name, value, kind in (
         ("model", scene.model, Model),
         ("cluster", scene.cluster, Cluster),
@@ -170,6 +182,10 @@ def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
     ):
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, must be a {kind.__name__}")
+    if isinstance(scene.measured, MeasuredRun):
+        check_same(scene.measured.of, (scene.model.name, scene.cluster.device.name, scene.stack.name))
+    elif scene.measured is not None:
+        raise InputError(f"measured is {scene.measured!r}, must be a MeasuredRun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +268,7 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device, self.paced_stack)
+        return ModelCosts(self.model, self.cluster.device, self.paced_stack, calibration=self.calibration)
 
     def _at_resolution(self, model: Model) -> Model:
         if self.workload.resolution is None:
@@ -275,7 +291,7 @@ class Scenario(Scene[TrainingWorkload]):
         """The options that, given back, ask for this again."""
         names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
         given = {name: getattr(self.workload, name) for name in names}
-        return {"self_conditioning": self.self_conditioning, **given, **self.asked}
+        return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.measured_options}
 
     @property
     def departures(self) -> tuple[str, ...]:
@@ -429,7 +445,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         height, width = self.workload.height, self.workload.width
-        return SamplingCosts(self.model, self.cluster.device, height, width, self.paced_stack)
+        device, factor = self.cluster.device, self.calibration
+        return SamplingCosts(self.model, device, height, width, self.paced_stack, calibration=factor)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -442,7 +459,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         workload = self.workload
         given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
         tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
-        return given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
+        own = given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
+        return own | self.measured_options
 
     @property
     def departures(self) -> tuple[str, ...]:

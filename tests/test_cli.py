@@ -24,8 +24,9 @@ TRAINING = list(all_strategies())
 RESULT_KEYS = [
     "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution",
     "frozen", "options", "iteration_s",
-    "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
-    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
+    "first_iteration_s", "iteration_s_low", "iteration_s_high",
+    "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
+    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages",
 ]  # fmt: skip
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
 OPTION_KEYS = [

@@ -28,9 +28,10 @@ SAMPLERS = list(all_samplers())
 
 RESULT_KEYS = [
     "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "steps",
-    "guidance", "options", "latency_s", "step_s", "samples_per_s", "gpu_s_per_sample", "bubble_ratio",
+    "guidance", "options", "latency_s", "step_s", "latency_s_low", "latency_s_high",
+    "samples_per_s", "gpu_s_per_sample", "bubble_ratio",
     "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory",
-    "provenance", "stages", "seamless",
+    "provenance", "compute_factor", "stages", "seamless",
 ]  # fmt: skip
 OPTION_KEYS = ["include", "decode_chunks", "text"]
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]

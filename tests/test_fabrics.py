@@ -5,9 +5,9 @@ from itertools import pairwise
 from math import ceil, inf, log2, sqrt
 
 import pytest
-from conftest import make_cluster, make_link
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_cluster, make_link
 
 from profiles.clusters import cluster_names, load_cluster, read_cluster
 from profiles.collectives import CollectiveLaw, Group, collective_law, collective_time

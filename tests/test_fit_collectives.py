@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import make_cluster, make_link
+from making import make_cluster, make_link
 
 from profiles.clusters import CLUSTERS, load_cluster
 from profiles.collectives import Group, collective_law

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,9 +18,10 @@ from strategies.scenario import Scenario, TrainingWorkload
 
 RESULT_KEYS = [
     "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "frozen",
-    "options", "iteration_s", "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s",
+    "options", "iteration_s", "first_iteration_s", "iteration_s_low", "iteration_s_high",
+    "samples_per_s", "bubble_ratio", "exposed_communication_s",
     "collective_s", "p2p_bytes",
-    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
+    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages",
 ]  # fmt: skip
 POINT_KEYS = RESULT_KEYS[:10]
 
@@ -41,8 +43,31 @@ def first(sweep, condition):
 
 def test_a_simulated_row_has_a_status_and_the_keys_of_a_result(sweep):
     found = first(sweep, lambda p: p.status == "simulated")
-    assert list(found) == ["status", *RESULT_KEYS]
+    assert list(found) == ["status", *RESULT_KEYS, "tie"]
     assert (found["status"], found["fits_memory"]) == ("simulated", True)
+
+
+def test_every_row_with_a_result_lies_in_its_band(sweep):
+    found = [item for item in rows(sweep) if "iteration_s" in item]
+    assert len(found) > 10
+    for item in found:
+        assert item["iteration_s_low"] < item["iteration_s"] < item["iteration_s_high"]
+
+
+def test_ties_are_rows_that_the_comparison_with_the_first_cannot_tell_from_it(sweep):
+    simulated = [point for point in sweep.ranked() if point.status == "simulated"]
+    marked = [item["tie"] for item in rows(sweep) if item["status"] == "simulated"]
+    best, others = simulated[0], simulated[1:]
+    assert marked == [False, *(point.tied(best, sweep.objective) for point in others)]
+    assert True in marked and False in marked[1:]
+    assert all(
+        best.tied(point, sweep.objective) == tie for point, tie in zip(others, marked[1:], strict=True)
+    )
+    assert all("tie" not in item for item in rows(sweep) if item["status"] != "simulated")
+
+
+def test_memory_is_counted_and_has_no_ties(sweep):
+    assert replace(sweep, objective="memory").ties() == []
 
 
 def test_a_bounded_row_has_a_bound_and_no_throughput(sweep):

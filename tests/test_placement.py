@@ -140,7 +140,7 @@ def test_rings_of_one_node_hold_its_port_both_ways(nodes_of):
     second = network.collective(Collective("all_reduce", (1,), 1e8, (1,), (), ()))
     assert first.ports == second.ports
     assert len(first.ports) == 2
-    assert first.wire_s == 2 * 0.75
+    assert first.wire_s == pytest.approx(2 * 0.75)
     assert first.fixed_s == pytest.approx(2 * 3 * 0.01)
 
 

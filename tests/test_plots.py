@@ -266,6 +266,23 @@ def test_a_sampling_sweep_is_drawn_by_latency_beside_the_memory_of_a_device():
     assert sizes == [[18], [60, 46], [60]]
 
 
+def test_whiskers_span_the_band_of_what_is_drawn():
+    bare = drawn("single", 3, 8.0, 1)
+    (with_band,) = plot_sweep_info([bare | {"latency_s_low": 6.0, "latency_s_high": 9.0}]).points
+    assert (with_band.band, plot_sweep_info([bare]).points[0].band) == ((6.0, 9.0), None)
+    row = {"strategy": "ddp", "peak_memory_bytes": GIB, "samples_per_s": 100.0, "iteration_s": 2.0}
+    (trained,) = plot_sweep_info([row | {"iteration_s_low": 1.0, "iteration_s_high": 4.0}]).points
+    assert trained.band == (50.0, 200.0)
+    figure = plot_sweep([row | {"iteration_s_low": 1.0, "iteration_s_high": 4.0}])
+    (whisker,) = (
+        segment
+        for lines in figure.axes[0].collections
+        if hasattr(lines, "get_segments")
+        for segment in lines.get_segments()
+    )
+    assert whisker.tolist() == [[1.0, 50.0], [1.0, 200.0]]
+
+
 def test_no_two_strategies_look_alike_whatever_their_task():
     names = [*all_strategies(), *all_samplers()]
     assert len({strategy_look(name) for name in names}) == len(names)

@@ -52,15 +52,20 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     print_sweep(sweep)
     rows = table_rows(capsys.readouterr().out)
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
+    ties = sweep.ties()
     assert [row[:2] for row in rows[:BEST]] == [
-        [str(rank), point.name] for rank, point in enumerate(simulated[:BEST], 1)
+        [f"{rank} tie" if any(point is tie for tie in ties) else str(rank), point.name]
+        for rank, point in enumerate(simulated[:BEST], 1)
     ]
     assert {row[1] for row in rows} == {point.name for point in simulated}
     names = [row[1] for row in rows[BEST:]]
     assert len(set(names)) == len(names)
     for row in rows:
-        expected = simulated[int(row[0]) - 1].result.expected
-        assert row[6] == f"{expected.duration_s * 1e3:,.1f} ms"
+        result = simulated[int(row[0].split()[0]) - 1].result
+        shown, _, ends = row[6].partition(" ms, ")
+        assert shown == f"{result.expected.duration_s * 1e3:,.1f}"
+        low, high = (float(end.replace(",", "")) / 1e3 for end in ends.split(" to "))
+        assert (low, high) == (pytest.approx(result.low_s, rel=0.05), pytest.approx(result.high_s, rel=0.05))
 
 
 def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):

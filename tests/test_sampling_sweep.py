@@ -361,7 +361,11 @@ def test_a_sweep_prints_the_best_of_each_strategy_then_the_best_twenty(sweep, ca
     best_of = {row[1] for row in cells[:-TOP]}
     assert best_of == {point.name for point in simulated(sweep)}
     assert len(cells) == len(best_of) + TOP
-    assert [row[0] for row in cells[-TOP:]] == [str(rank) for rank in range(1, TOP + 1)]
+    ties = set(map(id, sweep.ties()))
+    marked = [
+        f"{rank} tie" if id(p) in ties else str(rank) for rank, p in enumerate(simulated(sweep)[:TOP], 1)
+    ]
+    assert [row[0] for row in cells[-TOP:]] == marked
     (single,) = (row for row in cells[:-TOP] if row[1] == "single")
     assert single[2] == "1"
     assert "1.00" in single

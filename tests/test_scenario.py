@@ -164,7 +164,7 @@ REPLACED = {
         "text": lambda _: "replicated",
     },
 }
-SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack")
+SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
     "Model.resized_from", "Cluster.name", "Cluster.source", "Device.source",

@@ -36,6 +36,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
                 "metavar": "FILE",
                 "help": "write every number with its prediction here, as CSV, or as JSON if the name ends in .json",
             },
+            "--bands": {
+                "type": Path, "metavar": "FILE", "help": "write the bands of errors here (profiles/bands.toml)"
+            },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
         },
     ),

@@ -22,6 +22,7 @@ from sim.cli.flags import strategy_names
 from sim.cli.requests import arguments, given, named
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.measured_runs import calibrated
 from sim.results import Result
 from sim.scenarios import Request, scenario_of
 from strategies.registry import class_of
@@ -219,7 +220,7 @@ def tune_command(options: argparse.Namespace) -> int:
         raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
     where = options.model, options.cluster, options.gpus
     asked = Request(*where, (TUNED,), given(options), stack=options.stack)
-    scenario = scenario_of(asked)
+    scenario = calibrated(scenario_of(asked), options.measured, options.measured_run)
     assert isinstance(scenario, Scenario)
     return _print(options, tune(scenario, p2p=options.p2p), print_choices)
 

@@ -41,6 +41,7 @@ def add_scenario(
     optional_model: bool = False,
     tasks: Collection[str] = TASKS,
     shown: Collection[str] = TASKS,
+    measured: str = "",
 ) -> None:
     """Offer what says which model does what on which cluster.
 
@@ -50,6 +51,7 @@ def add_scenario(
         optional_model: whether it can do without a model.
         tasks: those whose flags it takes.
         shown: those of them whose flags its help shows.
+        measured: whose number ``--measured`` gives; empty where compute is not scaled.
     """
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
@@ -78,6 +80,15 @@ def add_scenario(
         metavar="PIXELS",
         help="1024, or 1280x1920: width x height (default: the model's reference)",
     )
+    if measured:
+        words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
+        shared.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
+        shared.add_argument(
+            "--measured-run",
+            metavar="FILE",
+            help="a run that was measured: its flags and number as TOML or JSON, or its result by"
+            " `sim run --measured ... --json`; compute is scaled to it",
+        )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
     for task, add in (("train", _add_training), ("sample", _add_sampling)):
         if task in tasks:

@@ -111,7 +111,7 @@ def _add_run(run: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> 
     from sim.cli.flags import add_parameters, add_scenario
 
     named, shown = _named_strategies(arguments)
-    add_scenario(run, required_strategy=True, shown=shown)
+    add_scenario(run, required_strategy=True, shown=shown, measured="this run, or that of --measured-run,")
     run.add_argument("--json", action="store_true", help="print the result as JSON")
     run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
     run.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
@@ -127,7 +127,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     from strategies.registry import task_of
 
     named, shown = _named_strategies(arguments)
-    add_scenario(sweep, required_strategy=False, shown=shown)
+    add_scenario(sweep, required_strategy=False, shown=shown, measured="the run of --measured-run")
     sweep.add_argument(
         "--task",
         choices=TASKS,
@@ -154,7 +154,7 @@ def _add_tune(tune: argparse.ArgumentParser, *_: object) -> None:
     from sim.cli.commands import tune_command
     from sim.cli.flags import add_scenario
 
-    add_scenario(tune, required_strategy=False, tasks=("train",))
+    add_scenario(tune, required_strategy=False, tasks=("train",), measured="the run of --measured-run")
     tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
     tune.add_argument("--json", action="store_true", help="print JSON")
     tune.set_defaults(memory_recipe="pulse")

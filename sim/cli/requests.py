@@ -8,6 +8,7 @@ from sim.cli.flags import PARAMETER
 from sim.scenarios import OPTIONS
 
 SHARED = ("model", "cluster", "gpus", "stack")
+MEASURED = ("measured", "measured_run")
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -30,4 +31,5 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments that say what is asked of which model on which cluster."""
-    return {name: getattr(options, name) for name in SHARED} | given(options)
+    measured = {name: getattr(options, name) for name in MEASURED if hasattr(options, name)}
+    return {name: getattr(options, name) for name in SHARED} | measured | given(options)

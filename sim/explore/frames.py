@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def row(sweep: Sweep, point: Point) -> dict[str, Any]:
-    """A point under the public keys; a key without a value is left out."""
+def row(sweep: Sweep, point: Point, *, tie: bool = False) -> dict[str, Any]:
+    """A point under the public keys; a key without a value is left out. ``tie``: with the best."""
     head: dict[str, Any] = {"status": point.status}
     body = _asked(sweep, point) if point.result is None else point.result.to_json()
     if point.status == "bounded":
         body["bound_s"] = point.bound_s
     if point.reason is not None:
         body["reason"] = point.reason
+    if point.status == "simulated":
+        body["tie"] = tie
     if sweep.scenario.task == "sample":
         body |= {"seamless": point.seamless, "recommended": point.recommended}
     return head | body
@@ -50,7 +52,7 @@ def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
 
 def rows(sweep: Sweep) -> list[dict[str, Any]]:
     """All points of a sweep, best first."""
-    return [row(sweep, point) for point in sweep.ranked()]
+    return sweep.rows()
 
 
 def check_out(path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from profiles.bands import tied
 from profiles.errors import InfeasibleError, InputError
 from sim.results import Result
 from sim.runs import parameters_of
@@ -86,6 +87,13 @@ class Point:
     def price(self, objective: str) -> int:
         """Weight of a second: the GPU count for objective ``cost``, else 1."""
         return (self.num_gpus or 1) if objective == "cost" else 1
+
+    def tied(self, other: "Point", objective: str) -> bool:
+        """Whether both have results whose scores differ by less than their comparison can tell."""
+        one, two = self.result, other.result
+        if one is None or two is None or {self.status, other.status} != {"simulated"}:
+            return False
+        return tied(one.doubt, self.score(objective), two.doubt, other.score(objective))
 
     def least_score(self, objective: str) -> float:
         """Lower bound of the score of a point."""

@@ -111,6 +111,17 @@ class Sweep:
         """The best point that was simulated and is recommended; None where there is none."""
         return next((p for p in self.ranked() if p.status == "simulated" and p.recommended), None)
 
+    def ties(self) -> list[Point]:
+        """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
+
+        None where memory is ranked by, which is counted.
+        """
+        best = self.best_point()
+        if best is None or self.objective == "memory":
+            return []
+        others = (point for point in self.ranked() if point.recommended and point is not best)
+        return [point for point in others if point.tied(best, self.objective)]
+
     @property
     def best(self) -> Result:
         """The result of the best point.
@@ -181,6 +192,7 @@ class Sweep:
             "strategy",
             "num_gpus",
             "samples_per_s",
+            "tie",
             "bubble_ratio",
             "peak_memory_bytes",
             "reason",
@@ -197,7 +209,8 @@ class Sweep:
         ranked = self.ranked()
         best = {point.name: point for point in reversed(ranked)}
         chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
-        return [row(self, point) for point in chosen]
+        ties = set(map(id, self.ties()))
+        return [row(self, point, tie=id(point) in ties) for point in chosen]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
         """All points, or the best of each strategy, best first; each parameter and option has its own column."""

@@ -4,11 +4,12 @@ Micro-batches are powers of two as far as Eq. 14 allows. Points are replayed in 
 first of each P, then what can still beat the best. Eq. 15 is printed beside, as an estimate. Source: PULSE, section VI.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
+from profiles.bands import tied
 from profiles.errors import InfeasibleError
 from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
 from sim.results import Result
@@ -35,6 +36,7 @@ class Choice:
         estimate_s: iteration by Eq. 15.
         bound_s: what no iteration can undercut.
         result: what the replay gave; None where the bound ruled it out.
+        tie: whether the comparison with the best cannot tell that it is slower.
     """
 
     strategy: Pulse
@@ -46,6 +48,7 @@ class Choice:
     estimate_s: float
     bound_s: float
     result: Result | None = None
+    tie: bool = False
 
     @property
     def batch_size(self) -> int:
@@ -67,6 +70,7 @@ class Choice:
             "equation_14_bytes": self.equation_bytes,
             "equation_15_s": self.estimate_s,
             "bound_s": self.bound_s,
+            "tie": self.tie,
             "result": None if self.result is None else self.result.to_json(),
         }
 
@@ -85,7 +89,21 @@ def tune(scenario: Scenario, *, p2p: str = "overlapped") -> list[Choice]:
         seen.add(choice.degree)
         choice.result = run_point(choice.strategy, choice.scenario)
         best = max(best, choice.samples_per_s)
-    return sorted(choices, key=lambda choice: (-choice.samples_per_s, choice.bound_s / choice.batch_size))
+    choices.sort(key=lambda choice: (-choice.samples_per_s, choice.bound_s / choice.batch_size))
+    _mark_ties(choices)
+    return choices
+
+
+def _mark_ties(choices: Sequence[Choice]) -> None:
+    """Mark the choices that tie with the first in seconds per sample."""
+    first, *others = choices
+    for choice in others:
+        if first.result and choice.result and choice.samples_per_s:
+            pair = (
+                (first.result.doubt, 1 / first.samples_per_s),
+                (choice.result.doubt, 1 / choice.samples_per_s),
+            )
+            choice.tie = tied(*pair[0], *pair[1])
 
 
 def _choices(scenario: Scenario, p2p: str) -> Iterator[Choice]:

@@ -14,10 +14,12 @@ from sim.explore.frames import rows
 from sim.explore.points import Point
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
-from sim.report.tables import command_of, console, milliseconds
+from sim.report.tables import banded, command_of, console
 from sim.results import Result
 from strategies.registry import baselines
 
+TIE: Final = " tie"
+"""Mark of points that tie with the best."""
 PERIODS: Final = {"train": "iteration", "sample": "run"}
 
 
@@ -80,6 +82,8 @@ def _print_winner(screen: Console, sweep: Sweep) -> None:
         f" {1 - result.bubble_ratio:.1%}, wait for data on the wire {waiting / whole_s:.1%}, idle otherwise"
         f" {max(0.0, result.expected.idle_s - waiting) / whole_s:.1%}"
     )
+    if ties := sweep.ties():
+        screen.print(_tie_words(ties))
     screen.print(f"held fixed: {held_fixed(sweep, result)}")
     device, stack = sweep.scenario.cluster.device, sweep.scenario.stack.name
     if result.provenance == "estimated":
@@ -89,7 +93,16 @@ def _print_winner(screen: Console, sweep: Sweep) -> None:
         )
     else:
         screen.print(f"layer times are measured on {device.name}")
+    if sweep.scenario.measured is not None:
+        screen.print(f"compute {sweep.scenario.calibration}")
     screen.print(f"again: {command(best)}", soft_wrap=True)
+
+
+def _tie_words(ties: Sequence[Point]) -> str:
+    """Who ties with the best, strategy by strategy."""
+    counts = Counter(point.name for point in ties)
+    names = ", ".join(name if count == 1 else f"{name} ({count} points)" for name, count in counts.items())
+    return f"tie with it: {names}; they differ from it by less than errors that they do not share"
 
 
 def command(point: Point) -> str:
@@ -99,7 +112,7 @@ def command(point: Point) -> str:
 
 
 COLUMNS: Final = (
-    "#", "strategy", "GPUs", "degrees", "patches", "latency", "over one GPU", "GPU-s per image", "bubble",
+    "#", "strategy", "GPUs", "degrees", "patches", "latency", "over\none GPU", "GPU-s\nper image", "bubble",
     "peak memory",
 )  # fmt: skip
 
@@ -109,7 +122,7 @@ def strategies_table(sweep: Sweep, simulated: list[Point]) -> Table:
     workload, model = sweep.scenario.workload, sweep.scenario.model
     where = f"on up to {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}, stack {sweep.scenario.stack.name}"
     title = f"best of each strategy: {model.title}, {where}"
-    return _table(simulated, shown(simulated, []), title)
+    return _table(sweep, simulated, shown(simulated, []), title)
 
 
 def top_table(sweep: Sweep, simulated: list[Point]) -> Table:
@@ -117,20 +130,22 @@ def top_table(sweep: Sweep, simulated: list[Point]) -> Table:
     if sweep.objective == "pareto":
         chosen = {id(point) for point in front(simulated)}
         best = [(rank, point) for rank, point in enumerate(simulated, 1) if id(point) in chosen]
-        return _table(simulated, best, "no point beats these in both latency and memory")
-    return _table(simulated, enumerate(simulated[: sweep.top], 1), f"best by {sweep.objective}")
+        return _table(sweep, simulated, best, "no point beats these in both latency and memory")
+    return _table(sweep, simulated, enumerate(simulated[: sweep.top], 1), f"best by {sweep.objective}")
 
 
-def _table(simulated: list[Point], ranks: Iterable[tuple[int, Point]], title: str) -> Table:
+def _table(sweep: Sweep, simulated: list[Point], ranks: Iterable[tuple[int, Point]], title: str) -> Table:
     table = Table(*COLUMNS, title=title)
+    ties = sweep.ties()
     one = next((point.result for point in simulated if point.num_gpus == 1), None)
     ranks = list(ranks)
     if seams := sorted({point.name for _, point in ranks if not point.seamless}):
         table.caption = f"{', '.join(seams)}: seams show, so not recommended, and ranked last"
     for rank, point in ranks:
         assert point.result is not None
+        mark = TIE if any(point is other for other in ties) else ""
         speedup = "-" if one is None else f"{point.result.samples_per_s / one.samples_per_s:.2f}"
-        table.add_row(str(rank), *_row(point.result, speedup))
+        table.add_row(f"{rank}{mark}", *_row(point.result, speedup))
     return table
 
 
@@ -140,7 +155,7 @@ def _row(result: Result, speedup: str) -> list[str]:
         str(result.num_gpus),
         _degrees(result.parameters),
         str(result.parameters.get("patches") or "-"),
-        f"{result.latency_s:,.3f} s",
+        banded(result, 3, "s"),
         speedup,
         f"{result.gpu_s_per_sample:,.2f}",
         f"{result.bubble_ratio:.1%}",
@@ -236,7 +251,7 @@ def training_table(sweep: Sweep, simulated: list[Point]) -> Table:
     baseline = max(against, key=lambda result: result.samples_per_s, default=None)
     if sweep.objective == "memory":  # the fastest is not among them for sure
         baseline = None
-    values_of = tried(sweep)
+    values_of, ties = tried(sweep), sweep.ties()
     best = front(simulated) if sweep.objective == "pareto" else []
     if best:
         table.caption = "* no point beats it in both throughput and memory"
@@ -244,6 +259,7 @@ def training_table(sweep: Sweep, simulated: list[Point]) -> Table:
         assert point.result is not None
         varied = {key for key, values in values_of[point.name].items() if len(values) > 1}
         mark = " *" if any(point is other for other in best) else ""
+        mark += TIE if any(point is other for other in ties) else ""
         table.add_row(f"{rank}{mark}", *_best_row(point.result, baseline, varied))
     return table
 
@@ -258,7 +274,7 @@ def _best_row(result: Result, baseline: Result | None, varied: set[str]) -> list
         result.strategy,
         *(str(result.parameters.get(key, "-")) for key in SHAPE),
         " ".join(more),
-        milliseconds(result.iteration_s),
+        banded(result),
         f"{result.samples_per_s:,.1f}",
         "-" if baseline is None else f"{result.samples_per_s / baseline.samples_per_s:.2f}",
         f"{result.bubble_ratio:.1%}",

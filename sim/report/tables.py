@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from math import floor, log10
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,8 @@ from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 
+WIDE: Final = 1.2
+"""Bands whose end is more than so many times their start are told to two figures."""
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
 
@@ -173,7 +176,7 @@ def _run_words(result: Result) -> Words:
 def _iteration(result: Result) -> list[tuple[str, str]]:
     expected = result.expected
     return [
-        ("iteration", milliseconds(expected.duration_s)),
+        ("iteration", banded(result)),
         ("first iteration", milliseconds(expected.first_s)),
         ("throughput", f"{result.samples_per_s:,.1f} samples/s" + _per_backbone(result)),
         ("bubble ratio", f"{result.bubble_ratio:.1%}"),
@@ -188,7 +191,7 @@ def _drawing(result: Result) -> list[tuple[str, str]]:
     expected, latency_s = result.expected, result.latency_s
     waiting = expected.exposed_communication_s
     return [
-        ("latency", milliseconds(latency_s)),
+        ("latency", banded(result)),
         ("steady step", milliseconds(result.step_s)),
         ("throughput", f"{result.samples_per_s:,.3f} images/s"),
         ("cost", f"{result.gpu_s_per_sample:,.2f} GPU-seconds per image"),
@@ -221,15 +224,16 @@ def _per_image(size_bytes: float, result: Result) -> str:
 
 
 def _provenance(result: Result) -> str:
-    """Provenance of the layer times, and the factor by which published latencies scale them."""
+    """Provenance of the layer times, and the factors by which published and own runs scale them."""
     if result.source is None:
         return result.provenance
     scenario = result.source.scenario
-    device = scenario.cluster.device
-    if result.provenance == "measured" or all(a.device != device.name for a in scenario.model.anchors):
-        return result.provenance
-    factor = f"times {scenario.costs.anchor_factor:.2f}, from published latencies of one GPU"
-    return f"{result.provenance}, those of the backbone {factor}"
+    words = [result.provenance]
+    if result.provenance != "measured" and scenario.costs.published.source:
+        words.append(f"those of the backbone {scenario.costs.published}")
+    if scenario.measured is not None:
+        words.append(f"compute {scenario.calibration}")
+    return "; ".join(words)
 
 
 def _gpus(count: int) -> str:
@@ -280,14 +284,22 @@ def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
             "-" if result is None else f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
             milliseconds(choice.estimate_s),
             milliseconds(choice.bound_s),
-            "-" if result is None else milliseconds(result.iteration_s),
-            "-" if result is None else f"{result.samples_per_s:,.1f}" if result.fits_memory else "does not fit",
+            "-" if result is None else banded(result),
+            _throughput(choice),
         )  # fmt: skip
     screen = console()
     screen.print(table)
     if best := next((choice for choice in choices if choice.samples_per_s), None):
         assert best.result is not None
         screen.print(f"again: {command_of(best.result)}", soft_wrap=True)
+
+
+def _throughput(choice: Choice) -> str:
+    if choice.result is None:
+        return "-"
+    if not choice.result.fits_memory:
+        return "does not fit"
+    return f"{choice.result.samples_per_s:,.1f}" + (" tie" if choice.tie else "")
 
 
 def command_of(result: Result) -> str:
@@ -305,6 +317,23 @@ def command_of(result: Result) -> str:
 def milliseconds(seconds: float) -> str:
     """A time in words."""
     return f"{seconds * 1e3:,.1f} ms"
+
+
+def banded(result: Result, digits: int = 1, unit: str = "ms") -> str:
+    """The duration of a result and its band in words; the wider the band, the fewer its figures."""
+    each = {"ms": 1e3, "s": 1.0}[unit]
+    words = f"{result.expected.duration_s * each:,.{digits}f} {unit}"
+    if result.low_s == result.high_s:
+        return words
+    figures = 2 if result.high_s > WIDE * result.low_s else 3
+    low, high = (rounded(seconds * each, figures) for seconds in (result.low_s, result.high_s))
+    return f"{words}, {low} to {high}"
+
+
+def rounded(value: float, figures: int) -> str:
+    """A positive number to so many significant figures, without an exponent; a leading 1 counts as none."""
+    figures += f"{value:e}"[0] == "1" and figures < 3
+    return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"
 
 
 def _memory(result: Result) -> str:

@@ -3,8 +3,10 @@
 import argparse
 from collections.abc import Callable
 
+from profiles.errors import InputError
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
+from validate.published.bands import write_bands
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
 from validate.published.records import TASKS, Record
@@ -20,9 +22,13 @@ def run_published(options: argparse.Namespace) -> None:
     """Print the report and the summary, and write what was asked for."""
     check_path("--figure", options.figure, ENDINGS)
     check_path("--output", options.output)
+    if options.bands is not None and options.task is not None:
+        raise InputError(f"--bands needs the numbers of both tasks, but --task is {options.task}")
     ledger = report(options.task, lambda _, section: print_sections([section]))
     print_sections(ledger.sections())
     ledger.write(options.output)
+    if options.bands is not None:
+        write_bands(options.bands, ledger, all_runs())
     if options.figure is not None:
         save_figure(plot_published(ledger), options.figure)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log2
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,12 +25,16 @@ from sim.report.plots.charts import (
     strategy_look,
 )
 
+WHISKER: Final = 0.35
+"""Opacity of the lines that show bands."""
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
     """One simulated point: samples per second against the peak memory of a device.
 
-    Of sampling, where a sweep looks at several numbers of GPUs, also the latency and that number.
+    Of sampling, where a sweep looks at several numbers of GPUs, also the latency and that number. ``band`` is the low
+    and the high of what is drawn; None where the row has none.
     """
 
     strategy: str
@@ -38,6 +43,7 @@ class SweepPoint:
     fits_memory: bool
     latency_s: float | None = None
     num_gpus: int | None = None
+    band: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,26 @@ def plot_sweep_info(results: Iterable[Row]) -> SweepInfo:
 
 
 def _sweep_point(row: Row) -> SweepPoint:
+    speed = samples_per_s(row)
     return SweepPoint(
         row["strategy"],
         row["peak_memory_bytes"],
-        samples_per_s(row),
+        speed,
         bool(row.get("fits_memory", True)),
         row.get("latency_s"),
         row.get("num_gpus") if "latency_s" in row else None,
+        _band(row, speed),
     )
+
+
+def _band(row: Row, speed: float) -> tuple[float, float] | None:
+    """Band of the latency, or of the throughput."""
+    if is_number(row.get("latency_s_low")):
+        return row["latency_s_low"], row["latency_s_high"]
+    if is_number(row.get("iteration_s_low")):
+        whole_s = row["iteration_s"]
+        return speed * whole_s / row["iteration_s_high"], speed * whole_s / row["iteration_s_low"]
+    return None
 
 
 def plot_sweep(
@@ -143,6 +161,15 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
             marker=marker, facecolor=colour if fits else "none", edgecolor="white" if fits else colour,
             linewidth=0.6 if fits else 1.2, zorder=2,
         )  # fmt: skip
+        _draw_whiskers(axes, [point for point in own if point.band is not None], colour)
+
+
+def _draw_whiskers(axes: Axes, points: Sequence[SweepPoint], colour: str) -> None:
+    """The bands of points as thin vertical lines behind them."""
+    for point in points:
+        assert point.band is not None
+        place = point.peak_memory_bytes / GIB
+        axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=WHISKER, zorder=1)
 
 
 def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | None) -> list[Line2D]:

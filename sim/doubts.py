@@ -1,0 +1,36 @@
+"""Doubts: what the error of a result is made of."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from profiles.bands import DATA_PARALLEL, ONE_GPU, PATCHES, PIPELINE, Circumstances, Doubt, load_bands
+from profiles.stacks import DEFAULT_STACK
+from sim.measures import Measures
+from strategies.strategy import AnyScenario
+
+
+def doubt_of(
+    scenario: AnyScenario, strategy: str, parameters: Mapping[str, Any], expected: Measures
+) -> Doubt:
+    """The doubt of a result; narrower where a run of the same task was measured, as compute is known then."""
+    cluster, gpus, sampled = scenario.cluster, scenario.workload.num_gpus, scenario.task == "sample"
+    run = Circumstances(
+        cluster.device.name,
+        scenario.stack.name,
+        (strategy, cluster.name, "nodes" if gpus > cluster.devices_per_node else "node"),
+        expected.exposed_communication_s / expected.duration_s if expected.duration_s else 0.0,
+        timed=scenario.costs.provenance == "measured",
+        anchored=bool(sampled and scenario.costs.published.source and scenario.stack.name == DEFAULT_STACK),
+    )
+    doubt = load_bands().doubt(method_of(scenario.task, gpus, parameters), run)
+    measured = scenario.measured
+    return doubt if measured is None or measured.task != scenario.task else doubt.after(measured.doubt)
+
+
+def method_of(task: str, num_gpus: int, parameters: Mapping[str, Any]) -> str:
+    """The kind of method, of ``profiles.bands.METHODS``, by which GPUs work together."""
+    if num_gpus == 1:
+        return ONE_GPU
+    if task == "sample":
+        return PATCHES
+    return PIPELINE if (parameters.get("pipeline_degree") or 1) > 1 else DATA_PARALLEL

@@ -1,0 +1,257 @@
+"""Compute scaled to a measured run: the factor, what it changes, and what is refused."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+import sim
+from profiles.calibration import Calibration, MeasuredRun
+from profiles.clusters import load_cluster
+from profiles.costs import ModelCosts
+from profiles.errors import InputError
+from profiles.models import load_model
+from profiles.recipes import RECIPES
+from sim.calibrating import Number, measure, question
+from sim.cli.main import main
+from sim.measured_runs import calibrated
+from sim.runs import run_point
+from strategies.registry import make
+from strategies.scenario import Scenario, TrainingWorkload
+
+DDP = {"cluster": "p4de", "gpus": 8, "batch_size": 128}
+RING = {"cluster": "a100-nvlink-8", "gpus": 4, "steps": 4}
+NUMBERS = {"measured", "measured_run"}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return sim.run("sd21", "ddp", **DDP)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return sim.run("pixart", "ring", **RING)
+
+
+def said(result):
+    """A result without what says how it was asked."""
+    found = result.to_json()
+    options = {key: value for key, value in found.pop("options").items() if key not in NUMBERS}
+    return {key: value for key, value in found.items() if not key.endswith(("_low", "_high"))} | options
+
+
+@pytest.mark.parametrize("quantity", ["step_s", "iteration_s", "samples_per_s"])
+def test_the_simulators_own_time_gives_factor_one_and_leaves_everything_as_it_was(trained, quantity):
+    value = trained.samples_per_s if quantity == "samples_per_s" else trained.iteration_s
+    again = sim.run("sd21", "ddp", **DDP, measured={quantity: value})
+    assert again.compute_factor == 1.0
+    assert said(again) == said(trained)
+
+
+@pytest.mark.parametrize("quantity", ["latency_s", "step_s", "samples_per_s"])
+def test_so_it_does_of_sampling(drawn, quantity):
+    again = sim.run("pixart", "ring", **RING, measured=f"{quantity}={getattr(drawn, quantity)!r}")
+    assert again.compute_factor == 1.0
+    assert said(again) == said(drawn)
+
+
+@pytest.mark.parametrize("times", [0.3, 0.8, 1.3, 2.0, 5.0])
+def test_the_simulated_time_becomes_the_measured_one(trained, drawn, times):
+    for plain, again in (
+        (trained, sim.run("sd21", "ddp", **DDP, measured={"step_s": times * trained.iteration_s})),
+        (drawn, sim.run("pixart", "ring", **RING, measured={"latency_s": times * drawn.latency_s})),
+    ):
+        assert again.expected.duration_s == pytest.approx(times * plain.expected.duration_s, rel=1e-5)
+        assert (again.compute_factor > 1) == (times > 1)
+        assert again.expected.collective_bytes == plain.expected.collective_bytes
+
+
+def test_what_is_not_compute_stays_so_that_the_factor_is_further_from_one_than_the_ratio(trained):
+    gpus = {"cluster": "p4de", "gpus": 32, "batch_size": 128}
+    plain = sim.run("sd21", "ddp", **gpus)
+    assert plain.expected.exposed_communication_s > 0.01
+    for times in (0.9, 2.0):
+        factor = sim.run("sd21", "ddp", **gpus, measured={"step_s": times * plain.iteration_s}).compute_factor
+        assert factor > times if times > 1 else factor < times
+
+
+def test_a_factor_scales_every_second_of_compute_measured_layers_and_the_optimizer_too():
+    model, device = load_model("sd21"), load_cluster("p4de").device
+    plain, twice = (ModelCosts(model, device, calibration=Calibration(factor)) for factor in (1.0, 2.0))
+    for one, two in zip(plain.components, twice.components, strict=True):
+        assert two.forward_s(3).tolist() == (2 * one.forward_s(3)).tolist()
+        assert two.backward_s(3).tolist() == (2 * one.backward_s(3)).tolist()
+    recipe = RECIPES["mixed"]
+    assert twice.optimizer_s(1e9, recipe) == 2 * plain.optimizer_s(1e9, recipe) > 0
+
+
+def test_a_run_on_more_gpus_is_predicted_with_the_factor_of_the_measured_one(trained):
+    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 1.5 * trained.iteration_s})
+    assert isinstance(run, MeasuredRun) and run.factor == pytest.approx(1.5, rel=0.01)
+    more = sim.run("sd21", "zero2", cluster="p4de", gpus=16, batch_size=256, measured_run=run)
+    plain = sim.run("sd21", "zero2", cluster="p4de", gpus=16, batch_size=256)
+    assert more.compute_factor == run.factor
+    assert plain.iteration_s < more.iteration_s < 1.6 * plain.iteration_s
+    assert more.high_s / more.low_s < plain.high_s / plain.low_s
+
+
+def test_the_band_of_a_calibrated_run_is_what_its_comparison_with_the_measured_one_can_tell(trained):
+    own = sim.run("sd21", "ddp", **DDP, measured={"step_s": 2 * trained.iteration_s})
+    assert own.low_s < own.iteration_s < own.high_s
+    assert own.high_s / own.low_s < 1.05 < trained.high_s / trained.low_s
+
+
+def test_a_run_of_the_other_task_scales_compute_but_leaves_the_band(trained):
+    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 2 * trained.iteration_s})
+    asked = {"cluster": "p4de", "gpus": 1, "resolution": 512, "steps": 2}
+    plain, scaled = (sim.run("sd21", "single", **asked, measured_run=of) for of in (None, run))
+    assert scaled.latency_s == pytest.approx(run.factor * plain.latency_s)
+    assert scaled.doubt.band == plain.doubt.band
+
+
+def test_the_options_of_a_calibrated_result_ask_for_it_again(trained):
+    own = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5})
+    assert own.options["measured"] == "step_s=1.5"
+    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 1.5})
+    result = sim.run("sd21", "zero2", **DDP, measured_run=run)
+    again = sim.run("sd21", "zero2", **DDP, measured_run=result.options["measured_run"])
+    assert again.to_json() == result.to_json()
+
+
+def test_a_question_without_a_number_asks_for_the_same_run():
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
+    strategy = make("gpipe", {"pipeline_degree": 4, "micro_batches": 2})
+    asked = question(strategy, scenario)
+    name = asked.pop("strategy")
+    assert sim.run(strategy=name, **asked).to_json() == run_point(strategy, scenario).to_json()
+
+
+def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('model = "sd21"\nstrategy = "ddp"\ngpus = 8\nbatch-size = 128\nstep_s = 3.0\n')
+    found = sim.sweep("sd21", **DDP, strategy="ddp,zero2", measured_run=path)
+    factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 3.0}).compute_factor
+    for item in found.rows():
+        if item["status"] == "simulated":
+            assert item["compute_factor"] == factor
+            assert item["options"]["measured_run"] == str(path)
+
+
+def test_a_printed_sweep_says_by_how_much_compute_was_scaled_and_how_to_have_it_again(capsys, tmp_path):
+    asked = ["--model", "sd21", "--gpus", "8", "--batch-size", "128"]
+    run = json.dumps(RUN)
+    out = ["--out", str(tmp_path / "rows.csv")]
+    assert main(["sweep", *asked, "--strategy", "ddp,zero2", "--measured-run", run, *out]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5}).compute_factor
+    assert f"compute times {factor:.2f}, from your measured run" in lines
+    (again,) = (line.removeprefix("again: ") for line in lines if line.startswith("again: "))
+    assert main([*shlex.split(again)[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["compute_factor"] == factor
+
+
+def test_a_result_written_as_json_is_a_measured_run(capsys, tmp_path):
+    asked = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "128", "--strategy", "ddp"]
+    assert main([*asked, "--measured", "step_s=1.5", "--json"]) == 0
+    text = capsys.readouterr().out
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    assert main([*asked, "--measured-run", str(path), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["compute_factor"] == json.loads(text)["compute_factor"] > 1
+    assert again["iteration_s"] == pytest.approx(1.5, rel=1e-5)
+    plain = json.loads(text)
+    del plain["options"]["measured"]
+    path.write_text(json.dumps(plain))
+    assert main([*asked, "--measured-run", str(path), "--measured", "step_s=1.5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["compute_factor"] == again["compute_factor"]
+
+
+def test_a_printed_result_says_by_how_much_compute_was_scaled(capsys):
+    asked = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "128", "--strategy", "ddp"]
+    assert main([*asked, "--measured", "step_s=1.5"]) == 0
+    out = capsys.readouterr().out
+    factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5}).compute_factor
+    assert f"compute times {factor:.2f}, from your measured run" in out
+
+
+RUN = {"model": "sd21", "strategy": "ddp", "gpus": 8, "batch_size": 128, "step_s": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (RUN | {"model": "pixart", "strategy": "single", "gpus": 1, "batch_size": 1}, "is of pixart on a100"),
+        (RUN | {"cluster": "h100-nvlink-8"}, "is of sd21 on h100-80gb-sxm by stack eager, but sd21 on a100"),
+        (RUN | {"stack": "compiled"}, "by stack compiled, but sd21 on a100-80gb-sxm by stack eager"),
+        (RUN | {"step_s": 1000.0}, "compute times 0.1 to 10 does not give it"),
+        (RUN | {"step_s": 1e-4}, "compute times 0.1 to 10 does not give it"),
+        (RUN | {"step_s": -1}, "must be a positive number"),
+        (RUN | {"step_s": "fast"}, "must be a positive number"),
+        (RUN | {"latency_s": 1.0}, "the measured numbers are step_s=1.5 and latency_s=1.0, must be one"),
+        ({key: RUN[key] for key in RUN if key != "step_s"}, "the measured numbers are none, must be one"),
+        ({key: RUN[key] for key in RUN if key != "model"}, "model is missing"),
+        ({key: RUN[key] for key in RUN if key != "strategy"}, "strategy is missing"),
+        (RUN | {"strategy": "tardis"}, "unknown strategy 'tardis'"),
+        (RUN | {"colour": 3}, "unknown parameter 'colour'"),
+        (RUN | {"gpus": 10**6}, "but cluster p4de has at most"),
+        (RUN | {"strategy": "gpipe", "pipeline_degree": 7}, "gpus(8) is no multiple of group_size(7)"),
+    ],
+)
+def test_a_measured_run_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_path, run, words):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(run))
+    asked = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "64", "--strategy", "zero2"]
+    assert main([*asked, "--measured-run", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error and "mine.json" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--measured", "foo"], "--measured is 'foo', must be NAME=NUMBER"),
+        (["--measured", "step_s=much"], "must be NAME=NUMBER"),
+        (["--measured", "bubbles=3"], "must be one of step_s, iteration_s, samples_per_s, latency_s"),
+        (["--measured", "step_s=nan"], "must be a positive number"),
+        (["--measured", "step_s=0"], "must be a positive number"),
+        (["--measured", "latency_s=3"], "but ddp is measured by step_s, iteration_s, samples_per_s"),
+        (["--measured-run", "nowhere.toml"], "nowhere.toml: no such file"),
+        (["--measured-run", "{"], "is not valid JSON"),
+    ],
+)
+def test_a_measured_number_that_breaks_a_rule_is_refused_in_one_line(capsys, flags, words):
+    asked = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "64", "--strategy", "ddp"]
+    assert main([*asked, *flags]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["sweep", "tune"])
+def test_a_number_alone_is_refused_where_no_run_is_at_hand(capsys, command):
+    assert main([command, "--model", "sd21", "--gpus", "8", "--measured", "step_s=1"]) == 2
+    assert "but of which run? give --measured-run" in capsys.readouterr().err
+
+
+def test_a_scenario_of_ones_own_refuses_a_run_of_another_model(trained):
+    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 1.5})
+    scenario = Scenario(load_model("controlnet"), load_cluster("p4de"), TrainingWorkload(8, 64))
+    with pytest.raises(InputError, match="is of sd21 on a100-80gb-sxm by stack eager, but controlnet"):
+        replace(scenario, measured=run)
+    with pytest.raises(InputError, match="must be a MeasuredRun"):
+        replace(scenario, measured=1.3)
+
+
+def test_a_scenario_takes_one_measured_run(trained):
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 128))
+    number = Number.of("step_s=1.5")
+    run = measure(make("ddp", {}), scenario, number, {"measured": str(number)})
+    once = calibrated(scenario, None, run)
+    assert once.costs.calibration == run.calibration
+    with pytest.raises(InputError, match="the scenario has a measured run already"):
+        calibrated(once, None, run)
+    with pytest.raises(InputError, match="has its number already"):
+        calibrated(scenario, number, run)
