@@ -8,8 +8,8 @@ from validate.published import training
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
 from validate.published.records import TASKS, Record
-from validate.published.sampling.runs import all_runs, sampling_ledger
-from validate.published.sampling.tables import sections
+from validate.published.sampling.runs import all_runs
+from validate.published.sampling.tables import sampling_ledger, sections
 from validate.reporting.sections import Section, print_sections
 
 Show = Callable[[str, Section], None]

@@ -13,25 +13,23 @@ from profiles.models import model_names
 from profiles.units import GIB
 from sim.results import Result
 from sim.runs import run_point
+from strategies.kinds import kind_of
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
-from validate.published.ledger import Ledger
-from validate.published.records import MEMORY, Record, Standing, why
+from validate.published.records import MEMORY, Conditions, Record, standing_of
 from validate.published.sampling.methods import guidance, samplers
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
+from validate.published.standings import Reason, Standing
 
 FREE: Final = "patch_parallel_no_comm"
 """The method that is run without communication: on free links."""
 LINKS_FROM: Final = "l40-pcie-8"
 """The cluster whose rows within one node its links are fitted to."""
 FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
-MEMORY_SOURCE: Final = "Fig7 memory.py"
-MEMORY_METHODS: Final = ("original", "sp_ulysses")
-"""The rows from which the constants of a sampler's memory were taken."""
-MISSED: Final = 0.20
-"""Relative error beyond which a row needs a text."""
+STACK: Final = "eager"
+"""What runs where a row does not say otherwise."""
 TWICE: Final = 0.002
 """Relative difference below which two numbers of one point are one measurement, rounded twice."""
 
@@ -111,19 +109,6 @@ class Run:
         )
 
     @property
-    def missed(self) -> bool:
-        """Whether the prediction is so far off that it needs a text, or says wrongly whether memory suffices."""
-        if self.outcome is None:
-            return False
-        wrong = self.row.out_of_memory != self.out_of_memory
-        return wrong or (self.error is not None and abs(self.error) > MISSED)
-
-    @property
-    def why(self) -> str:
-        """The first text that is about the row; empty where there is none, or the row needs none."""
-        return why(self.row.published, self.model, self.cluster) if self.missed else ""
-
-    @property
     def record(self) -> Record:
         """What becomes of the row's number."""
         row, outcome = self.row.published, self.outcome
@@ -136,18 +121,25 @@ class Run:
         lacking = self.out_of_memory and not self.row.out_of_memory
         setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
         provenance, memory_bytes = self._provenance(outcome), outcome.peak_memory_bytes
-        return Record(row, predicted, standing, reason, setting, provenance, self.why, memory_bytes)
+        conditions = self._conditions(outcome)
+        return Record(row, predicted, standing, reason, setting, provenance, memory_bytes, conditions)
 
-    def _standing(self) -> tuple[Standing, str]:
+    def _standing(self) -> Reason:
         if self.row.out_of_memory:
             return Standing.APART, f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
         if self.for_links:
-            return Standing.FITTED, f"in view when the links of {self.cluster} were set"
-        if self.row.figure == MEMORY_SOURCE and self.row["method"] in MEMORY_METHODS:
-            return Standing.FITTED, "sets the constants of memory"
+            return Standing.FITTED, f"sets the links of {self.cluster}"
         if self.anchored:
             return Standing.FITTED, "a one-GPU latency that predictions start from"
-        return (Standing.APART, "printed a second time") if self.again else (Standing.JUDGED, "")
+        found = standing_of(self.row.published, self.model, self.cluster)
+        if self.again and found[0] is not Standing.FITTED:
+            return Standing.APART, "printed a second time"
+        return found
+
+    def _conditions(self, outcome: Result) -> Conditions:
+        assert self.place is not None
+        kind = kind_of(outcome.strategy, outcome.num_gpus)
+        return Conditions(self.place.cluster.device.name, STACK, kind)
 
     def _provenance(self, outcome: Result) -> str:
         """Where layer times are from, and by what published latencies of one GPU scale them."""
@@ -184,11 +176,6 @@ def runs(
 def all_runs() -> list[Run]:
     """The runs of all rows, those of one GPU too."""
     return runs(lambda _: True)
-
-
-def sampling_ledger(found: Iterable[Run]) -> Ledger:
-    """Every row of sampling that was run, in their order."""
-    return Ledger(tuple(one.record for one in found))
 
 
 def same_number(one: float | None, other: float | None) -> bool:

@@ -48,7 +48,7 @@ def frozen_ratios() -> Found:
     for row in published("Table 1", model="sd21"):
         also = the_published("Table 1", model="controlnet", batch_size=row.batch_size or 0)
         own, *others = (frozen_ratio(model, row.batch_size) for model in ("sd21", *CONTROLNETS))
-        yield Record.of(row, own, "sd21", fitted="sets the A100's rates")
+        yield Record.of(row, own, "sd21")
         for ratio, model in zip(others, CONTROLNETS, strict=True):
             yield Record.of(also, ratio, model)
         yield [f"local batch {row.batch_size}", *map(percent, (row.value, own, also.value, *others))]
@@ -77,12 +77,11 @@ def synchronisation_shares() -> Found:
         "controlnet-hint-vae, locked U-Net too": ("controlnet", with_all_gradients(CONTROLNETS[0], "p4de")),
     }
     for name, (asked, model) in cases.items():
-        sets = "sets p4de's collective efficiencies" if asked == "sd21" else ""
         for gradients, recipe in RECIPES.items():
             cells, factors = [], []
             for row in published("Table 2", model=asked):
                 share = synchronisation_share(model, row.num_gpus or 1, recipe)
-                yield Record.of(row, share, f"{name}; {gradients} gradients", fitted=sets)
+                yield Record.of(row, share, f"{name}; {gradients} gradients")
                 factors.append(slowness(row.value, share))
                 cells.append(f"{percent(row.value)}, {percent(share)}")
             yield [f"{name}; {gradients}", *cells, f"{min(factors):.2f} to {max(factors):.2f}"]
@@ -122,9 +121,8 @@ def unfilled_bubbles() -> Found:
         share = frozen_share(row.model)
         stages, count = (int(words.split()[0]) for words in row.note.split(", ")[:2])
         found = unfilled_bubbles_of(share, stages, count)[row.quantity]
-        sets = "sets the frozen share" if row == _first(row.model) else ""
         setting = f"equal layers, frozen over trained {share:.4f}"
-        yield Record.of(row, found, setting, fitted=sets, provenance=EQUAL)
+        yield Record.of(row, found, setting, provenance=EQUAL)
         differences.setdefault(row.quantity, []).append(abs(found - row.value))
     for quantity, of in differences.items():
         yield [quantity.replace("_", " "), f"{len(of)}", f"{max(of):.4f}"]
