@@ -1,5 +1,8 @@
 """Reads one component of a model folder: its layers, exchanges, measured times and tasks."""
 
+from collections.abc import Mapping, Sequence
+from math import isclose
+from pathlib import Path
 from typing import Final
 
 from profiles.components import (
@@ -15,6 +18,7 @@ from profiles.components import (
 )
 from profiles.errors import InputError
 from profiles.files import Row, Table
+from profiles.kernels import IMAGE, KINDS, SHAPE, Kernel, class_flop
 from profiles.units import GFLOP, MB, MILLISECOND
 
 LAYER_COLUMNS: Final = (
@@ -33,7 +37,23 @@ LAYER_COLUMNS: Final = (
     "saved_MB",
 )
 EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
+KERNELS: Final = "kernels.csv"
+HALF_KERNELS: Final = "kernels_half.csv"
+"""Files of the kernels in a model's precision, and in half precision, in which a model of float32 samples."""
+KERNEL_COLUMNS: Final = (
+    "component",
+    "index",
+    "kernel",
+    "count",
+    *SHAPE,
+    *IMAGE,
+    "read_MB",
+    "written_MB",
+    "weight_MB",
+)
 TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
+FLOP_TOLERANCE: Final = 1e-6
+"""Relative difference that the FLOP of kernels may have from those of their layer, which a file may round."""
 
 
 def read_component(
@@ -44,6 +64,7 @@ def read_component(
     *,
     exchanges: list[Row],
     times: dict[str, list[Row]],
+    kernels: Mapping[str, Sequence[Row]],
 ) -> Component:
     """A component from its table of ``model.toml`` and its rows of the other files.
 
@@ -54,12 +75,17 @@ def read_component(
         reads: which of its layers read what, in any order.
         exchanges: rows of ``exchanges.csv``.
         times: rows of measured times, by device.
+        kernels: rows of ``kernels.csv`` and ``kernels_half.csv``, by file, of those that are there.
 
     Raises:
         InputError: a key or a row breaks a rule.
     """
     trainable = head.flag("trainable")
     layers = _read_layers(head, rows, trainable)
+    launched = {
+        file: _read_kernels(head.path.parent / file, head.text("name"), of, layers)
+        for file, of in kernels.items()
+    }
     component = Component(
         name=head.text("name"),
         trainable=trainable,
@@ -76,9 +102,22 @@ def read_component(
         times=tuple((name, _read_layer_times(head, name, layers, of)) for name, of in sorted(times.items())),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
+        kernels=launched.get(KERNELS, ()),
+        half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
+        cacheable=_read_cacheable(head, trainable),
     )
     head.finish()
     return component
+
+
+def _read_cacheable(head: Table, trainable: bool) -> bool:
+    if "cacheable" not in head:
+        return True
+    if trainable:
+        raise head.fail(
+            "cacheable", head.flag("cacheable"), "must be left out: only frozen outputs are cached"
+        )
+    return head.flag("cacheable")
 
 
 def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:
@@ -140,6 +179,40 @@ def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
             raise row.fail("index", rule)
         exchanges.append(exchange)
     return tuple(exchanges)
+
+
+def _read_kernels(
+    path: Path, component: str, rows: Sequence[Row], layers: Sequence[Layer]
+) -> tuple[tuple[Kernel, ...], ...]:
+    """Kernels of each layer of a component, which must do the layer's work."""
+    found: list[list[Kernel]] = [[] for _ in layers]
+    indices: dict[str, int] = {}
+    known: dict[tuple[str, ...], Kernel] = {}  # most layers of a model are alike
+    for row in rows:
+        index, *shape = row.cells(KERNEL_COLUMNS[1:])
+        if index not in indices:
+            indices[index] = _layer_index(row, len(layers))
+        if (same := tuple(shape)) not in known:
+            known[same] = _read_kernel(row)
+        found[indices[index]].append(known[same])
+    for number, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
+        for key, flop in class_flop(kernels).items():
+            whole = getattr(layer, key)
+            if not isclose(flop, whole, rel_tol=FLOP_TOLERANCE):
+                name, rule = key.replace("flop", "gflop"), f"must be the {whole / GFLOP:g} of layers.csv"
+                of = f"layer {number} of {component}"
+                raise InputError(f"{path}: {name} of {of} is {flop / GFLOP:g}, {rule}")
+    return tuple(map(tuple, found))
+
+
+def _read_kernel(row: Row) -> Kernel:
+    kind = row.choice("kernel", KINDS)
+    numbers = [row.integer(key) for key in ("count", *SHAPE, *IMAGE)]
+    sizes = [row.number(key) * MB for key in ("read_MB", "written_MB", "weight_MB")]
+    try:
+        return Kernel(kind, *numbers, *sizes)
+    except InputError as error:
+        raise InputError(f"{row.where}: {str(error).removeprefix('kernel: ')}") from None
 
 
 def _read_layer_times(

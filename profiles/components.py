@@ -15,6 +15,7 @@ from profiles.checks import (
     check_tuples,
 )
 from profiles.errors import InputError
+from profiles.kernels import Kernel
 
 BACKWARDS: Final = ("full", "input", "none")
 EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
@@ -116,7 +117,9 @@ class Component:
     ``reads`` which layers read what of an input, where that is not the first layer the whole output;
     ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
     latents, among which its image tokens are divided evenly; ``latent_bytes`` what a backbone denoises, per sample, 0
-    where that is as large as its prediction.
+    where that is as large as its prediction. ``cacheable`` is False of a frozen component whose output depends on the
+    noise or the time step, so that nobody can compute it before training. ``kernels`` are those of each layer in the
+    precision of the model, ``half_kernels`` in half precision; where nobody counted them there are none of any.
     """
 
     name: str
@@ -134,6 +137,9 @@ class Component:
     tasks: tuple[str, ...] = ("train", "sample")
     frames: int = 1
     latent_bytes: float = 0.0
+    kernels: tuple[tuple[Kernel, ...], ...] = ()
+    half_kernels: tuple[tuple[Kernel, ...], ...] = ()
+    cacheable: bool = True
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
@@ -146,6 +152,8 @@ class Component:
             times=self.times,
             reads=self.reads,
             tasks=self.tasks,
+            kernels=self.kernels,
+            half_kernels=self.half_kernels,
         )
         check_counts(owner, image_tokens=self.image_tokens, text_tokens=self.text_tokens)
         check_counts(owner, least=1, frames=self.frames)
@@ -173,6 +181,10 @@ class Component:
             check_index(owner, "layer of a read", read.layer, count, "number of layers")
         for exchange in self.exchanges:
             check_index(owner, "layer of an exchange", exchange.layer, count, "number of layers")
+        for key, kernels in (("kernels", self.kernels), ("half_kernels", self.half_kernels)):
+            if len(kernels) not in (0, count):
+                raise InputError(f"{owner}: {key} are of {len(kernels)} layers, must be of its {count}")
+            check_tuples(owner, **{f"{key} of layer {index}": of for index, of in enumerate(kernels)})
         check_distinct(owner, "times", [device for device, _ in self.times])
         for device, times in self.times:
             check_tuples(owner, **{f"times of {device}": times})

@@ -1,253 +1,262 @@
 """The layer cost model: times of each layer of a component, measured or estimated.
 
-An estimate is the *sum* of a layer's work over the device's rates plus its kernel launches. Work grows with the
-batch, launches do not. Where the one-GPU latency of a model on a device was published, estimates are scaled to it,
-so that a prediction starts from what was measured.
+An estimate is the sum of a layer's kernels by the device's laws, under a software stack (``profiles.kernel_times``); of
+a component whose kernels nobody counted, of its work over the device's rates (``profiles.lumped_times``). Where the
+one-GPU latency of a model on a device was published, estimates are scaled to it, so that a prediction starts from what
+was measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import cached_property
 from math import exp, log
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiles.anchors import Anchor
-from profiles.devices import Device, Rates
+from profiles.devices import Device
 from profiles.errors import InputError
-from profiles.models import Component, Layer, MeasuredTime, Model
+from profiles.kernel_times import KernelTimes
+from profiles.kernels import PRODUCTS
+from profiles.lumped_times import BACKWARD_WORK, LumpedTimes
+from profiles.measured_times import MeasuredTimes, Times
+from profiles.models import Component, Model
 from profiles.recipes import MemoryRecipe
+from profiles.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Extent, Share
+from profiles.stacks import Stack, load_stack
+
+__all__ = [
+    "BACKWARD_WORK",
+    "ELEMENT_BYTES",
+    "HALF_BYTES",
+    "ComponentCosts",
+    "FloatArray",
+    "ModelCosts",
+    "TaskCosts",
+    "anchor_factor",
+]
 
 FloatArray = NDArray[np.float64]
 
-BACKWARD_WORK: Final = {"full": (2.0, 2.5), "input": (1.0, 2.0), "none": (0.0, 0.0)}
-"""Backward over forward work, by kind of backward pass: (attention apart, attention). A full pass computes input
-and weight gradients, two products for each of the forward; attention's five for the forward's two (flash)."""
+OPTIMIZER_TRAFFIC: Final = {"fused": 1.0, "foreach": 80 / 28, "loop": 80 / 28}
+"""Memory traffic of an optimizer's step over that of a single kernel. AdamW in PyTorch's operations reads and writes 80
+bytes of float32 per parameter: decay 8, first moment 12, second moment 8 + 12, root 8, division 8, epsilon 8, update
+16; in one kernel 16 + 12 (torch/optim/adamw.py)."""
+OPTIMIZER_OPERATORS: Final = {"fused": 0, "foreach": 0, "loop": 8}
+"""Operators that the host dispatches for each tensor of parameters: those above, one after another."""
+TENSORS: Final = 2
+"""Tensors of parameters, weight and bias, of each product and norm."""
+WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 
-HALF_BYTES: Final = 2.0
-"""Sampling runs in half precision, whatever precision a model is trained in."""
-ELEMENT_BYTES: Final = {"float16": 2.0, "bfloat16": 2.0, "float32": 4.0}
-
-
-class ForwardWork(NamedTuple):
-    """Forward seconds of each layer of a component, arrays of shape (layers,).
-
-    Attributes:
-        linear: of convolutions and matrix products, per sample.
-        attention: of self-attention, per sample.
-        memory: of the memory traffic that no matrix unit hides, per sample.
-        launches: of kernel launches, per pass.
-    """
-
-    linear: FloatArray
-    attention: FloatArray
-    memory: FloatArray
-    launches: FloatArray
+def times_of(
+    component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
+) -> Times | None:
+    """Estimated times of a component; None on a device without rates."""
+    if (component.kernels if training else component.half_kernels) and device.laws is not None:
+        return KernelTimes(component, device.laws, stack.on(device.name), extent, training=training)
+    return (
+        None if device.rates is None else LumpedTimes(component, device.rates, stack.on(device.name), extent)
+    )
 
 
 class ComponentCosts:
-    """Times of all layers of one component on one device, by local batch.
+    """Times of all layers of one component on one device, by local batch and share of the work.
 
     Args:
         component: the component.
-        device: the device; times measured on it come before estimates.
+        device: the device; times measured on it come before estimates, whatever the stack.
         scale: factor on estimates, see ``anchor_factor``.
+        stack: of the software; by default ``eager``.
+        extent: size of the image; by default the reference.
+        training: whether it is trained, in mixed precision, or drawn with, in half precision.
 
     Raises:
         InputError: the device has no rates, and the component no times measured on it.
     """
 
-    def __init__(self, component: Component, device: Device, scale: float = 1.0) -> None:
-        self.component = component
-        self._forward: dict[int, FloatArray] = {}
-        self._backward: dict[int, FloatArray] = {}
+    def __init__(
+        self,
+        component: Component,
+        device: Device,
+        scale: float = 1.0,
+        *,
+        stack: Stack | None = None,
+        extent: Extent | None = None,
+        training: bool = True,
+    ) -> None:
+        self.component: Final = component
+        self.extent: Final = Extent.reference(component) if extent is None else extent
+        self._kept: dict[Hashable, FloatArray] = {}
+        of = load_stack() if stack is None else stack
         times = dict(component.times).get(device.name)
         self.provenance: Final = "estimated" if times is None else "measured"
         if times is not None:
-            self._curves = _measured_curves(times, len(component.layers))
-        elif device.rates is not None:
-            self._curves = [_estimated_curve(layer, device.rates, scale) for layer in component.layers]
-        else:
+            unhurried = replace(of, forward_operator_s=0.0, backward_operator_s=0.0)
+            here, there = (
+                times_of(component, device, unhurried, size, training=training)
+                for size in (self.extent, Extent.reference(component))
+            )
+            self._times: Times = MeasuredTimes(component, times, self.extent, here, there)
+            self._scale = 1.0
+            return
+        estimate = times_of(component, device, of, self.extent, training=training)
+        if estimate is None:
             others = ", ".join(name for name, _ in component.times)
             raise InputError(
                 f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
                 f" (times/{device.name}.csv)" + (f", only on {others}" if others else "")
             )
-        self._estimated = _estimated_work(component, device.rates, scale)
+        self._times, self._scale = estimate, scale
 
-    def forward_s(self, batch: int) -> FloatArray:
+    def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
-        if batch not in self._forward:
-            self._forward[batch] = self._at(batch, 1)
-        return self._forward[batch]
+        return self._keep(("forward", batch, share), lambda: self._times.forward_s(batch, share))
 
-    def backward_s(self, batch: int) -> FloatArray:
+    def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those in ``forward_s`` that self-attention takes, shape (layers,)."""
+        return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
+
+    def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Backward seconds of each layer, shape (layers,), at a local batch."""
-        if batch not in self._backward:
-            self._backward[batch] = self._at(batch, 2)
-        return self._backward[batch]
+        return self._keep(
+            ("backward", batch, share), lambda: np.sum(self._times.backward_s(batch, share), axis=0)
+        )
 
-    def forward_work(self, batch: float, bytes_ratio: float = 1.0) -> ForwardWork:
-        """Parts of ``forward_s`` at a batch, by class of work.
-
-        Measured seconds are divided over the classes as the estimate is; all are linear where there is none.
-
-        Args:
-            batch: samples in one pass.
-            bytes_ratio: bytes of an element over those of the model's files.
-        """
-        work = self._estimated._replace(memory=self._estimated.memory * bytes_ratio)
-        if self.provenance == "estimated":
-            return work
-        one, two, seconds = (self._at(samples, 1) for samples in (1, 2, batch))
-        launches = np.minimum(np.maximum(0.0, one - np.maximum(0.0, two - one)), seconds)
-        classes = np.array(work[:3])
-        total = classes.sum(axis=0)
-        shares = np.divide(classes, total, out=np.zeros_like(classes), where=total > 0)
-        shares[0] = np.where(total > 0, shares[0], 1.0)
-        linear, attention, memory = shares * (seconds - launches) / batch
-        return ForwardWork(linear, attention, memory, launches)
+    def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those in ``backward_s`` of the gradients of weights, for which no other layer waits, shape (layers,)."""
+        return self._keep(("weight", batch, share), lambda: self._times.backward_s(batch, share)[1])
 
     def least_forward_s_per_sample(self, largest_batch: int) -> FloatArray:
-        """Least forward seconds per sample of each layer, at any local batch up to the largest.
+        """Least forward seconds per sample of each layer, at any local batch up to the largest."""
+        return self._keep(("least", largest_batch), lambda: self._least_s(largest_batch))
 
-        Between two measured batches the time per sample is monotone, so the ends of the pieces decide.
-        """
-        batches = {1, largest_batch}
-        batches |= {int(x) for curve in self._curves for x, _, _ in curve if 1 <= x <= largest_batch}
-        least: FloatArray = np.min([self.forward_s(batch) / batch for batch in sorted(batches)], axis=0)
-        return least
+    def _least_s(self, largest_batch: int) -> FloatArray:
+        if isinstance(self._times, MeasuredTimes):
+            return self._times.least_s_per_sample(largest_batch)
+        batches = np.arange(1.0, largest_batch + 1)
+        return np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0)
 
-    def _at(self, batch: float, column: int) -> FloatArray:
-        return _fixed([_line(curve, batch, column) for curve in self._curves])
+    def _keep(self, key: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
+        """Scaled seconds in an array that no caller can change, as it is kept for the next one."""
+        if key not in self._kept:
+            array = self._scale * np.asarray(make())
+            array.flags.writeable = False
+            self._kept[key] = array
+        return self._kept[key]
+
+    @cached_property
+    def saved_bytes(self) -> FloatArray:
+        """Bytes per sample that each layer keeps for its backward, shape (layers,)."""
+        counted = np.array([layer.saved_bytes for layer in self.component.layers])
+        return counted * self.extent.tokens + self._times.saved_bytes()
 
 
 class TaskCosts:
-    """Times of all components of a model on one device, training or sampling at some pixels.
+    """Times of all components of a model on one device, trained or drawn with at some resolution.
 
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
     """
 
-    def __init__(self, model: Model, device: Device, pixels: int) -> None:
-        self.anchor_factor: Final = anchor_factor(model, device, pixels)
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        height: int,
+        width: int,
+        stack: Stack | None = None,
+        *,
+        training: bool,
+    ) -> None:
+        self.anchor_factor: Final = anchor_factor(model, device, height * width)
         """Factor on the estimates of the backbones."""
+        self.extents: Final = tuple(
+            Extent.of(model, component, height, width, half=not training) for component in model.components
+        )
         self.components: Final = tuple(
-            ComponentCosts(c, device, self.anchor_factor if c.trainable else 1.0) for c in model.components
+            ComponentCosts(
+                component,
+                device,
+                self.anchor_factor if component.trainable else 1.0,
+                stack=stack,
+                extent=extent,
+                training=training,
+            )
+            for component, extent in zip(model.components, self.extents, strict=True)
         )
         measured = all(costs.provenance == "measured" for costs in self.components)
         self.provenance: Final = "measured" if measured else "estimated"
 
 
 class ModelCosts(TaskCosts):
-    """Times of all components of a model on one device, and of the optimizer."""
+    """Times of all components of a model that is trained on one device, and of the optimizer.
 
-    def __init__(self, model: Model, device: Device) -> None:
-        super().__init__(model, device, model.height * model.width)
-        self._device = device
+    Args:
+        model: the model.
+        device: the device.
+        stack: of the software; by default ``eager``.
+        height: pixels; by default the reference.
+        width: pixels; by default the reference.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        stack: Stack | None = None,
+        height: int | None = None,
+        width: int | None = None,
+    ) -> None:
+        super().__init__(model, device, height or model.height, width or model.width, stack, training=True)
+        self._laws = device.laws
+        self._stack = (load_stack() if stack is None else stack).on(device.name)
+        tensors, parameters = _tensors(model)
+        operators = OPTIMIZER_OPERATORS[self._stack.optimizer] * tensors / max(1, parameters)
+        self._host_s_per_parameter = operators * self._stack.forward_operator_s
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
-        """The seconds of one optimizer step, bound by memory traffic; 0 on a device without rates."""
-        if self._device.rates is None:
+        """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""
+        if self._laws is None:
             return 0.0
-        return parameters * recipe.step_bytes / self._device.rates.memory_bytes_per_s
+        moved = parameters * recipe.step_bytes * OPTIMIZER_TRAFFIC[self._stack.optimizer]
+        return max(self._moving_s(moved) if parameters else 0.0, parameters * self._host_s_per_parameter)
+
+    def _moving_s(self, moved_bytes: float) -> float:
+        assert self._laws is not None
+        fixed_s = self._laws.memory_s("pointwise", 0.0)
+        return float(self._laws.memory_s("pointwise", moved_bytes) - fixed_s) / self._stack.rates.memory
 
 
-def _fixed(values: Sequence[float]) -> FloatArray:
-    """Array that no caller can change, as it is kept for the next one."""
-    array = np.array(values)
-    array.flags.writeable = False
-    return array
-
-
-Curve = Sequence[tuple[float, float, float]]
-"""(batch, forward seconds, backward seconds), ascending in the batch; linear between and beyond."""
-
-
-def estimate_forward_s(layer: Layer, rates: Rates, batch: float) -> float:
-    """Estimated forward seconds of a layer at a batch."""
-    linear, attention, memory, launches = _layer_work(layer, rates)
-    return batch * (linear + attention + memory) + launches
-
-
-def estimate_backward_s(layer: Layer, rates: Rates, batch: float) -> float:
-    """The estimated backward seconds of a layer at a batch."""
-    work, attention = BACKWARD_WORK[layer.backward]
-    attention_s = batch * layer.attention_flop / rates.attention_flop_per_s
-    return work * (estimate_forward_s(layer, rates, batch) - attention_s) + attention * attention_s
-
-
-def _layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float]:
-    """Estimated forward seconds of a layer, by class as in ``ForwardWork``."""
-    return (
-        layer.conv_flop / rates.conv_flop_per_s + layer.matmul_flop / rates.matmul_flop_per_s,
-        layer.attention_flop / rates.attention_flop_per_s,
-        layer.moved_bytes / rates.memory_bytes_per_s,
-        layer.kernels * rates.kernel_s,
-    )
-
-
-def _estimated_work(component: Component, rates: Rates | None, scale: float = 1.0) -> ForwardWork:
-    """Estimated forward work of a component; none on a device without rates."""
-    if rates is None:
-        return ForwardWork(*np.zeros((4, len(component.layers))))
-    return ForwardWork(*(scale * np.array([_layer_work(layer, rates) for layer in component.layers]).T))
-
-
-def _estimated_curve(layer: Layer, rates: Rates, scale: float) -> Curve:
-    return [
-        (
-            batch,
-            scale * estimate_forward_s(layer, rates, batch),
-            scale * estimate_backward_s(layer, rates, batch),
-        )
-        for batch in (0.0, 1.0)
-    ]
-
-
-def _measured_curves(times: Sequence[MeasuredTime], num_layers: int) -> list[Curve]:
-    curves: list[list[tuple[float, float, float]]] = [[] for _ in range(num_layers)]
-    for time in times:
-        curves[time.layer].append((time.batch_size, time.forward_s, time.backward_s))
-    return [curve if len(curve) > 1 else [(0.0, 0.0, 0.0), *curve] for curve in curves]
-
-
-def _line(curve: Curve, batch: float, column: int) -> float:
-    upper = 1
-    while upper < len(curve) - 1 and curve[upper][0] < batch:
-        upper += 1
-    (x0, x1), (y0, y1) = ((curve[upper - 1][i], curve[upper][i]) for i in (0, column))
-    return max(0.0, y0 + (y1 - y0) * (batch - x0) / (x1 - x0))
-
-
-def tokens_ratio(model: Model, component: Component, height: int, width: int) -> float:
-    """Tokens of a component at a resolution over those at its reference; 1 where it has no image tokens."""
-    image, text = component.image_tokens, component.text_tokens
-    pixels = height * width / (model.height * model.width)
-    return (image * pixels + text) / (image + text) if image else 1.0
-
-
-def half_precision_ratio(model: Model) -> float:
-    """Bytes of an element in half precision over those of the model's files."""
-    return HALF_BYTES / ELEMENT_BYTES[model.dtype]
+def _tensors(model: Model) -> tuple[int, int]:
+    """Tensors of parameters in the layers of a model that are trained, as far as known, and parameters."""
+    tensors = parameters = 0
+    for component in model.components:
+        for layer, kernels in zip(component.layers, component.kernels, strict=False):
+            if layer.backward == "full":
+                parameters += layer.parameters
+                with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS)
+                tensors += TENSORS * sum(kernel.count for kernel in with_weights)
+    return tensors, parameters
 
 
 def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     """Published over estimated one-GPU seconds of the backbones, at some pixels.
 
-    It corrects what the model's estimates on the device miss, so that it holds for every pass of a backbone there:
-    forward and backward, sampling and training.
+    It corrects what the model's estimates on the device miss under the default stack, that of the anchors, so that
+    it holds for every pass of a backbone there: forward and backward, sampling and training.
 
     1 where nothing was published; the geometric mean where several latencies were; interpolated in the logarithm
     of the pixels between resolutions, constant beyond.
     """
-    if device.rates is None:
+    if device.laws is None:
         return 1.0
     found: dict[int, list[float]] = {}
     for anchor in model.anchors:
         if anchor.device == device.name:
-            estimated = _one_gpu_s(model, device.rates, anchor)
+            estimated = _one_gpu_s(model, device, anchor)
             found.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
     if not found:
         return 1.0
@@ -256,12 +265,12 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
 
 
-def _one_gpu_s(model: Model, rates: Rates, anchor: Anchor) -> float:
+def _one_gpu_s(model: Model, device: Device, anchor: Anchor) -> float:
     """Estimated seconds of what an anchor measured."""
     total = 0.0
     for component in model.anchored:
-        *work, launches = _estimated_work(component, rates)
-        tokens = tokens_ratio(model, component, anchor.height, anchor.width)
-        scale = np.array([tokens, tokens**2, tokens * half_precision_ratio(model)])
-        total += float(anchor.batch * (scale @ np.array(work)).sum() + launches.sum())
+        extent = Extent.of(model, component, anchor.height, anchor.width)
+        times = times_of(component, device, load_stack(), extent, training=False)
+        assert times is not None, device
+        total += float(times.forward_s(anchor.batch, WHOLE).sum())
     return anchor.steps * total

@@ -11,6 +11,8 @@ from typing import Final
 from profiles.checks import check_numbers, check_positive
 from profiles.errors import InputError
 from profiles.files import Table
+from profiles.law_tables import read_laws
+from profiles.laws import Laws
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 
 DEVICES: Final = Path(__file__).parent / "devices"
@@ -50,16 +52,25 @@ class Device:
     """One accelerator.
 
     ``memory_bytes`` is None where memory is unlimited; ``rates`` is None where all times must be measured.
+    ``own_laws`` are those of its kernels by shape, where they are known.
     """
 
     name: str
     source: str
     memory_bytes: float | None
     rates: Rates | None
+    own_laws: Laws | None = None
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:
             check_positive(f"device {self.name}", most=sys.float_info.max, memory_bytes=self.memory_bytes)
+
+    @property
+    def laws(self) -> Laws | None:
+        """Laws of its kernels: its own, else those that follow from its rates; None where it has neither."""
+        if self.own_laws is not None or self.rates is None:
+            return self.own_laws
+        return Laws.of_rates(self.rates)
 
     def __repr__(self) -> str:
         memory = "unlimited memory" if self.memory_bytes is None else f"{self.memory_bytes / GIB:.5g} GiB"
@@ -102,6 +113,7 @@ def device_of(table: Table) -> Device:
         source=table.text("source"),
         memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
         rates=_read_rates(table.table("rates")) if "rates" in table else None,
+        own_laws=read_laws(table.table("laws")) if "laws" in table else None,
     )
     table.finish()
     return device

@@ -245,6 +245,10 @@ class Row:
         """The error that says which cell breaks which rule."""
         return InputError(f"{self.where}: {key} is '{self._values[key]}', {rule}")
 
+    def cells(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """The texts of some cells, empty or not."""
+        return tuple(map(self._values.__getitem__, keys))
+
     def text(self, key: str) -> str:
         """The text of a cell, which must not be empty."""
         if not self._values[key]:

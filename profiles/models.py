@@ -9,7 +9,15 @@ from typing import Final
 
 from profiles.anchors import Anchor, read_anchors
 from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
-from profiles.component_files import EXCHANGE_COLUMNS, LAYER_COLUMNS, TIME_COLUMNS, read_component
+from profiles.component_files import (
+    EXCHANGE_COLUMNS,
+    HALF_KERNELS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    LAYER_COLUMNS,
+    TIME_COLUMNS,
+    read_component,
+)
 from profiles.components import (
     BACKWARDS,
     TASKS,
@@ -22,15 +30,20 @@ from profiles.components import (
 )
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
+from profiles.kernels import Kernel
 from profiles.units import MB
 
 __all__ = [
     "BACKWARDS",
     "EXCHANGE_COLUMNS",
+    "HALF_KERNELS",
+    "KERNELS",
+    "KERNEL_COLUMNS",
     "LAYER_COLUMNS",
     "TASKS",
     "Component",
     "Exchange",
+    "Kernel",
     "Layer",
     "MeasuredTime",
     "Model",
@@ -52,7 +65,8 @@ class Model:
 
     ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``), ``anchors``
     how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
-    one that was timed.
+    one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``.
+    ``resized_from`` are height and width of its files, where it is at another resolution.
     """
 
     name: str
@@ -65,6 +79,9 @@ class Model:
     guidance: str = "batch"
     anchors: tuple[Anchor, ...] = ()
     anchor_backbones: tuple[Component, ...] = ()
+    multiple: int = 1
+    largest: int | None = None
+    resized_from: tuple[int, int] | None = None
 
     @property
     def anchored(self) -> tuple[Component, ...]:
@@ -75,7 +92,9 @@ class Model:
         owner = f"model {self.name}"
         check_choice(owner, "dtype", self.dtype, DTYPES)
         check_choice(owner, "guidance", self.guidance, GUIDANCES)
-        check_counts(owner, least=1, height=self.height, width=self.width)
+        check_counts(owner, least=1, height=self.height, width=self.width, multiple=self.multiple)
+        if self.largest is not None:
+            check_counts(owner, least=1, largest=self.largest)
         check_tuples(owner, components=self.components, anchors=self.anchors)
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
@@ -211,13 +230,20 @@ def read_model(folder: Path) -> Model:
     reads = _read_reads(table, names)
     rows = _rows_by_component(read_rows(folder / "layers.csv", LAYER_COLUMNS), names)
     exchanges = _optional_rows(folder / "exchanges.csv", EXCHANGE_COLUMNS, names)
+    kernels = {file: _optional_rows(folder / file, KERNEL_COLUMNS, names) for file in _kernel_files(table)}
     times = _read_times(folder, names)
     counts = {name: len(of) for name, of in rows.items()}
     _check_skips(table, skips, counts)
     _check_reads(table, dict(zip(names, heads, strict=True)), reads, counts)
     components = tuple(
         read_component(
-            head, rows[name], skips[name], reads[name], exchanges=exchanges[name], times=times[name]
+            head,
+            rows[name],
+            skips[name],
+            reads[name],
+            exchanges=exchanges[name],
+            times=times[name],
+            kernels={file: of[name] for file, of in kernels.items()},
         )
         for name, head in zip(names, heads, strict=True)
     )
@@ -232,10 +258,22 @@ def read_model(folder: Path) -> Model:
         components=components,
         guidance=table.choice("guidance", GUIDANCES) if "guidance" in table else "batch",
         anchors=read_anchors(folder / "anchors.csv"),
+        multiple=reference.integer("multiple", 1, minimum=1),
+        largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
     )
+    _check_reference(reference, model)
     reference.finish()
     table.finish()
     return model
+
+
+def _check_reference(reference: Table, model: Model) -> None:
+    """Refuse a reference resolution that breaks the model's own rules."""
+    for key, pixels in (("height", model.height), ("width", model.width)):
+        if pixels % model.multiple:
+            raise reference.fail(key, pixels, f"must be a multiple of {model.multiple}")
+        if model.largest is not None and pixels > model.largest:
+            raise reference.fail(key, pixels, f"must be at most {model.largest}, the largest")
 
 
 def _component_names(heads: Iterable[Table]) -> list[str]:
@@ -284,6 +322,20 @@ def _rows_by_component(rows: list[Row], names: list[str]) -> dict[str, list[Row]
 
 def _optional_rows(path: Path, columns: tuple[str, ...], names: list[str]) -> dict[str, list[Row]]:
     return _rows_by_component([] if path_kind(path) == "nothing" else read_rows(path, columns), names)
+
+
+def _kernel_files(table: Table) -> list[str]:
+    """The files of kernels in a folder: none, or those of every precision that the model runs in."""
+    folder, dtype = table.path.parent, table.choice("dtype", DTYPES)
+    there = [file for file in (KERNELS, HALF_KERNELS) if path_kind(folder / file) != "nothing"]
+    if HALF_KERNELS in there and dtype != "float32":
+        raise InputError(f"{folder / HALF_KERNELS}: must be left out: of {dtype}, {KERNELS} says the same")
+    if len(there) == 1 and dtype == "float32":
+        (missing,) = {KERNELS, HALF_KERNELS} - set(there)
+        raise InputError(
+            f"{folder / missing}: no such file, must stand beside {there[0]} as dtype is {dtype}"
+        )
+    return there
 
 
 def _read_times(folder: Path, names: list[str]) -> dict[str, dict[str, list[Row]]]:

@@ -1,6 +1,7 @@
 """Memory recipes: what one trained parameter costs in bytes, and what its optimizer step moves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 FROZEN_WEIGHT_BYTES: Final = 2
@@ -17,11 +18,12 @@ class MemoryRecipe:
     master_bytes: int
     moment_bytes: int
     source: str
+    ema_bytes: int = 0
 
     @property
     def parameter_bytes(self) -> int:
         """Bytes resident per trained parameter."""
-        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.ema_bytes
 
     @property
     def optimizer_bytes(self) -> int:
@@ -33,9 +35,11 @@ class MemoryRecipe:
         """Memory traffic of one optimizer step per parameter.
 
         The state is read and written, the gradient read, the weight written (and read where it is its own master).
+        The moving average is a pass of its own: it reads the master weight, and is itself read and written.
         """
         reread = 0 if self.master_bytes else self.weight_bytes
-        return self.gradient_bytes + self.weight_bytes + reread + 2 * self.optimizer_bytes
+        averaged = (self.master_bytes or self.weight_bytes) + 2 * self.ema_bytes if self.ema_bytes else 0
+        return self.gradient_bytes + self.weight_bytes + reread + 2 * self.optimizer_bytes + averaged
 
 
 RECIPES: Final = {
@@ -51,3 +55,12 @@ RECIPES: Final = {
         ),
     )
 }
+
+EMA_BYTES: Final = {"none": 0, "fp32": 4}
+"""Bytes per trained parameter of an exponential moving average of the weights (diffusers ``EMAModel``: float32)."""
+
+
+@cache
+def recipe_of(name: str, ema: str) -> MemoryRecipe:
+    """The recipe of a name with a moving average of the weights, a key of ``EMA_BYTES``."""
+    return replace(RECIPES[name], ema_bytes=EMA_BYTES[ema])

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from profiles.errors import InfeasibleError as InfeasibleError
     from profiles.errors import InputError as InputError
     from profiles.models import load_model as load_model
+    from profiles.stacks import load_stack as load_stack
     from profiles.synthetic import equal_layers_model as equal_layers_model
     from sim.api import clusters as clusters
     from sim.api import models as models
     from sim.api import run as run
     from sim.api import schedule as schedule
+    from sim.api import stacks as stacks
     from sim.api import strategies as strategies
     from sim.api import sweep as sweep
     from sim.explore.sweep import Sweep as Sweep
@@ -38,10 +40,12 @@ _HOMES = {
     "equal_layers_model": "profiles.synthetic",
     "load_cluster": "profiles.clusters",
     "load_model": "profiles.models",
+    "load_stack": "profiles.stacks",
     "models": "sim.api",
     "plots": "sim.report",
     "run": "sim.api",
     "schedule": "sim.api",
+    "stacks": "sim.api",
     "strategies": "sim.api",
     "sweep": "sim.api",
 }
@@ -58,10 +62,12 @@ __all__ = [
     "equal_layers_model",
     "load_cluster",
     "load_model",
+    "load_stack",
     "models",
     "plots",
     "run",
     "schedule",
+    "stacks",
     "strategies",
     "sweep",
 ]

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from profiles.clusters import Cluster, cluster_names, load_cluster
 from profiles.errors import DiffusimError, InputError
 from profiles.models import Model, load_model, model_names
+from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
-from sim.report.facts import cluster_facts, model_facts, strategy_facts
+from sim.report.facts import cluster_facts, model_facts, stack_facts, strategy_facts
 from sim.results import Result
 from sim.runs import bound, named_traces, replay_parts, source_of, weigh
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
@@ -67,6 +68,8 @@ def run(
     strategy: str | AnyStrategy,
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
+    *,
+    stack: str | Stack | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one strategy on one scenario; the result keeps its traces.
@@ -76,6 +79,7 @@ def run(
         strategy: a strategy's name, or one with its parameters.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
+        stack: a stack's name, a stack file, or a stack; by default ``eager``.
         given: options of the scenario and parameters of the strategy.
 
     Raises:
@@ -83,7 +87,7 @@ def run(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
         DeadlockError: the strategy's order can never be carried out.
     """
-    request = _request(model, cluster, gpus, given, strategies=(strategy,))
+    request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
     scenario = _scenario(model, request)
     point = _strategy(strategy, request)
     bound(point, scenario)  # refuses what cannot exist before its order is written out
@@ -100,18 +104,20 @@ def _request(
     *,
     strategies: Sequence[str | AnyStrategy] | None,
     task: str | None = None,
+    stack: str | Stack | None = None,
 ) -> Request:
     """The request that the arguments make; a whole scenario says all but the parameters.
 
     Raises:
         InputError: something given is unknown, or said twice.
     """
-    _check_asked(model, cluster, strategies)
+    _check_asked(model, cluster, strategies, stack)
     model = fspath(model) if isinstance(model, PathLike) else model
     cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
+    stack = fspath(stack) if isinstance(stack, PathLike) else stack
     said = None if strategies is None else tuple(strategies)
     if isinstance(model, Scene):
-        shared = {"cluster": cluster, "gpus": gpus, "task": task}
+        shared = {"cluster": cluster, "gpus": gpus, "stack": stack, "task": task}
         own = [name for name in OPTION_NAMES if name in given]
         own += [name for name, value in shared.items() if value is not None]
         if own:
@@ -119,13 +125,15 @@ def _request(
         request = Request("", "", None, said, given, model.task)
     else:
         where = DEFAULT_CLUSTER if cluster is None else cluster
-        request = Request(model or "", where, gpus, said, given, task)
+        request = Request(
+            model or "", where, gpus, said, given, task, DEFAULT_STACK if stack is None else stack
+        )
     check_known(request)
     return request
 
 
-def _check_asked(model: object, cluster: object, strategies: Sequence[object] | None) -> None:
-    """Refuse what names neither a model, a cluster nor a strategy.
+def _check_asked(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
+    """Refuse what names neither a model, a cluster, a strategy nor a stack.
 
     Raises:
         InputError: one is of another kind.
@@ -134,6 +142,8 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
         raise InputError(f"model is {model!r}, must be a name, a folder, a Model or a Scenario")
     if not isinstance(cluster, str | PathLike | Cluster | None):
         raise InputError(f"cluster is {cluster!r}, must be a name, a file or a Cluster")
+    if not isinstance(stack, str | PathLike | Stack | None):
+        raise InputError(f"stack is {stack!r}, must be a name, a file or a Stack")
     for strategy in () if strategies is None else strategies:
         if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
             raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
@@ -166,6 +176,7 @@ def sweep(
     strategy: str | Sequence[str] | None = None,
     task: str | None = None,
     objective: str | None = None,
+    stack: str | Stack | None = None,
     top: int = TOP,
     workers: int | None = None,
     report: Report = lambda stage, done, total: None,
@@ -180,6 +191,7 @@ def sweep(
         strategy: strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
         objective: what is ranked by; by default throughput, of sampling latency.
+        stack: a stack's name, a stack file, or a stack; by default ``eager``.
         top: so many of the best of all are exact.
         workers: processes; by default one per core.
         report: told the stage, how many points are done and how many there are.
@@ -189,7 +201,7 @@ def sweep(
         InputError: a name is unknown, a value breaks its rule, or no strategy takes what is held fixed.
     """
     found = start_sweep(
-        model, cluster, gpus, strategy=strategy, task=task, objective=objective, top=top, **given
+        model, cluster, gpus, strategy=strategy, task=task, objective=objective, stack=stack, top=top, **given
     )
     run_sweep(found, report, workers)
     return found
@@ -204,6 +216,7 @@ def start_sweep(
     strategy: str | Sequence[str] | None = None,
     task: str | None = None,
     objective: str | None = None,
+    stack: str | Stack | None = None,
     top: int = TOP,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
@@ -213,7 +226,7 @@ def start_sweep(
         InputError: as of ``sweep``.
     """
     names = strategy.split(",") if isinstance(strategy, str) else strategy
-    request = _request(model, cluster, gpus, given, strategies=names, task=task)
+    request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
     scenario = _scenario(model, request)
     chosen = objectives(scenario)[0] if objective is None else objective
     found = Sweep(scenario, chosen, top=top)
@@ -250,6 +263,7 @@ def schedule(
     gpus: int | None = None,
     *,
     format: str = "text",  # the flag's name
+    stack: str | Stack | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Schedule:
     """The order of a strategy; of one that samples all steps of a run with their exchanges.
@@ -260,6 +274,7 @@ def schedule(
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all.
         format: ``text``, or ``torch`` as torch.distributed.pipelining reads it.
+        stack: a stack's name, a stack file, or a stack; by default ``eager``.
         given: options of the scenario and parameters of the strategy.
 
     Raises:
@@ -268,7 +283,7 @@ def schedule(
     """
     if format not in ("text", "torch"):
         raise InputError(f"--format is '{format}', must be one of text, torch")
-    request = _request(model, cluster, gpus, given, strategies=(strategy,))
+    request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
     sampled, point = find_task(request) == "sample", _strategy(strategy, request)
     if sampled and format == "torch":
         raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")
@@ -329,6 +344,11 @@ def _flat_cluster(cluster: Cluster) -> dict[str, Any]:
             {f"{key}_{name}": of for name, of in value.items()} if isinstance(value, dict) else {key: value}
         )
     return flat
+
+
+def stacks() -> "DataFrame":
+    """The software stacks that come with the package."""
+    return _frame(map(stack_facts, map(load_stack, stack_names())))
 
 
 def strategies() -> "DataFrame":

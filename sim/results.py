@@ -58,15 +58,17 @@ class Result:
 
     Attributes:
         task: ``train`` or ``sample``.
-        asked: options of its task alone: of sampling the resolution, steps and guidance.
+        asked: what is trained or drawn: the resolution, of training ``frozen``, of sampling steps and guidance.
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
+        departures: what departs from plain training, in words for its title.
         source: origin of its traces; None where it came from another process.
     """
 
     task: str
     model: str
     cluster: str
+    stack: str
     num_gpus: int
     strategy: str
     parameters: Mapping[str, Any]
@@ -80,6 +82,7 @@ class Result:
     provenance: str
     stages: tuple[Mapping[str, Any], ...]
     seamless: bool = True
+    departures: tuple[str, ...] = ()
     source: Source | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,9 +117,10 @@ class Result:
 
     @property
     def title(self) -> str:
-        """Model, strategy and GPUs in words."""
+        """Model, strategy, GPUs, stack and what departs from plain training in words."""
         gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
-        return f"{self.model} by {self.strategy} on {gpus} of {self.cluster}"
+        where = f"{self.model} by {self.strategy} on {gpus} of {self.cluster}, stack {self.stack}"
+        return ", ".join([where, *self.departures])
 
     def _time(self, key: str) -> float:
         if key not in self.times:
@@ -246,6 +250,7 @@ class Result:
             "task": self.task,
             "model": self.model,
             "cluster": self.cluster,
+            "stack": self.stack,
             "num_gpus": self.num_gpus,
             "strategy": self.strategy,
             "parameters": dict(self.parameters),

@@ -211,6 +211,7 @@ def weigh(
         task=scenario.task,
         model=scenario.model_name,
         cluster=scenario.cluster_name,
+        stack=scenario.stack_name,
         num_gpus=workload.num_gpus,
         strategy=strategy.name,
         parameters=parameters_of(strategy),
@@ -224,6 +225,7 @@ def weigh(
         provenance=scenario.costs.provenance,
         stages=tuple(_stages(parts)),
         seamless=is_seamless(strategy),
+        departures=scenario.departures,
         source=source,
     )
 

@@ -6,7 +6,6 @@ Messages name flags of the command line; ``sim.api`` lets those who call from Py
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isqrt
 from typing import Any, Final
 from warnings import warn
 
@@ -14,6 +13,8 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.components import TASKS
 from profiles.errors import DiffusimWarning, InputError
 from profiles.models import Model, load_model
+from profiles.resolutions import check_whole_tokens, in_words
+from profiles.stacks import DEFAULT_STACK, Stack, load_stack
 from strategies.parameters import check_integer, flag_of
 from strategies.registry import class_of, strategies_of, task_of
 from strategies.scenario import (
@@ -26,11 +27,20 @@ from strategies.scenario import (
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "train": ("self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement"),
+    "train": (
+        "resolution",
+        "frozen",
+        "ema",
+        "self_conditioning",
+        "self_conditioning_draw",
+        "checkpointing",
+        "memory_recipe",
+        "placement",
+    ),
     "sample": ("resolution", "steps", "guidance", "include", "decode_chunks"),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
-OPTION_NAMES: Final = ("batch_size", *OPTIONS["train"], *OPTIONS["sample"])
+OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *OPTIONS["train"], *OPTIONS["sample"])))
 DEFAULT_CLUSTER: Final = "p4de"
 """The cluster where none is named."""
 DOES: Final = {"train": "trains", "sample": "draws images"}
@@ -48,6 +58,7 @@ class Request:
         strategies: those named, or made already; None asks about all of the task.
         given: options of the workload and parameters of strategies, by name.
         task: ``train`` or ``sample``, where it is said.
+        stack: a name, a file, or a stack.
     """
 
     model: str | Model
@@ -56,6 +67,7 @@ class Request:
     strategies: tuple[str | AnyStrategy, ...] | None
     given: Mapping[str, Any]
     task: str | None = None
+    stack: str | Stack = DEFAULT_STACK
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -116,12 +128,12 @@ def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | No
 
 
 def _sampling_flag(request: Request) -> str | None:
-    """The first option or parameter given that only sampling has."""
-    for name in OPTIONS["sample"]:
-        if name in request.given:
-            return flag_of(name)
-    training, sampling = (fields_of(strategies_of(task).values()) for task in TASKS)
-    return next((flag_of(name) for name in request.parameters if name in sampling - training), None)
+    """The first option or parameter given that says sampling: a resolution alone does, beside training it does not."""
+    training, sampling = ({*OPTIONS[task], *fields_of(strategies_of(task).values())} for task in TASKS)
+    if any(name in training - sampling for name in request.given):
+        sampling -= training
+    says = sampling - training | sampling.intersection(OPTIONS["sample"])
+    return next((flag_of(name) for name in request.given if name in says), None)
 
 
 def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
@@ -133,7 +145,7 @@ def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
     """Refuse options of the other task."""
     for other in TASKS:
         for name in OPTIONS[other]:
-            if other != found and name in given:
+            if name in given and name not in OPTIONS[found]:
                 raise InputError(f"{flag_of(name)} is of {KIND[other]}, {owner}")
 
 
@@ -160,20 +172,27 @@ def scenario_of(request: Request) -> AnyScenario:
     """
     task = find_task(request)
     cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
     model = load_model(request.model) if isinstance(request.model, str) else request.model
     gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
-    names = [item if isinstance(item, str) else "" for item in (request.model, request.cluster)]
+    model_name, cluster_name, stack_name = (
+        item if isinstance(item, str) else "" for item in (request.model, request.cluster, request.stack)
+    )
+    rest = (model_name, cluster_name, stack, stack_name)
     given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
     given = {name: value for name, value in given.items() if value is not None}
     batch_size = request.given.get("batch_size")
     scenario: AnyScenario
     if task == "train":
         batch = _integer("batch_size", batch_size, DEFAULT_BATCH_PER_GPU * gpus)
-        scenario = Scenario(model, cluster, TrainingWorkload(gpus, batch, **given), *names)
+        if "resolution" in given:
+            width, height = _sides(given["resolution"])
+            given["resolution"] = in_words(height, width)
+        scenario = Scenario(model, cluster, TrainingWorkload(gpus, batch, **given), *rest)
     else:
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
-        scenario = SamplingScenario(model, cluster, drawn, *names)
-    _warn_of_times(scenario)
+        scenario = SamplingScenario(model, cluster, drawn, *rest)
+    _warn_of_times(model.for_task(task), scenario)
     return scenario
 
 
@@ -195,7 +214,8 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
         given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
     given |= {name: _integer(name, given[name], 1) for name in ("steps", "decode_chunks") if name in given}
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
-    check_tokens(model, workload)
+    for backbone in model.backbones:
+        check_whole_tokens(model, model.components[backbone], height, width)
     return workload
 
 
@@ -213,10 +233,10 @@ def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
     return sides[0], sides[-1]
 
 
-def _warn_of_times(scenario: AnyScenario) -> None:
+def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
     """Warn of times that were measured, but not on the device that the cluster has, so that its rates give them."""
     device = scenario.cluster.device.name
-    if others := scenario.model.times_elsewhere(device):
+    if others := model.times_elsewhere(device):
         message = (
             f"{scenario.model_name} has times measured on {', '.join(others)}, but cluster {scenario.cluster.name} is"
             f" of device {device}: layers without times on it are estimated by its rates"
@@ -229,24 +249,3 @@ def _most_gpus(request: Request, cluster: Cluster) -> int:
     there = min(cluster.devices_per_node, 8)
     counts = [gpu_counts(cls, there) for cls in request.classes]
     return max((most for most, *_ in filter(None, counts)), default=there)
-
-
-def check_tokens(model: Model, workload: SamplingWorkload) -> None:
-    """Refuse an image whose sides are not made of whole tokens, where these are squares of pixels.
-
-    Raises:
-        InputError: they are not.
-    """
-    for component in (model.components[i] for i in model.backbones):
-        if not component.image_tokens or model.height * model.width % component.image_tokens:
-            continue
-        area = model.height * model.width // component.image_tokens
-        side = isqrt(area)
-        if side**2 != area or model.height % side or model.width % side:
-            continue  # a video's tokens are those of all its frames
-        for name, pixels in (("width", workload.width), ("height", workload.height)):
-            if pixels % side:
-                raise InputError(
-                    f"--resolution is {workload.resolution}, but {name}({pixels}) is no multiple of {side},"
-                    f" the pixels along a token of {component.name}"
-                )

@@ -4,7 +4,7 @@ It is what every strategy is asked about; the strategy's own parameters are its 
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import sqrt
 from numbers import Real
@@ -15,8 +15,10 @@ from profiles.components import Component
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
-from profiles.recipes import RECIPES, MemoryRecipe
+from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
+from profiles.resolutions import in_words, resized, sides_of
 from profiles.sampling_costs import Extent, SamplingCosts
+from profiles.stacks import Stack, load_stack
 from strategies.parameters import check_integer, check_option
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
@@ -25,6 +27,7 @@ T = TypeVar("T")
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "full")
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
+FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
 GUIDANCES: Final = ("none", "batch", "parallel")
 MAX_SIDE: Final = 65536
@@ -33,9 +36,10 @@ MAX_STEPS: Final = 10_000
 
 @dataclass(frozen=True)
 class Scene(Generic[W]):
-    """A model on a cluster under a workload; it checks itself when it is made.
+    """A model on a cluster under a workload, run by a software stack; it checks itself when it is made.
 
-    ``asked_model`` and ``asked_cluster`` are the folder or file they were read from, where they are not shipped.
+    ``asked_model``, ``asked_cluster`` and ``asked_stack`` are the folder or file they were read from, where they are
+    not shipped.
     All else is derived, and stays with this one object: neither a copy with other fields nor a pickled one takes
     it along. What strategies would derive again for every point is kept with ``remember``.
     """
@@ -46,9 +50,12 @@ class Scene(Generic[W]):
     workload: W
     asked_model: str = ""
     asked_cluster: str = ""
+    stack: Stack = field(default_factory=load_stack)
+    asked_stack: str = ""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.model_name} on {self.cluster_name}: {self.workload}>"
+        where = f"{self.cluster_name} by stack {self.stack_name}"
+        return f"<{type(self).__name__} {self.model_name} on {where}: {self.workload}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
@@ -62,6 +69,11 @@ class Scene(Generic[W]):
     def cluster_name(self) -> str:
         """The name or file that asks for this cluster again."""
         return self.asked_cluster or self.cluster.name
+
+    @property
+    def stack_name(self) -> str:
+        """The name or file that asks for this stack again."""
+        return self.asked_stack or self.stack.name
 
     @cached_property
     def backbone_index(self) -> int:
@@ -116,11 +128,12 @@ def check_gpus(cluster: Cluster, num_gpus: int) -> None:
 
 
 def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
-    """Refuse a scene of anything but a model, a cluster and a workload of its task."""
+    """Refuse a scene of anything but a model, a cluster, a workload of its task and a stack."""
     for name, value, kind in (
         ("model", scene.model, Model),
         ("cluster", scene.cluster, Cluster),
         ("workload", scene.workload, workload),
+        ("stack", scene.stack, Stack),
     ):
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, must be a {kind.__name__}")
@@ -140,6 +153,10 @@ class TrainingWorkload:
         memory_recipe: bytes per trained parameter, a key of ``RECIPES``.
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
+        resolution: pixels, one number or width x height; None takes the model's reference.
+        frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
+            data loader, but for those that cannot be computed before training.
+        ema: moving average of the weights, a key of ``EMA_BYTES``.
     """
 
     num_gpus: int
@@ -150,10 +167,15 @@ class TrainingWorkload:
     memory_recipe: str = "mixed"
     placement: str = "pipeline-inner"
     extra_forward: bool = False
+    resolution: str | None = None
+    frozen: str = "online"
+    ema: str = "none"
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("batch_size", self.batch_size)
+        for pixels in () if self.resolution is None else sides_of(self.resolution):
+            check_integer("resolution", pixels, most=MAX_SIDE)
         share = self.self_conditioning
         if share is not None and (
             isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
@@ -163,22 +185,25 @@ class TrainingWorkload:
         check_option("checkpointing", self.checkpointing, CHECKPOINTINGS)
         check_option("memory_recipe", self.memory_recipe, tuple(RECIPES))
         check_option("placement", self.placement, PLACEMENTS)
+        check_option("frozen", self.frozen, FROZEN)
+        check_option("ema", self.ema, tuple(EMA_BYTES))
 
     @property
     def recipe(self) -> MemoryRecipe:
         """The memory recipe."""
-        return RECIPES[self.memory_recipe]
+        return recipe_of(self.memory_recipe, self.ema)
 
 
 @dataclass(frozen=True, repr=False)
 class Scenario(Scene[TrainingWorkload]):
     """A model that is trained on a cluster under a workload; of the model, only what training needs.
 
-    What is kept with ``remember`` serves iterations with and without the extra forward pass alike.
+    The model is as it is at the workload's resolution. What is kept with ``remember`` serves iterations with and
+    without the extra forward pass alike.
 
     Raises:
-        InputError: the cluster is too small, the model has no costs on its devices, or its backbones differ in
-            self-conditioning.
+        InputError: the cluster is too small, the model has no costs on its devices or cannot have the resolution, or
+            its backbones differ in self-conditioning.
     """
 
     task: ClassVar[str] = "train"
@@ -186,7 +211,7 @@ class Scenario(Scene[TrainingWorkload]):
     def __post_init__(self) -> None:
         _check_kinds(self, TrainingWorkload)
         check_gpus(self.cluster, self.workload.num_gpus)
-        object.__setattr__(self, "model", self.model.for_task("train"))
+        object.__setattr__(self, "model", self._at_resolution(self.model.for_task("train")))
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
         _ = self.costs
@@ -194,19 +219,41 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device)
+        return ModelCosts(self.model, self.cluster.device, self.stack)
+
+    def _at_resolution(self, model: Model) -> Model:
+        if self.workload.resolution is None:
+            return model
+        return resized(model, *sides_of(self.workload.resolution), self.cluster.device)
+
+    @cached_property
+    def frozen(self) -> tuple[int, ...]:
+        """Indices of the frozen components that run in an iteration, inputs before the components that need them."""
+        cached = self.workload.frozen == "cached"
+        return tuple(i for i in self.model.frozen if not (cached and self.model.components[i].cacheable))
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The questions of training alone under public keys: none."""
-        return {}
+        """What is trained, under public keys."""
+        return {"resolution": in_words(self.model.height, self.model.width), "frozen": self.workload.frozen}
 
     @property
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
-        names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement")
+        names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
         given = {name: getattr(self.workload, name) for name in names}
-        return {"self_conditioning": self.self_conditioning, **given}
+        return {"self_conditioning": self.self_conditioning, **given, **self.asked}
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """All that departs from plain training at the model's reference, in words for titles."""
+        workload, share = self.workload, self.self_conditioning
+        return (
+            *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
+            *(["frozen outputs cached"] if workload.frozen == "cached" else []),
+            *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
+            *([f"self-conditioning {share:g}"] if share else []),
+        )
 
     @property
     def self_conditioning(self) -> float:
@@ -306,7 +353,7 @@ class SamplingWorkload:
     @property
     def resolution(self) -> str:
         """Width and height, one number where they are the same."""
-        return str(self.width) if self.width == self.height else f"{self.width}x{self.height}"
+        return in_words(self.height, self.width)
 
     @property
     def predictions(self) -> int:
@@ -339,7 +386,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
-        return SamplingCosts(self.model, self.cluster.device, self.workload.height, self.workload.width)
+        height, width = self.workload.height, self.workload.width
+        return SamplingCosts(self.model, self.cluster.device, height, width, self.stack)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -350,6 +398,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
         return {"include": ",".join(self.workload.include), "decode_chunks": self.workload.decode_chunks}
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """All that departs from plain sampling, in words: none, for titles say everything."""
+        return ()
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
 from profiles.devices import Device, Rates
 from profiles.models import Component, Layer, MeasuredTime, Model, Skip
+from profiles.stacks import load_stack
 from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
@@ -113,8 +115,12 @@ def make_model(*components):
 
 
 def make_scenario(model, cluster, num_gpus, batch_size, **workload):
-    """A training scenario; an iteration runs the extra forward only if ``extra_forward`` says so."""
-    return Scenario(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload))
+    """A training scenario; an iteration runs the extra forward only if ``extra_forward`` says so.
+
+    The optimizer's step is one kernel, so that its traffic is easily worked out.
+    """
+    stack = replace(load_stack(), optimizer="fused")
+    return Scenario(model, cluster, TrainingWorkload(num_gpus, batch_size, **workload), stack=stack)
 
 
 def make_sampling(model, cluster, num_gpus, **workload):

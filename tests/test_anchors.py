@@ -13,6 +13,7 @@ from profiles.devices import Device, Rates, load_device
 from profiles.errors import InputError
 from profiles.models import load_model, model_names
 from profiles.sampling_costs import SamplingCosts
+from profiles.stacks import load_stack
 from profiles.synthetic import equal_blocks_transformer
 from sim.runs import run_point
 from strategies.registry import make_sampler
@@ -130,11 +131,15 @@ def anchored_devices():
 @pytest.mark.parametrize(("name", "device"), list(anchored_devices()))
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_layer_takes_as_long_in_training_as_in_sampling(name, device, measured):
-    """At the same batch and resolution, in half precision, by estimates and by times measured at three batches."""
+    """At the same batch and resolution, without casts, by estimates and by times measured at three batches."""
     model, device = replace(load_model(name).for_task("sample"), dtype="float16"), load_device(device)
+    alike = (replace(part, kernels=part.half_kernels) for part in model.components)
+    model = replace(model, components=tuple(alike))
     if measured:
         model = replace(model, components=tuple(timed(c, device) for c in model.components))
-    training, sampling = ModelCosts(model, device), SamplingCosts(model, device, model.height, model.width)
+    uncast = replace(load_stack(), norms="half", cast_weights=False)
+    training = ModelCosts(model, device, uncast)
+    sampling = SamplingCosts(model, device, model.height, model.width, uncast)
     for index in range(len(model.components)):
         for batch in (1, 2, 4, 7, 16, 64):
             trained, sampled = training.components[index].forward_s(batch), sampling.forward_s(index, batch)

@@ -22,12 +22,16 @@ from strategies.scenario import Scenario, TrainingWorkload
 TRAINING = list(all_strategies())
 
 RESULT_KEYS = [
-    "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
+    "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution",
+    "frozen", "options", "iteration_s",
     "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
     "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
 ]  # fmt: skip
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
-OPTION_KEYS = ["self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement"]
+OPTION_KEYS = [
+    "self_conditioning", "self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema", "resolution",
+    "frozen",
+]  # fmt: skip
 
 RUN = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
 SWEEP = ["sweep", "--model", "sd21", "--gpus", "8", "--batch-size", "64"]
@@ -97,8 +101,8 @@ def flags(values):
 
 def again(result):
     """The command that a result says it came from."""
-    shared = {"model": result["model"], "cluster": result["cluster"], "gpus": result["num_gpus"]}
-    point = {"strategy": result["strategy"], "batch_size": result["batch_size"]}
+    shared = {"model": result["model"], "cluster": result["cluster"], "stack": result["stack"]}
+    point = {"gpus": result["num_gpus"], "strategy": result["strategy"], "batch_size": result["batch_size"]}
     return ["run", *flags({**shared, **point, **result["parameters"], **result["options"]})]
 
 
@@ -161,7 +165,8 @@ def test_a_result_has_the_public_keys_and_gives_itself_again(ask, name):
 def test_every_option_is_given_back(ask):
     options = {
         "self_conditioning": 0.1, "self_conditioning_draw": "rank", "checkpointing": "full",
-        "memory_recipe": "fp32", "placement": "data-inner",
+        "memory_recipe": "fp32", "placement": "data-inner", "ema": "fp32", "resolution": "256x384",
+        "frozen": "cached",
     }  # fmt: skip
     result = ask(*RUN, "--strategy", "1f1b", *flags(options))
     assert result["options"] == options
@@ -337,12 +342,12 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 REFUSED = [
     # commands and flags
     ("", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, strategies, run, sweep, tune, schedule, synthesize"),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, stacks, strategies, run, sweep, tune, schedule,"),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
     ("models --loud", "unknown flag --loud; choose from --json"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
-    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --gpus"),
+    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --stack"),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),
@@ -359,6 +364,18 @@ REFUSED = [
     ("run --model sd21 --strategy ddp --checkpointing some", "--checkpointing is 'some', must be one of none, full"),
     ("run --model sd21 --strategy ddp --memory-recipe x", "--memory-recipe is 'x', must be one of mixed, "),
     ("sweep --model sd21 --objective speed", "--objective is 'speed', must be one of throughput, latency, memory, "),
+    # what is trained
+    ("run --model sd21 --strategy ddp --resolution 500", "width(500) is no multiple of 64, as both sides of sd21 are"),
+    ("run --model uvit-h --strategy ddp --resolution 512", "above 256, the largest side of uvit-h"),
+    ("sweep --model sd21 --task train --resolution 513", "no multiple of 64"),
+    ("sweep --model sd21 --frozen cached --resolution 513", "no multiple of 64"),
+    ("tune --model sdv2-1.7b --cluster v100-2node --resolution 200", "no multiple of 64, as both sides of sdv2-1.7b"),
+    ("run --model sd21 --strategy ddp --resolution 0", "--resolution is "),
+    ("run --model sd21 --strategy ddp --frozen lazy", "--frozen is 'lazy', must be one of online, cached"),
+    ("run --model sd21 --strategy ddp --ema bf16", "--ema is 'bf16', must be one of none, fp32"),
+    ("run --model pixart --strategy single --frozen cached", "--frozen is of training, single draws images"),
+    ("run --model pixart --strategy single --ema", "--ema is of training, single draws images"),
+    ("sweep --model pixart --frozen cached --steps 20", "--frozen is of training, --steps of sampling"),
     # another strategy's parameters
     (
         "run --model sd21 --strategy 1f1b --fill partial",
@@ -445,6 +462,35 @@ def test_a_shell_sees_the_refusal_and_no_traceback():
     assert (process.returncode, out) == (2, "")
     assert err.startswith("sim: error: unknown model 'nope'")
     assert err.count("\n") == 1
+
+
+# Training as it is run
+
+
+def test_titles_say_what_departs_from_plain_training(sim):
+    asked = ("--resolution", 256, "--frozen", "cached", "--ema", "--self-conditioning", 0.5)
+    said = "256 pixels, frozen outputs cached, EMA in fp32, self-conditioning 0.5"
+    _, out, _ = sim(*RUN, "--strategy", "ddp", *asked)
+    assert f"batch 64, {said}\n" in out
+    _, out, _ = sim(*SWEEP, "--strategy", "ddp", *asked)
+    assert said in " ".join(out.split())
+    _, out, _ = sim(*RUN, "--strategy", "ddp")
+    assert "batch 64\n" in out
+
+
+def test_a_resolution_alone_asks_about_sampling_and_beside_training_about_training(ask):
+    tasks = {
+        asked: {
+            row["task"] for row in ask("sweep", "--model", "sd21", "--gpus", 2, "--resolution", 256, *asked)
+        }
+        for asked in ((), ("--frozen", "online"), ("--task", "train"), ("--micro-batches", 2))
+    }
+    assert tasks == {(): {"sample"}, **{key: {"train"} for key in list(tasks)[1:]}}
+
+
+def test_the_file_of_a_sweep_tells_what_is_trained(sim, elsewhere):
+    sim(*SWEEP, "--strategy", "ddp", "--resolution", 256, "--frozen", "cached")
+    assert (elsewhere / "sweep-sd21-8gpus-batch64-256px-cached.csv").exists()
 
 
 # Pipes and interrupts

@@ -27,10 +27,10 @@ from strategies.scenario import SamplingScenario, SamplingWorkload
 SAMPLERS = list(all_samplers())
 
 RESULT_KEYS = [
-    "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "steps", "guidance",
-    "options", "latency_s", "step_s", "samples_per_s", "gpu_s_per_sample", "bubble_ratio", "exposed_communication_s",
-    "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
-    "seamless",
+    "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "steps",
+    "guidance", "options", "latency_s", "step_s", "samples_per_s", "gpu_s_per_sample", "bubble_ratio",
+    "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory",
+    "provenance", "stages", "seamless",
 ]  # fmt: skip
 OPTION_KEYS = ["include", "decode_chunks"]
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
@@ -86,7 +86,8 @@ def flags(values):
 def again(result):
     """The command that a result says it came from."""
     shared = {
-        key: result[key] for key in ("model", "cluster", "batch_size", "resolution", "steps", "guidance")
+        key: result[key]
+        for key in ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance")
     }
     shared |= {"gpus": result["num_gpus"], "strategy": result["strategy"]}
     return ["run", *flags({**shared, **result["parameters"], **result["options"]})]
@@ -168,7 +169,10 @@ def test_a_person_reads_where_the_time_goes(sim, ask):
     assert (code, err) == (0, "")
     lines = {line[:22].strip(): line[22:].strip() for line in out.splitlines() if "  " in line}
     assert out.startswith("pipefusion (patches 8, warmup_steps 2, receive before)\n")
-    assert "pixart on 4 GPUs of a100-nvlink-8, 1 image of 1024 pixels, 4 steps, guidance batch" in out
+    assert (
+        "pixart on 4 GPUs of a100-nvlink-8, stack eager, 1 image of 1024 pixels, 4 steps, guidance batch"
+        in out
+    )
     assert f"{result['latency_s'] * 1e3:,.1f} ms" in out
     assert f"{result['samples_per_s']:,.3f} images/s" in out
     idle_s = result["bubble_ratio"] * result["latency_s"]

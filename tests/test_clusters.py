@@ -159,7 +159,7 @@ def test_a_device_is_described_in_place_as_in_its_file(read, tmp_path):
 @pytest.mark.parametrize(
     ("device", "file", "problem"),
     [
-        ('"my-gpu"', OWN_DEVICE, "small.toml: device is 'my-gpu', must be one of a100-80gb-pcie, "),
+        ('"my-gpu"', OWN_DEVICE, "small.toml: device is 'my-gpu', must be one of a100-40gb-sxm, "),
         ('"gone.toml"', OWN_DEVICE, "small.toml: device is 'gone.toml', must be a device file, but "),
         (
             '"my-gpu.toml"',
@@ -197,7 +197,7 @@ def test_a_device_that_cannot_be_brought_is_refused_by_file_key_and_value(
         (
             'device = "ideal"',
             'device = "abacus"',
-            "device is 'abacus', must be one of a100-80gb-pcie, a100-80gb-sxm, ",
+            "device is 'abacus', must be one of a100-40gb-sxm, a100-80gb-pcie, ",
         ),
         ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
         ("max_nodes = 2", "max_nodes = -1", "max_nodes is -1, must be at least 1"),

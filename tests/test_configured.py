@@ -15,7 +15,7 @@ from sim.cli.main import main as sim_main
 from validate.__main__ import main
 from validate.counting.config_files import Asked, read_config
 from validate.counting.configured import count_configured
-from validate.counting.folder import exchanges_text, layers_text, model_text
+from validate.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
 from validate.counting.specs import CONFIGS, tensor
 from validate.counting.trace import OpaqueAttention
 
@@ -142,6 +142,8 @@ def test_a_shipped_backbone_is_found_again_by_structure(counted, model, componen
     found = counted(CONFIGS[config], **asked)
     assert _rows(layers_text(found)) == _rows((MODELS / model / "layers.csv").read_text(), component)
     assert _rows(exchanges_text(found)) == _rows((MODELS / model / "exchanges.csv").read_text(), component)
+    for file, text in kernel_texts(found).items():
+        assert _rows(text) == _rows((MODELS / model / file).read_text(), component)
     head = tomllib.loads((MODELS / model / "model.toml").read_text())
     (shipped,) = (part for part in head["components"] if part["name"] == component)
     (own,) = found.components

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.costs import ComponentCosts, ModelCosts, estimate_backward_s, estimate_forward_s
+from profiles.costs import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
 from profiles.devices import Device, Rates
 from profiles.errors import InputError
 from profiles.models import Component, Layer, MeasuredTime, Model
 from profiles.recipes import RECIPES
+from profiles.stacks import load_stack
 
 RATES = Rates(
     conv_flop_per_s=100e12,
@@ -41,40 +42,45 @@ def measured(*points):
     return ComponentCosts(component(LAYER, times=(("ideal", times),)), IDEAL)
 
 
-# Estimates
+def costs_of(**changes):
+    """The costs of one layer, estimated from its totals."""
+    return ComponentCosts(component(replace(LAYER, **changes)), DEVICE)
+
+
+# Estimates from totals
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_forward_is_the_sum_of_its_work_and_its_launches(batch):
     expected = batch * (CONV_S + MATMUL_S + ATTENTION_S + MOVED_S) + KERNELS_S
-    assert estimate_forward_s(LAYER, RATES, batch) == pytest.approx(expected)
+    assert costs_of().forward_s(batch) == pytest.approx([expected])
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_full_backward_is_twice_the_forward_and_attention_two_and_a_half_times(batch):
     expected = 2 * (batch * (CONV_S + MATMUL_S + MOVED_S) + KERNELS_S) + 2.5 * batch * ATTENTION_S
-    assert estimate_backward_s(LAYER, RATES, batch) == pytest.approx(expected)
+    assert costs_of().backward_s(batch) == pytest.approx([expected])
+    assert costs_of().weight_s(batch) == pytest.approx([expected / 2])
 
 
 def test_an_input_backward_is_once_the_forward_and_attention_twice():
-    locked = replace(LAYER, backward="input")
     expected = 3 * (CONV_S + MATMUL_S + MOVED_S) + KERNELS_S + 2 * 3 * ATTENTION_S
-    assert estimate_backward_s(locked, RATES, 3) == pytest.approx(expected)
+    assert costs_of(backward="input").backward_s(3) == pytest.approx([expected])
+    assert costs_of(backward="input").weight_s(3) == 0
 
 
 def test_a_frozen_layer_has_no_backward():
-    assert estimate_backward_s(replace(LAYER, backward="none"), RATES, 3) == 0
+    frozen = replace(component(replace(LAYER, backward="none")), trainable=False)
+    assert ComponentCosts(frozen, DEVICE).backward_s(3) == 0
 
 
 def test_component_costs_are_the_estimates_of_its_layers():
     small = replace(LAYER, conv_flop=0.0, kernels=1)
     costs = ComponentCosts(component(LAYER, small), DEVICE)
     for batch in (1, 2, 7, 100):
-        for got, estimate in (
-            (costs.forward_s(batch), estimate_forward_s),
-            (costs.backward_s(batch), estimate_backward_s),
-        ):
-            assert got == pytest.approx([estimate(layer, RATES, batch) for layer in (LAYER, small)])
+        for way in ("forward_s", "backward_s"):
+            alone = [getattr(ComponentCosts(component(of), DEVICE), way)(batch)[0] for of in (LAYER, small)]
+            assert getattr(costs, way)(batch) == pytest.approx(alone)
 
 
 # Measured times
@@ -150,7 +156,7 @@ def test_measured_times_of_the_device_take_the_place_of_estimates():
     assert ComponentCosts(both, DEVICE).forward_s(1)[0] == 9.0
     assert ComponentCosts(both, DEVICE).provenance == "measured"
     other = component(LAYER, times=(("elsewhere", times),))
-    assert ComponentCosts(other, DEVICE).forward_s(1)[0] == estimate_forward_s(LAYER, RATES, 1)
+    assert ComponentCosts(other, DEVICE).forward_s(1)[0] == costs_of().forward_s(1)[0]
     assert ComponentCosts(other, DEVICE).provenance == "estimated"
 
 
@@ -176,9 +182,13 @@ def test_a_device_without_rates_needs_measured_times():
 # Optimizer
 
 
-def test_an_optimizer_step_is_bound_by_memory():
+@pytest.mark.parametrize("optimizer", OPTIMIZER_TRAFFIC)
+def test_an_optimizer_step_is_bound_by_memory(optimizer):
     model = Model("m", "M", "t", "float16", 1, 1, (component(LAYER),))
-    assert ModelCosts(model, DEVICE).optimizer_s(1e9, RECIPES["mixed"]) == pytest.approx(1e9 * 30 / 1e12)
+    costs = ModelCosts(model, DEVICE, replace(load_stack(), optimizer=optimizer))
+    once = 1e9 * 30 / 1e12
+    assert costs.optimizer_s(1e9, RECIPES["mixed"]) == pytest.approx(OPTIMIZER_TRAFFIC[optimizer] * once)
+    assert costs.optimizer_s(0, RECIPES["mixed"]) == 0
 
 
 def test_an_optimizer_step_is_free_on_a_device_without_rates():

@@ -16,7 +16,7 @@ from profiles.errors import InputError
 from profiles.models import MODELS, Component, Layer, load_model
 from validate.__main__ import main
 from validate.counting.component import count_component, count_model
-from validate.counting.folder import exchanges_text, layers_text, model_text
+from validate.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
 from validate.counting.networks import ControlledUNet
 from validate.counting.specs import ComponentSpec, LayerSpec, plain, tensor
 from validate.counting.trace import OpaqueAttention
@@ -46,6 +46,8 @@ def test_the_committed_folder_is_what_is_counted(name):
     assert (exchanges.read_text(encoding="utf-8") if exchanges.exists() else "") == (
         exchanges_text(recount) if counted else ""
     )
+    launched = {path.name: path.read_text(encoding="utf-8") for path in (MODELS / name).glob("kernels*.csv")}
+    assert launched == {path.name: text for path, text in kernel_texts(recount).items()}
 
 
 # The committed folders against what is published

@@ -139,7 +139,8 @@ def test_ratios_alone_leave_the_scale_open():
 
 @pytest.mark.parametrize("name", FITTED)
 def test_every_committed_device_is_written_by_its_fit(name):
-    assert device_text(fit_device(name)) == (DEVICES / f"{name}.toml").read_text(encoding="utf-8")
+    rates, _, _ = (DEVICES / f"{name}.toml").read_text(encoding="utf-8").partition("\n[laws]\n")
+    assert device_text(fit_device(name)) == rates
 
 
 def test_two_fits_write_the_same_file():
@@ -235,7 +236,7 @@ def test_the_command_prints_every_row_and_writes_a_device_file(tmp_path, capsys)
     printed = capsys.readouterr().out
     assert printed.count("DiffusionPipe") == 4
     assert "ratios, fit: worst error" in printed
-    assert read_device(path) == load_device(NAME)
+    assert read_device(path) == replace(load_device(NAME), own_laws=None)
 
 
 def test_an_unknown_device_is_refused(capsys):

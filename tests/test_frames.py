@@ -16,11 +16,12 @@ from sim.explore.sweep import Sweep, run_sweep
 from strategies.scenario import Scenario, TrainingWorkload
 
 RESULT_KEYS = [
-    "task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "options", "iteration_s",
-    "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
+    "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "frozen",
+    "options", "iteration_s", "first_iteration_s", "samples_per_s", "bubble_ratio", "exposed_communication_s",
+    "collective_s", "p2p_bytes",
     "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "stages",
 ]  # fmt: skip
-POINT_KEYS = RESULT_KEYS[:7]
+POINT_KEYS = RESULT_KEYS[:10]
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sim
+from profiles.clusters import load_cluster
+from profiles.models import load_model
 from strategies.pipelining.frozen import FrozenWork, all_at_once, frozen_chains
+from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import FilledLayer
+from strategies.registry import all_strategies, make_strategy
+from strategies.scenario import TrainingWorkload
+
+TRAINING = list(all_strategies())
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +178,58 @@ def test_what_an_op_reads_was_written_by_one_laid_out_before_it(two, placed):
     for op in layout.work.placed:
         assert set(op.draft.reads) <= written
         written |= set(op.draft.writes)
+
+
+def test_pieces_of_the_batch_pass_one_after_the_other(two):
+    layout = Layout(two, 8)
+    for layer in all_at_once(two, 8, 1, 1, pieces=2):
+        layout.place(layer.component, layer.layer, layer.samples, layer.positions)
+    placed = [str(op.draft.action) for op in layout.work.placed]
+    assert placed == 2 * ["X0.0:4", "X0.1:4", "X1.0:4", "X1.1:4"]
+    drafts = [op.draft for op in layout.work.placed]
+    for before, after in ((2, 3), (6, 7), (1, 2), (5, 6)):
+        assert set(drafts[before].writes) & set(drafts[after].reads)
+    assert not set(drafts[1].writes) & set(drafts[6].reads)
+
+
+# Cached.
+
+
+@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_cached_outputs_cost_neither_time_nor_memory_that_encoders_would(name, checkpointing):
+    asked = {"gpus": 8, "batch_size": 128, "checkpointing": checkpointing}
+    online, cached = (sim.run("sd21", name, frozen=frozen, **asked) for frozen in ("online", "cached"))
+    assert cached.iteration_s < online.iteration_s
+    assert cached.peak_memory_bytes < online.peak_memory_bytes
+    assert cached.first_iteration_s == cached.iteration_s
+
+
+@pytest.mark.parametrize("name", ["ddp", "gpipe", "diffusionpipe"])
+def test_cached_outputs_lie_where_they_are_read_from_the_beginning(name):
+    scenario = sim.Scenario(
+        load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64, frozen="cached")
+    )
+    plan = make_strategy(name, {}).plan(scenario)
+    assert not [op for row in plan.ops for op in row if isinstance(op.action, FrozenAction)]
+    given = {plan.tensors[tensor].role for tensor, _ in plan.given}
+    assert given == {"input 0", "input 1"}
+    read = {(t, d) for d, row in enumerate(plan.ops) for op in row for t in op.reads}
+    assert set(plan.given) <= read
+    text, image = (scenario.model.components[i].layers[-1].output_bytes for i in (0, 1))
+    group_batch = 64 // plan.placement.num_groups // plan.placement.replicas
+    assert sum(plan.tensors[t].size_bytes for t, _ in plan.given) == pytest.approx(
+        group_batch * (text + image)
+    )
+    assert "frozen weights" in [buffer.name for buffer in plan.resident[0]]
+    assert all(b.size_bytes == 0 for own in plan.resident for b in own if b.name == "frozen weights")
+
+
+def test_an_encoder_of_what_is_noised_cannot_be_cached():
+    model = load_model("controlnet").for_task("train")
+    workload = TrainingWorkload(8, 64, frozen="cached")
+    scenario = sim.Scenario(model, load_cluster("p4de"), workload)
+    assert [model.components[i].name for i in scenario.frozen] == ["locked_encoder"]
+    cached = sim.run(scenario, "diffusionpipe", fill="partial", pipeline_degree=2)
+    online = sim.run("controlnet", "diffusionpipe", gpus=8, batch_size=64, fill="partial", pipeline_degree=2)
+    assert cached.iteration_s < online.iteration_s

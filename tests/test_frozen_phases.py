@@ -7,6 +7,7 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
+from profiles.shares import Share
 from profiles.synthetic import equal_blocks_transformer
 from sim.runs import replay_parts, run_point
 from strategies.patching.frozen import with_frozen
@@ -94,11 +95,15 @@ def test_decoding_in_bands_takes_as_long_and_less_memory(make):
     assert banded.peak_memory_bytes <= whole.peak_memory_bytes
 
 
-def test_attention_over_a_band_of_rows_sees_that_band_alone(make):
-    """Half the rows twice are half of the attention, and all of the other work."""
-    scenario = sampling(make, include=("vae",))
-    extent = scenario.costs.extents[2]
-    assert extent.alone_share(0.5) == (0.5, 0.25, 0.5)
+def test_attention_over_a_band_of_rows_sees_that_band_alone():
+    """Of each kernel as many rows and keys as the band has."""
+    workload = SamplingWorkload(1, 1024, 1024, steps=2, include=("vae_decoder",), decode_chunks=4)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster("p4de"), workload)
+    decoder = next(i for i, c in enumerate(scenario.model.components) if c.name == "vae_decoder")
+    parts = replay_parts(make_sampler("single", {}), scenario)
+    seconds = 4 * scenario.costs.forward_s(decoder, 1, Share(0.25, 0.25)).sum()
+    assert parts[-1].trace.end_s == pytest.approx(seconds)
+    assert seconds < 4 * scenario.costs.forward_s(decoder, 1, Share(0.25)).sum()
 
 
 def test_between_the_phases_weights_stay_and_activations_do_not(make):

@@ -102,8 +102,8 @@ def test_strategies_without_a_feasible_point_are_named_by_what_they_lack(capsys)
 def test_the_command_names_model_and_cluster_as_they_were_asked_for(scenario, result):
     asked = replace(result, model="my models/small", cluster="./mine.toml")
     words = shlex.split(command(Point(make_strategy("spp", result.parameters), "spp", result=asked)))
-    assert words[:8] == [
-        "sim", "run", "--model", "my models/small", "--cluster", "./mine.toml", "--gpus", "8",
+    assert words[:10] == [
+        "sim", "run", "--model", "my models/small", "--cluster", "./mine.toml", "--stack", "eager", "--gpus", "8",
     ]  # fmt: skip
     assert words[words.index("--pipeline-degree") + 1] == "4"
 

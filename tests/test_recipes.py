@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiles.recipes import FROZEN_WEIGHT_BYTES, RECIPES
+from profiles.recipes import FROZEN_WEIGHT_BYTES, RECIPES, recipe_of
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,12 @@ def test_an_optimizer_step_moves_each_byte_as_often_as_it_is_read_or_written(nam
 
 def test_a_frozen_weight_is_held_in_half_precision():
     assert FROZEN_WEIGHT_BYTES == 2
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_moving_average_is_a_copy_in_single_precision_updated_in_each_step(name):
+    plain, averaged = recipe_of(name, "none"), recipe_of(name, "fp32")
+    assert plain == RECIPES[name]
+    assert averaged.parameter_bytes == plain.parameter_bytes + 4
+    master = plain.master_bytes or plain.weight_bytes
+    assert averaged.step_bytes == plain.step_bytes + master + 2 * 4  # weight read, average read and written

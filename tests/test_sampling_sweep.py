@@ -10,6 +10,7 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError, InputError
 from profiles.models import load_model
+from profiles.stacks import load_stack
 from profiles.synthetic import equal_blocks_transformer
 from sim.api import sweep as sweep_of
 from sim.explore.frames import rows, write_rows
@@ -268,7 +269,7 @@ def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
 
 @pytest.mark.parametrize("objective", OBJECTIVES["sample"])
 def test_what_leaves_seams_ranks_below_all_that_does_not_and_is_never_the_best(objective):
-    sweep = swept(pixart(8), objective)
+    sweep = swept(replace(pixart(8), stack=load_stack("compiled")), objective)  # no host to wait for
     ranked = simulated(sweep)
     seams = [point for point in ranked if point.name == "naive-patch"]
     assert seams
@@ -316,7 +317,17 @@ def test_a_sampler_that_runs_on_some_numbers_of_gpus_alone_says_which():
 def test_every_status_has_its_keys(sweep):
     items = rows(sweep)
     by_status = {item["status"]: item for item in items}
-    asked = {"task", "model", "cluster", "num_gpus", "strategy", "parameters", "batch_size", "resolution"}
+    asked = {
+        "task",
+        "model",
+        "cluster",
+        "stack",
+        "num_gpus",
+        "strategy",
+        "parameters",
+        "batch_size",
+        "resolution",
+    }
     asked |= {"steps", "guidance", "status", "seamless", "recommended"}
     assert set(by_status["bounded"]) == asked | {"bound_s"}
     assert asked | {"latency_s", "step_s", "gpu_s_per_sample"} < set(by_status["simulated"])

@@ -84,6 +84,9 @@ REPLACED = {
         "guidance": lambda _: "none",
         "anchors": lambda anchors: tuple(replace(a, latency_s=2 * a.latency_s) for a in anchors),
         "anchor_backbones": lambda _: (scaled(load_model("pixart").components[2]),),
+        "multiple": lambda multiple: 2 * multiple,
+        "largest": lambda _: 4096,
+        "resized_from": lambda _: (512, 512),
     },
     Cluster: {
         "name": other,
@@ -112,6 +115,9 @@ REPLACED = {
         "memory_recipe": lambda _: "fp32",
         "placement": lambda _: "data-inner",
         "extra_forward": lambda extra: not extra,
+        "resolution": lambda _: "512",
+        "frozen": lambda _: "cached",
+        "ema": lambda _: "fp32",
     },
     SamplingWorkload: {
         "num_gpus": lambda _: 4,
@@ -124,9 +130,10 @@ REPLACED = {
         "decode_chunks": lambda _: 4,
     },
 }
-SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster")
+SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack")
 UNMOVED = {
-    "Model.name", "Model.title", "Model.source", "Model.guidance", "Cluster.name", "Cluster.source", "Device.source",
+    "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
+    "Model.resized_from", "Cluster.name", "Cluster.source", "Device.source",
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
 }  # fmt: skip
 """Fields that change none of the answers asked for; all others must."""

@@ -106,7 +106,10 @@ def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
     print_result(result)
     text = capsys.readouterr().out
     assert text.startswith("pipefusion (warmup_steps 1, receive before, layers 7,7,7,7)\n")
-    assert "on 4 GPUs of a100-nvlink-8, 2 images of 1024x2048 pixels, 5 steps, no guidance\n" in text
+    assert (
+        "on 4 GPUs of a100-nvlink-8, stack eager, 2 images of 1024x2048 pixels, 5 steps, no guidance\n"
+        in text
+    )
     assert f"{result.expected.p2p_bytes / 2e9:,.2f} GB per image by all GPUs together" in text
     assert f"{4 * result.latency_s / 2:,.2f} GPU-seconds per image" in text
     assert [row[2] for row in table_rows(text)] == ["0-6", "7-13", "14-20", "21-27"]
@@ -127,7 +130,7 @@ def test_a_drawing_says_by_how_much_published_latencies_scale_it(capsys, drawn):
 def test_the_command_of_a_drawing_leaves_out_what_is_left_to_the_strategy(drawn):
     _, result = drawn
     assert command_of(result) == (
-        "sim run --model pixart --cluster a100-nvlink-8 --gpus 4 --batch-size 2 --strategy pipefusion"
+        "sim run --model pixart --cluster a100-nvlink-8 --stack eager --gpus 4 --batch-size 2 --strategy pipefusion"
         " --warmup-steps 1 --receive before --layers 7,7,7,7 --resolution 1024x2048 --steps 5 --guidance none"
         " --include text_encoder --decode-chunks 1"
     )

@@ -101,7 +101,7 @@ def test_a_device_without_observations_is_assumed_as_a_whole():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (f'like = "{LIKE}"', 'like = "t4-16gb"', "like is 't4-16gb', must be one of a100-80gb-pcie"),
+        (f'like = "{LIKE}"', 'like = "t4-16gb"', "like is 't4-16gb', must be one of a100-40gb-sxm"),
         (f'like = "{LIKE}"', 'like = "a101"', "like is 'a101', must be one of"),
         (f'like = "{LIKE}"\n', "", "unknown key classes"),
         ('kernel_us = "assumed"', 'kernel_us = "guessed"', "classes.kernel_us is 'guessed', must be one of fitted"),

@@ -80,7 +80,7 @@ def test_the_command_prints_choices_and_the_way_to_have_the_best_again(capsys):
     assert main(["tune", "--model", "uvit-h", "--cluster", "v100-2node", "--gpus", "4"]) == 0
     out = capsys.readouterr().out
     assert "Eq. 14" in out
-    assert "again: sim run --model uvit-h --cluster v100-2node --gpus 4" in out
+    assert "again: sim run --model uvit-h --cluster v100-2node --stack eager --gpus 4" in out
     assert main(["tune", "--model", "uvit-h", "--cluster", "v100-2node", "--gpus", "4", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)[0]
     assert first["batch_size"] == first["micro_batch"] * 4

@@ -39,6 +39,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
         },
     ),
+    "clusters": (
+        "print published training runs on real clusters beside simulated ones",
+        "validate.published.clusters.run_clusters",
+        {"--rates": {"action": "store_true", "help": "also find the share of the laws that stacks reach"}},
+    ),
     "report": (
         "write everything that is known into one HTML file",
         "validate.reporting.report.run_report",

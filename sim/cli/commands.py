@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 from profiles.clusters import cluster_names, load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model, model_names
+from profiles.stacks import load_stack, stack_names
 from sim import api
 from sim.cli.flags import strategy_names
 from sim.cli.requests import arguments, given, named
@@ -57,6 +58,13 @@ def clusters_command(options: argparse.Namespace) -> int:
     from sim.report.tables import print_clusters
 
     return _print(options, [load_cluster(name) for name in cluster_names()], print_clusters)
+
+
+def stacks_command(options: argparse.Namespace) -> int:
+    """List the software stacks."""
+    from sim.report.tables import print_stacks
+
+    return _print(options, [load_stack(name) for name in stack_names()], print_stacks)
 
 
 def strategies_command(options: argparse.Namespace) -> int:
@@ -169,11 +177,11 @@ def sweep_command(options: argparse.Namespace) -> int:
 def _case(scenario: AnyScenario) -> str:
     """The name of a sweep's file, which tells it from those of others."""
     name, gpus = re.sub(r"[^\w.-]+", "-", scenario.model.name), f"{scenario.workload.num_gpus}gpus"
-    batch = f"batch{scenario.workload.batch_size}"
-    if "resolution" not in scenario.asked:
-        return f"{name}-{gpus}-{batch}"
-    pixels = f"{scenario.asked['resolution']}px"
-    return f"{name}-{gpus}-{pixels}" + (f"-{batch}" if scenario.workload.batch_size > 1 else "")
+    batch, pixels = scenario.workload.batch_size, f"{scenario.asked['resolution']}px"
+    if scenario.task == "sample":
+        return f"{name}-{gpus}-{pixels}" + (f"-batch{batch}" if batch > 1 else "")
+    cached = "-cached" if scenario.asked["frozen"] == "cached" else ""
+    return f"{name}-{gpus}-batch{batch}" + (f"-{pixels}" if scenario.model.resized_from else "") + cached
 
 
 def _draw_sweep(options: argparse.Namespace, sweep: Sweep, first: Point) -> None:
@@ -209,7 +217,8 @@ def tune_command(options: argparse.Namespace) -> int:
         raise InputError(f"--strategy is '{options.strategy}', but only {TUNED} is tuned")
     if options.batch_size is not None:
         raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
-    asked = Request(options.model, options.cluster, options.gpus, (TUNED,), given(options))
+    where = options.model, options.cluster, options.gpus
+    asked = Request(*where, (TUNED,), given(options), stack=options.stack)
     scenario = scenario_of(asked)
     assert isinstance(scenario, Scenario)
     return _print(options, tune(scenario, p2p=options.p2p), print_choices)

@@ -11,11 +11,12 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
 from profiles.components import TASKS
-from profiles.recipes import RECIPES
+from profiles.recipes import EMA_BYTES, RECIPES
+from profiles.stacks import DEFAULT_STACK
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
 from strategies.registry import class_of, strategies_of
-from strategies.scenario import CHECKPOINTINGS, DRAWS, GUIDANCES, PLACEMENTS
+from strategies.scenario import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS
 
 MAX_INTEGER: Final = 10**12
 """Orders of more positions or micro-batches than this would take hours."""
@@ -57,6 +58,11 @@ def add_scenario(
         default=DEFAULT_CLUSTER,
         help=f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})",
     )
+    shared.add_argument(
+        "--stack",
+        default=DEFAULT_STACK,
+        help=f"a software stack's name, or a stack file (default: {DEFAULT_STACK})",
+    )
     gpus = "one node; of single: 1" if "sample" in tasks and "sample" in shown else "one node"
     shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
     batch = {
@@ -65,6 +71,13 @@ def add_scenario(
     }
     words = "; or ".join(batch[task] for task in TASKS if task in tasks and task in shown)
     shared.add_argument("--batch-size", type=integer, help=words)
+    shared.add_argument(
+        "--resolution",
+        type=resolution,
+        default=argparse.SUPPRESS,
+        metavar="PIXELS",
+        help="1024, or 1280x1920: width x height (default: the model's reference)",
+    )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
     for task, add in (("train", _add_training), ("sample", _add_sampling)):
         if task in tasks:
@@ -73,6 +86,18 @@ def add_scenario(
 
 def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
     add = _adder(parser, "training", shown)
+    add(
+        "--frozen",
+        choices=FROZEN,
+        help="whether frozen encoders run, or their outputs are loaded (default: online)",
+    )
+    add(
+        "--ema",
+        nargs="?",
+        const="fp32",
+        choices=list(EMA_BYTES),
+        help="moving average of weights (default: none)",
+    )
     add("--self-conditioning", type=number, metavar="P", help="probability (default: the model's)")
     add("--self-conditioning-draw", choices=DRAWS, help="who draws (default: iteration)")
     add("--checkpointing", choices=CHECKPOINTINGS, help="what is recomputed (default: none)")
@@ -82,12 +107,6 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     add = _adder(parser, "sampling", shown)
-    add(
-        "--resolution",
-        type=resolution,
-        metavar="PIXELS",
-        help="1024, or 1280x1920: width x height (default: the model's reference)",
-    )
     add("--steps", type=integer, help="denoising steps (default: 20)")
     add(
         "--guidance",

@@ -1,4 +1,4 @@
-"""The command line: ``sim models | clusters | strategies | run | sweep | tune | schedule | synthesize``.
+"""The command line: ``sim models | clusters | stacks | strategies | run | sweep | tune | schedule | synthesize``.
 
 Results go to stdout, everything else to stderr. Exit code 0; 2 with one line for anything the user can mend; 130
 on Ctrl-C; a traceback is a bug.
@@ -131,7 +131,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     sweep.add_argument(
         "--task",
         choices=TASKS,
-        help="what is swept (default: sample, where a flag of sampling is given, else train)",
+        help="what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)",
     )
     sweep.add_argument(
         "--objective",
@@ -184,6 +184,7 @@ Add = Callable[[argparse.ArgumentParser, str, Sequence[str]], None]
 COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     "models": ("list the models", "", _add_list),
     "clusters": ("list the clusters", "", _add_list),
+    "stacks": ("list the software stacks", "", _add_list),
     "strategies": ("list the strategies and their parameters", "", _add_list),
     "run": ("simulate one strategy", "Simulate one strategy.", _add_run),
     "sweep": ("find the best strategy", "Find the best strategy.", _add_sweep),

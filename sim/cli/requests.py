@@ -7,7 +7,7 @@ from typing import Any
 from sim.cli.flags import PARAMETER
 from sim.scenarios import OPTIONS
 
-SHARED = ("model", "cluster", "gpus")
+SHARED = ("model", "cluster", "gpus", "stack")
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
         "task": scenario.task,
         "model": scenario.model_name,
         "cluster": scenario.cluster_name,
+        "stack": scenario.stack_name,
         "num_gpus": point.num_gpus or workload.num_gpus,
         "strategy": point.name,
         "parameters": point.parameters,

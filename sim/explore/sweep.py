@@ -163,10 +163,11 @@ class Sweep:
     def title(self) -> str:
         """The scenario in words."""
         scenario, workload = self.scenario, self.scenario.workload
-        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}"
+        where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
+        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {where}"
         asked = scenario.asked
-        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if asked else ""
-        return f"{title}, batch {workload.batch_size}{drawn}"
+        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
+        return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
 
     def __repr__(self) -> str:
         best = self.best_point()

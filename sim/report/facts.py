@@ -1,10 +1,11 @@
-"""Facts: models, clusters and strategies under public keys."""
+"""Facts: models, clusters, stacks and strategies under public keys."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from profiles.clusters import Cluster, Link
 from profiles.models import Model
+from profiles.stacks import Stack
 from strategies.strategy import AnyStrategy
 
 
@@ -60,6 +61,11 @@ def _link_json(link: Link) -> dict[str, Any]:
         "latency_s": link.latency_s,
         "call_s": link.call_s,
     }
+
+
+def stack_facts(stack: Stack) -> dict[str, Any]:
+    """The facts of a software stack."""
+    return asdict(stack)
 
 
 def strategy_facts(cls: type[AnyStrategy]) -> dict[str, Any]:

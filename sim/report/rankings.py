@@ -81,10 +81,12 @@ def _print_winner(screen: Console, sweep: Sweep) -> None:
         f" {max(0.0, result.expected.idle_s - waiting) / whole_s:.1%}"
     )
     screen.print(f"held fixed: {held_fixed(sweep, result)}")
-    device = sweep.scenario.cluster.device
+    device, stack = sweep.scenario.cluster.device, sweep.scenario.stack.name
     if result.provenance == "estimated":
         source = shorten(device.source, 160, placeholder=" ...")
-        screen.print(f"layer times are estimated with the rates of {device.name} ({source})", soft_wrap=True)
+        screen.print(
+            f"layer times are estimated for stack {stack} on {device.name} ({source})", soft_wrap=True
+        )
     else:
         screen.print(f"layer times are measured on {device.name}")
     screen.print(f"again: {command(best)}", soft_wrap=True)
@@ -105,7 +107,8 @@ COLUMNS: Final = (
 def strategies_table(sweep: Sweep, simulated: list[Point]) -> Table:
     """The best point of each strategy."""
     workload, model = sweep.scenario.workload, sweep.scenario.model
-    title = f"best of each strategy: {model.title}, on up to {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}"
+    where = f"on up to {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}, stack {sweep.scenario.stack.name}"
+    title = f"best of each strategy: {model.title}, {where}"
     return _table(simulated, shown(simulated, []), title)
 
 
@@ -222,13 +225,11 @@ BEST: Final = 10
 
 def training_table(sweep: Sweep, simulated: list[Point]) -> Table:
     """The best points of a sweep, and the best of each strategy among them."""
-    scenario, workload = sweep.scenario, sweep.scenario.workload
     compared = baselines("train")
     table = Table(
         "#", "strategy", "P", "M", "D", "more", "iteration", "samples/s", f"over {' or '.join(compared)}", "bubble",
         "peak memory",
-        title=f"{scenario.model.title} on {workload.num_gpus} GPUs of {scenario.cluster.name}, batch"
-        f" {workload.batch_size}",
+        title=sweep.title,
     )  # fmt: skip
     results = [point.result for point in simulated if point.result is not None]
     against = [result for result in results if result.strategy in compared]

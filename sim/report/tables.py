@@ -15,9 +15,10 @@ from rich.table import Table
 
 from profiles.clusters import Cluster, Link
 from profiles.models import Model
-from profiles.units import GB, GIB
+from profiles.stacks import Stack
+from profiles.units import GB, GIB, MICROSECOND
 from sim.explore.tuning import Choice
-from sim.report.facts import cluster_facts, model_facts, sampled_on, strategy_facts
+from sim.report.facts import cluster_facts, model_facts, sampled_on, stack_facts, strategy_facts
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
@@ -98,6 +99,24 @@ def _link_words(link: Link | None) -> str:
     return link.kind if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
 
 
+def print_stacks(stacks: Sequence[Stack], as_json: bool) -> None:
+    """Print the software stacks."""
+    if as_json:
+        print(json.dumps([stack_facts(stack) for stack in stacks]))
+        return
+    table = Table("stack", "what it is", "host per operator", "attention", "norms", "optimizer")
+    for stack in stacks:
+        table.add_row(
+            stack.name,
+            stack.summary,
+            f"{stack.forward_operator_s / MICROSECOND:g} us",
+            stack.attention,
+            stack.norms,
+            stack.optimizer,
+        )
+    console().print(table)
+
+
 def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> None:
     """Print the strategies with their parameters and defaults."""
     if as_json:
@@ -124,7 +143,9 @@ def print_result(result: Result) -> None:
     words = _run_words(result) if result.task == "sample" else _iteration_words(result)
     screen = console()
     screen.print(_title(result.strategy, result.parameters))
-    screen.print(f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, {words.asked}")
+    screen.print(
+        f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, stack {result.stack}, {words.asked}"
+    )
     table = Table(show_header=False, box=None, pad_edge=False)
     for line in (
         *words.quantities,
@@ -137,7 +158,7 @@ def print_result(result: Result) -> None:
 
 
 def _iteration_words(result: Result) -> Words:
-    asked = f"batch {result.batch_size}"
+    asked = ", ".join([f"batch {result.batch_size}", *result.departures])
     return Words(asked, _iteration(result), "per micro-batch", ("forward", "backward"))
 
 
@@ -272,7 +293,7 @@ def print_choices(choices: Sequence[Choice], as_json: bool) -> None:
 def command_of(result: Result) -> str:
     """The command line that gives a result again."""
     flags = {
-        "model": result.model, "cluster": result.cluster, "gpus": result.num_gpus,
+        "model": result.model, "cluster": result.cluster, "stack": result.stack, "gpus": result.num_gpus,
         "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters,
     }  # fmt: skip
     flags |= {**result.asked, **result.options}

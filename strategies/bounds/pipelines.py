@@ -92,7 +92,7 @@ def frozen_s(pipeline: Pipeline, position: int = 0) -> float:
     if not samples:
         return 0.0
     local = -(-samples // pipeline.shape.replicas)
-    return sum(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.model.frozen)
+    return sum(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.frozen)
 
 
 def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = False) -> float:

@@ -4,6 +4,7 @@ Every device runs the text encoders on the prompts of its own predictions; the l
 data-parallel group decodes the group's images, band by band of rows where it is told to.
 """
 
+from profiles.shares import Share
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import PASSING, decoding_bytes
 from strategies.plans.actions import FrozenAction
@@ -61,7 +62,7 @@ def _decode(scenario: SamplingScenario, plan: Plan, components: list[int]) -> Pl
     held = 0.0
     for component in components:
         extent = scenario.costs.extents[component]
-        layers_s = scenario.costs.forward_s(component, images, extent.alone_share(1 / chunks))
+        layers_s = scenario.costs.forward_s(component, images, Share(1 / chunks, 1 / chunks))
         for _ in range(chunks):
             for layer, seconds in enumerate(layers_s):
                 builder.compute(device, FrozenAction(component, layer, images), float(seconds))

@@ -15,7 +15,7 @@ from math import ceil
 import numpy as np
 
 from profiles.costs import HALF_BYTES, FloatArray
-from profiles.sampling_costs import WHOLE, Share, sequence_share, tensor_share
+from profiles.shares import WHOLE, Share
 from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
@@ -171,7 +171,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
     """The seconds of a run on each device of a team, and those of self-attention in them."""
 
     def make() -> tuple[float, float]:
-        share = run.share.times(sequence_share(team.sequence)).times(tensor_share(team.tensor))
+        share = run.share.times(Share(ring=team.ring, ulysses=team.ulysses, tensor=team.tensor))
         index = scenario.backbone_index
         layers = slice(run.first, run.end)
         attention = scenario.costs.attention_s(index, run.batch, share)

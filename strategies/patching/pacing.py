@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate, combinations, pairwise
 from math import ceil, inf
 
+from profiles.shares import Share
 from strategies.scenario import SamplingScenario
 
 
@@ -18,8 +19,8 @@ def paced_stages(scenario: SamplingScenario, degree: int, patches: int) -> tuple
     """The layers that pace the stages best on one of some patches; None where there are too few layers."""
 
     def make() -> tuple[int, ...] | None:
-        share = scenario.extent.patch_share(1 / patches)
-        seconds = scenario.costs.forward_s(scenario.backbone_index, scenario.workload.predictions, share)
+        share, predictions = Share(1 / patches), scenario.workload.predictions
+        seconds = scenario.costs.forward_s(scenario.backbone_index, predictions, share)
         return paced_layers(seconds.tolist(), degree) if degree <= len(seconds) else None
 
     return scenario.remember(("paced", degree, patches), make)

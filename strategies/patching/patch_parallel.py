@@ -107,7 +107,7 @@ class Patches(GridLayout):
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of one pass, times the share of the tokens that one device holds."""
-        return self.batch * self._share(self.kind).linear
+        return self.batch * self.scenario.extent.tokens_share(1 / self.count)
 
     def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
         """Keys and values: of one layer in one piece, and with displaced steps of all layers.
@@ -125,8 +125,8 @@ class Patches(GridLayout):
 
     def _share(self, kind: Kind) -> Share:
         """The share of a layer that one device computes."""
-        extent = self.scenario.extent
-        return (extent.alone_share if kind is Kind.ALONE else extent.patch_share)(1 / self.count)
+        rows = 1 / self.count
+        return Share(rows, rows if kind is Kind.ALONE else 1.0)
 
     def _layers_s(self, kind: Kind) -> FloatArray:
         """The seconds of each layer on one device, shape (layers,)."""

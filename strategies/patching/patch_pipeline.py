@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from profiles.errors import InfeasibleError
+from profiles.shares import Share
 from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
@@ -93,8 +94,9 @@ class PatchPipeline(GridLayout):
         first, end = self.boundaries[stage], self.boundaries[stage + 1]
         if patch is None:
             return Run(first, end, self.batch)
-        share = self.scenario.extent.patch_share(self.patches[patch])
-        return Run(first, end, self.batch, share, share.linear, cached=True)
+        rows = self.patches[patch]
+        tokens = self.scenario.extent.tokens_share(rows)
+        return Run(first, end, self.batch, Share(rows), tokens, cached=True)
 
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches."""
@@ -105,7 +107,7 @@ class PatchPipeline(GridLayout):
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""
-        rows = self.scenario.extent.patch_share(max(self.patches)).linear
+        rows = self.scenario.extent.tokens_share(max(self.patches))
         return self.batch * (rows if self.is_displaced(steps[0]) else 1.0) / self.grid.sequence
 
     def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:

@@ -40,12 +40,14 @@ class Recipe:
         blocking: devices wait for their messages between ops.
         cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
         in_place: all stages of a backbone lie on one device: what they hand over is among what they save.
+        in_turn: of one position, the frozen work of a micro-batch is done right before its first pass.
     """
 
     buckets: bool = False
     blocking: bool = False
     cross_iteration: bool = False
     in_place: bool = False
+    in_turn: bool = False
 
 
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
@@ -107,13 +109,16 @@ class PipelineBuilder:
         """The plan.
 
         Args:
-            filling: frozen work and where it goes; None: all of it, before the pipeline or, cross-iteration,
-                after it.
+            filling: frozen work and where it goes; None: all of it, before the pipeline, before the pass that needs
+                it or, cross-iteration, after the pipeline.
             synchronize: adds what the replicas exchange, and the optimizer steps, to the rows.
         """
         shape = self.shape
         if filling is None:
-            filling = Filling(all_at_once(self.scenario, self.group_batch, shape.degree, shape.replicas))
+            pieces = shape.micro_batches if self.recipe.in_turn else 1
+            filling = Filling(
+                all_at_once(self.scenario, self.group_batch, shape.degree, shape.replicas, pieces)
+            )
         frozen = FrozenWork(self.scenario, self.group_batch, shape.replicas, self.tensors)
         for layer in filling.layers:
             frozen.place(layer)
@@ -143,11 +148,11 @@ class PipelineBuilder:
             for source, size in self._frozen_reads(stage):
                 for number in numbers:
                     read = inputs.setdefault((stage, number), [])
-                    if self.recipe.cross_iteration:
+                    if self.recipe.cross_iteration or source not in self.scenario.frozen:
                         read.append(self._given(source, stage, number, size))
                     else:
                         read += self._frozen_output(frozen, source, (number, number + 1), size)
-                if self.recipe.cross_iteration:
+                if self.recipe.cross_iteration and source in self.scenario.frozen:
                     position = self.stages[stage].position
                     kept = self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
                     self.kept += [(tensor, position) for tensor in kept]
@@ -170,7 +175,7 @@ class PipelineBuilder:
         return frozen.output(source, numbers[0] * samples, numbers[1] * samples, bytes_per_sample)
 
     def _given(self, source: int, stage: int, number: int, bytes_per_sample: float) -> int:
-        """The frozen output that the iteration before left where a stage reads it."""
+        """The frozen output that the iteration before, or the data loader, left where a stage reads it."""
         tensor = self.tensor(f"input {source}", stage, number, bytes_per_sample * self.batch)
         self.given.append((tensor, self.stages[stage].position))
         return tensor
@@ -260,8 +265,24 @@ class PipelineBuilder:
 
     def _put_first(self, frozen: FrozenWork) -> None:
         """Put frozen ops before the pipeline."""
+        if self.recipe.in_turn:
+            self._put_in_turn([placed.draft for placed in frozen.placed])
+            return
         for position, row in enumerate(self.rows):
             row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
+
+    def _put_in_turn(self, drafts: Sequence[Draft]) -> None:
+        """Put the frozen ops of each micro-batch before its first pass."""
+        (row,) = self.rows
+        each = len(drafts) // self.shape.micro_batches
+        first = EXTRA_FORWARD if self.scenario.workload.extra_forward else FORWARD
+        found: list[Draft] = []
+        for draft in row:
+            if draft.action[:2] == (0, first):
+                number = draft.action[2]
+                found += drafts[number * each : (number + 1) * each]
+            found.append(draft)
+        row[:] = found
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops into bubbles, or after the last backward of the pipeline."""

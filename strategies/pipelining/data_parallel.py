@@ -131,7 +131,8 @@ def replicated_plan(
         for cut in range(len(layout.cuts))
         for action in _row(layout.chain(cut), layout.shape.micro_batches, extra=extra)
     )
-    return PipelineBuilder(layout, (row,), recipe).build(synchronize=synchronize)
+    in_turn = replace(recipe, in_turn=True)
+    return PipelineBuilder(layout, (row,), in_turn).build(synchronize=synchronize)
 
 
 def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAction]:
@@ -144,10 +145,20 @@ def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAct
     yield from (StageAction(stage, OPTIMIZER) for stage in stages)
 
 
+def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
+    """The seconds of the frozen work of one micro-batch, where it runs before stages: those of the first backbone."""
+    if stages[0] != layout.stages[0]:
+        return 0.0
+    scenario = layout.scenario
+    costs = (scenario.costs.components[i] for i in scenario.frozen)
+    return sum(float(of.forward_s(layout.local_batch).sum()) for of in costs)
+
+
 def passes_s(layout: Layout, stages: Sequence[Stage]) -> float:
-    """The seconds of all passes of some stages."""
+    """The seconds of all passes of some stages, and of the frozen work that runs before each of the first backbone."""
     forwards = 2 if layout.scenario.workload.extra_forward else 1
-    return layout.shape.micro_batches * sum(of.forward_s * forwards + of.backward_s for of in stages)
+    each_s = sum(of.forward_s * forwards + of.backward_s for of in stages)
+    return layout.shape.micro_batches * (before_s(layout, stages) + each_s)
 
 
 def collective_s(pipeline: Pipeline, operation: str, size_bytes: float, count: int = 1) -> float:
@@ -178,7 +189,7 @@ def buckets(layout: Layout, stage: Stage, overlap: str) -> Buckets:
 
 
 def reduced_s(layout: Layout, stage: Stage, overlap: str, operation: str, rounds: int) -> float:
-    """The seconds below which a backbone's passes and the sums of its gradients cannot take.
+    """The seconds below which a backbone's passes, frozen work before them and sums of gradients cannot take.
 
     Args:
         layout: every backbone as one stage.
@@ -196,7 +207,9 @@ def reduced_s(layout: Layout, stage: Stage, overlap: str, operation: str, rounds
     if overlap == "none":
         return work_s + all_s
     (ready_s, _), (last_s, last) = pieces[0], pieces[-1]
-    after_s = (rounds - 1) * (stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
+    # Before the extra forwards, which come first, runs all frozen work.
+    between_s = 0.0 if layout.scenario.workload.extra_forward else before_s(layout, [stage])
+    after_s = (rounds - 1) * (between_s + stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
     # The backward goes on after the last bucket where the first layers are locked.
     ended_s = work_s - stage.backward_s + last_s + collective_s(layout, operation, last * size)
     return max(work_s, ended_s, work_s - after_s + all_s)

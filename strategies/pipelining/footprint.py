@@ -28,7 +28,8 @@ def saved_bytes(pipeline: Pipeline, stage: Stage, *, in_place: bool = False) -> 
             return _recomputed_from_bytes(scenario, stage) * batch
         received = component.cut_bytes(first - 1) if first else _input_bytes(scenario, stage.component)
         return (received + component.carried_bytes) * batch
-    return sum(layer.saved_bytes for layer in component.layers[first : last + 1]) * batch
+    saved = scenario.costs.components[stage.component].saved_bytes
+    return float(saved[first : last + 1].sum()) * batch
 
 
 def _recomputed_from_bytes(scenario: Scenario, stage: Stage) -> float:
@@ -50,22 +51,23 @@ def _input_bytes(scenario: Scenario, component: int) -> float:
 
 def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:
     """The bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
-    recipe, model = pipeline.scenario.workload.recipe, pipeline.scenario.model
+    scenario, recipe = pipeline.scenario, pipeline.scenario.workload.recipe
     trained = sum(trained_parameters(pipeline, stage) for stage in stages)
     locked = sum(stage.parameters for stage in stages) - trained
-    frozen = sum(model.components[i].parameters for i in model.frozen)
+    frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
     buffers = [
         Buffer("weights", trained * recipe.weight_bytes),
         Buffer("gradients", trained * recipe.gradient_bytes),
         Buffer("optimizer", trained * recipe.optimizer_bytes),
         Buffer("frozen weights", (frozen + locked) * FROZEN_WEIGHT_BYTES),
     ]
-    if pipeline.scenario.workload.checkpointing == "full":
-        layers = [
-            layer
+    if recipe.ema_bytes:
+        buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
+    if scenario.workload.checkpointing == "full":
+        costs = scenario.costs.components
+        largest_bytes = max(
+            float(costs[stage.component].saved_bytes[stage.first_layer : stage.last_layer + 1].max())
             for stage in stages
-            for layer in pipeline.component(stage).layers[stage.first_layer : stage.last_layer + 1]
-        ]
-        largest_bytes = max(layer.saved_bytes for layer in layers)
+        )
         buffers.append(Buffer("recomputed layer", largest_bytes * pipeline.local_batch))
     return tuple(buffers)

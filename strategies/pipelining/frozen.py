@@ -64,28 +64,40 @@ def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[Froz
         wire_s_per_byte: what a layer pays for its inputs, where they must come over slow links.
     """
     chains = []
-    for index in scenario.model.frozen:
+    for index in scenario.frozen:
         costs = scenario.costs.components[index]
         chains.append(
             FrozenChain(
                 component=index,
                 num_layers=len(costs.component.layers),
-                inputs=tuple(i for i in scenario.model.inputs_of(index) if i in scenario.model.frozen),
+                inputs=tuple(i for i in scenario.model.inputs_of(index) if i in scenario.frozen),
                 forward_s=partial(_layer_s, costs, wire_s_per_byte),
             )
         )
     return chains
 
 
-def all_at_once(scenario: Scenario, batch_size: int, num_positions: int, replicas: int) -> list[FilledLayer]:
-    """All frozen work, each layer data-parallel over all positions at the full local batch."""
-    local = ceil(batch_size / (num_positions * replicas))
+def all_at_once(
+    scenario: Scenario, batch_size: int, num_positions: int, replicas: int, pieces: int = 1
+) -> list[FilledLayer]:
+    """All frozen work, data-parallel over all positions, one piece of the batch after the other.
+
+    Args:
+        scenario: the components and their costs.
+        batch_size: samples of the group.
+        num_positions: positions of the group.
+        replicas: GPUs of each position.
+        pieces: equal pieces of the batch; each passes all layers before the next.
+    """
+    samples = batch_size // pieces
+    local = ceil(samples / (num_positions * replicas))
     positions = tuple(range(num_positions))
-    return [
-        FilledLayer(None, chain.component, layer, batch_size, positions, local, chain.forward_s(layer, local))
+    each = [
+        FilledLayer(None, chain.component, layer, samples, positions, local, chain.forward_s(layer, local))
         for chain in frozen_chains(scenario)
         for layer in range(chain.num_layers)
     ]
+    return each * pieces
 
 
 class Recorder(Protocol):
@@ -117,6 +129,7 @@ class FrozenWork:
         self._recorder = recorder
         self._pending: dict[tuple[int, int], list[_Segment]] = {}
         self._outputs: dict[int, list[_Segment]] = {}
+        self._known: dict[int, int] = {}
         self.placed: list[PlacedOp] = []
 
     def place(self, filled: FilledLayer) -> None:
@@ -133,13 +146,14 @@ class FrozenWork:
                 self._add_op(filled, position, segments)
 
     def _pending_of(self, component: int, layer: int) -> list[_Segment]:
-        key = (component, layer)
-        if key not in self._pending:
+        pending = self._pending.setdefault((component, layer), [])
+        if layer == 0:
             inputs = self._frozen_inputs(component)
             main = max(inputs, key=lambda i: self._model.components[i].layers[-1].output_bytes, default=None)
-            everywhere = [_Segment(0, self._batch_size, None, None)]
-            self._pending[key] = everywhere if main is None else list(self._outputs[main])
-        return self._pending[key]
+            there = [_Segment(0, self._batch_size, None, None)] if main is None else self._outputs[main]
+            pending += there[self._known.get(component, 0) :]
+            self._known[component] = len(there)
+        return pending
 
     def _frozen_inputs(self, component: int) -> list[int]:
         return [i for i in self._model.inputs_of(component) if i in self._outputs]
@@ -188,13 +202,14 @@ class FrozenWork:
         last = len(self._model.components[component].layers) - 1
         found = []
         for segment in self._outputs.get(component, ()):
+            if segment.stop <= start or stop <= segment.start:
+                continue
             piece = _Segment(
                 max(start, segment.start), min(stop, segment.stop), segment.position, segment.writer
             )
-            if piece.start < piece.stop:
-                tensor = self._new_tensor(piece, component, last, bytes_per_sample)
-                if tensor is not None:
-                    found.append(tensor)
+            tensor = self._new_tensor(piece, component, last, bytes_per_sample)
+            if tensor is not None:
+                found.append(tensor)
         return found
 
     def read_output(self, component: int, start: int, stop: int, reader: Draft) -> None:

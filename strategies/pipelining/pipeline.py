@@ -145,13 +145,10 @@ class Pipeline:
     def weight_part_s(self, stage: Stage) -> float:
         """Seconds of a stage's backward that can wait: the gradients of its weights.
 
-        An estimate: half of the backward of every layer that is trained, none of the others'. Recomputation belongs
-        to the other part. Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, section 2 (T_B close to T_W).
+        Recomputation belongs to the other part.
         """
-        layers = self.component(stage).layers[stage.first_layer : stage.last_layer + 1]
-        backward_s = self.scenario.costs.components[stage.component].backward_s(self.local_batch)
-        times_s = backward_s[stage.first_layer : stage.last_layer + 1]
-        return sum(float(s) / 2 for s, of in zip(times_s, layers, strict=True) if of.backward == "full")
+        weight_s = self.scenario.costs.components[stage.component].weight_s(self.local_batch)
+        return float(weight_s[stage.first_layer : stage.last_layer + 1].sum())
 
     @cached_property
     def slowest_hop(self) -> tuple[float, float]:

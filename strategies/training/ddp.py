@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from strategies.bounds.pipelines import frozen_s
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import Recipe
@@ -66,7 +65,7 @@ class DDP:
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all reductions."""
         layout = whole(self, scenario)
-        return frozen_s(layout) + sum(self._least_s(layout, stage) for stage in layout.stages)
+        return sum(self._least_s(layout, stage) for stage in layout.stages)
 
     def _least_s(self, layout: Layout, stage: Stage) -> float:
         scenario, trained = layout.scenario, trained_parameters(layout, stage)

@@ -73,7 +73,7 @@ class DiffusionPipe(LinearPipeline):
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """The plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
         filling = trace.plan.filling
-        nothing = self.fill == "none" or not scenario.model.frozen
+        nothing = self.fill == "none" or not scenario.frozen
         if nothing or filling is None or filling.balanced:
             return trace.plan
         refined = _balance(filling, trace) if filling.starts else self._fill(scenario, trace)
@@ -93,7 +93,7 @@ class DiffusionPipe(LinearPipeline):
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
         """Every degree, group size, number of micro-batches and way of filling."""
         for shape in shapes(scenario, backbones=scenario.model.backbones):
-            for fill in FILLS if scenario.model.frozen else FILLS[-1:]:
+            for fill in FILLS if scenario.frozen else FILLS[-1:]:
                 yield cls(shape.degree, shape.micro_batches, shape.group_size, fill=fill)
 
     def bound(self, scenario: Scenario) -> float:
@@ -126,7 +126,7 @@ def _stages_s(layout: Layout) -> list[float]:
 def _least_frozen_s(layout: Layout) -> float:
     """The frozen seconds per device if every layer ran at the local batch that suits it best."""
     scenario, samples = layout.scenario, layout.group_batch
-    components = [scenario.costs.components[index] for index in scenario.model.frozen]
+    components = [scenario.costs.components[index] for index in scenario.frozen]
     total = sum(sum(costs.least_forward_s_per_sample(samples)) for costs in components)
     return total * samples / layout.shape.group_size
 

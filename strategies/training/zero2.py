@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Final, Self
 
-from strategies.bounds.pipelines import frozen_s
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
@@ -36,7 +35,7 @@ from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Job
 
-SHARDED: Final = ("gradients", "optimizer")
+SHARDED: Final = ("gradients", "optimizer", "moving average")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,8 @@ class Zero2:
     """Each backward scatters its gradients in buckets; after its step each GPU gathers the weights of the others.
 
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
-    micro-batch, since no GPU keeps them all. PULSE counts what the scattering sends alone (section VII-A); here
-    what the gathers send is among the bytes of the collectives.
+    micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). PULSE counts
+    what the scattering sends alone (section VII-A); here what the gathers send is among the bytes of the collectives.
 
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
     """
@@ -89,7 +88,7 @@ class Zero2:
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
         layout = whole(self, scenario)
-        return frozen_s(layout) + sum(self._least_s(layout, stage) for stage in layout.stages)
+        return sum(self._least_s(layout, stage) for stage in layout.stages)
 
     def _least_s(self, layout: Layout, stage: Stage) -> float:
         reduced = reduced_s(layout, stage, self.overlap, SCATTER, self.micro_batches)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
-from strategies.bounds.pipelines import frozen_s
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.data_parallel import (
     backbones_of,
+    before_s,
     collective_s,
     jobs_of,
     layout_of,
@@ -31,12 +31,12 @@ from strategies.pipelining.sharding import (
     with_shards,
 )
 from strategies.pipelining.stages import Cut
-from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
+from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Job
 
-SHARDED: Final = ("weights", "gradients", "optimizer")
+SHARDED: Final = ("weights", "gradients", "optimizer", "moving average")
 UNIT_PARAMETERS: Final = 5 * 10**7
 """Blocks are gathered together until they have at least so many parameters.
 
@@ -104,7 +104,7 @@ class Zero3:
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
         layout = self._layout(scenario)
-        return frozen_s(layout) + sum(self._least_s(layout, units) for units in _units(layout))
+        return sum(self._least_s(layout, units) for units in _units(layout))
 
     def _least_s(self, layout: Layout, units: Sequence[Stage]) -> float:
         work_s, passes = passes_s(layout, units), 3 if layout.scenario.workload.extra_forward else 2
@@ -117,7 +117,7 @@ class Zero3:
             # The first unit of a pass, and the last, whose backward follows its forward, are waited for.
             bare_s = gathers_s if len(units) == 1 else _collectives_s(layout, GATHER, [units[0], units[-1]])
             last_s = _collectives_s(layout, SCATTER, units[:1])
-            work_s = max(work_s + self.micro_batches * bare_s + last_s, all_s)
+            work_s = max(work_s + self.micro_batches * bare_s + last_s, before_s(layout, units) + all_s)
         return work_s + sum(shard_step_s(layout, unit) for unit in units)
 
 
@@ -190,12 +190,13 @@ def _exchange(builder: PipelineBuilder, passes: Sequence[int]) -> None:
 def _gathered_after(builder: PipelineBuilder, first: int, index: int) -> int:
     """After which op of the row the weights of a pass may be gathered; -1: none.
 
-    The backbone's first gathers wait for what runs before it. A unit that two passes use one after the other is
-    freed in between.
+    The first gathers of the backbone wait for what runs before it, and those of a micro-batch for its frozen work, as
+    FSDP's first unit does. A unit that two passes use one after the other is freed in between.
     """
     (row,) = builder.rows
-    again = index > first and row[index].action[0] == row[index - 1].action[0]
-    ahead = AHEAD if builder.recipe.buckets and not again else 0
+    before = row[index - 1].action if index > first else None
+    waits = before is not None and (isinstance(before, FrozenAction) or before[0] == row[index].action[0])
+    ahead = AHEAD if builder.recipe.buckets and not waits else 0
     return max(first, index - ahead) - 1
 
 

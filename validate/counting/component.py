@@ -32,9 +32,9 @@ class ComponentCount:
     """One component, counted: ``layers[i]`` does ``work[i]``; skips are pairs of layer indices.
 
     ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` the bytes that every layer
-    needs besides, by name; ``latent_bytes`` what a backbone denoises; ``unread`` names the parameters that no operator
-    reads; ``spread`` says that tokens were spread evenly over experts. What the specification left to the structure is
-    filled in.
+    needs besides, by name; ``ends`` the paths of the modules at whose return layers end; ``latent_bytes`` what a
+    backbone denoises; ``unread`` names the parameters that no operator reads; ``spread`` says that tokens were spread
+    evenly over experts. What the specification left to the structure is filled in.
     """
 
     spec: ComponentSpec
@@ -45,6 +45,7 @@ class ComponentCount:
     reads: tuple[tuple[str, int, int], ...]
     exchanges: tuple[Exchange, ...]
     carried: Mapping[str, int]
+    ends: tuple[str, ...]
     latent_bytes: int = 0
     unread: tuple[str, ...] = ()
     spread: bool = False
@@ -142,6 +143,7 @@ def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Compo
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
         exchanges=_exchanges(spec, trace, ends, image_tokens, certain=given.sums is not None),
         carried=carried,
+        ends=tuple(ends),
         latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
         unread=tuple(unread(trace)),
         spread=trace.spread,

@@ -8,9 +8,10 @@ torch's own, which it asserts.
 import inspect
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from torch import nn
@@ -34,6 +35,8 @@ from validate.counting.trace import Trace, first_line
 
 TEXTS: Final = ("encoder_hidden_states", "cap_feats", "text_bth", "clip_text", "encoder_hidden_states_t5")
 """Arguments of a backbone that hold a prompt."""
+Samples = Callable[[int, int], Iterator[dict[str, Any]]]
+"""From (height, width) in pixels to the samples that a component may take."""
 NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder", IMAGE: "image_encoder"}
 
 
@@ -76,7 +79,7 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
         components=tuple(component.spec for component in components),
         height=size.height,
         width=size.width,
-        granularity=size.scale,
+        granularity=size.scale * max(size.patch[1:]),
         remark="; ".join(remarks),
         dtype=asked.dtype,
         guidance="none" if main.config.get("guidance_embeds") else "batch",
@@ -111,7 +114,7 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) 
         spec_of(
             found,
             name_of(found, every),
-            lambda height, width: sample,
+            lambda height, width: next(islice(samples(height, width), chosen, None)),
             token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
             text_tokens=request.text_tokens if found.role == TEXT else 0,
             frames=max(request.frames // request.patch[0], 1),
@@ -119,31 +122,35 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) 
         trainable=trained,
         inputs=tuple(_inputs(found, every)) if trained else (),
     )
-    sample, trace = _first_trace(found, spec, samples, asked.dtype)
+    chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
         return counted(spec, trace, size.height, size.width)
 
 
-def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Iterable[dict[str, Any]]]:
+def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Samples]:
     """The size of a sample of a component, and what to call it with; encoders of images have a size of their own."""
     request = size
     if found is not size.found:
         request = request_of(found, asked, videos=False)
+    if found.role == IMAGE:
+        return request, lambda height, width: samples_of(request)
     if found.role != TEXT:
-        return request, samples_of(request)
+        return request, lambda height, width: samples_of(replace(request, height=height, width=width))
+    tokens = request.text_tokens
     if found is not size.found:
-        request = replace(request, text_tokens=min(prompt_of(found.config, Asked()), size.text_tokens))
-    return request, prompts_of(request.text_tokens)
+        tokens = min(prompt_of(found.config, Asked()), size.text_tokens)
+    return replace(request, text_tokens=tokens), lambda height, width: prompts_of(tokens)
 
 
 def _first_trace(
     found: Found, spec: ComponentSpec, samples: Iterable[dict[str, Any]], dtype: str
-) -> tuple[dict[str, Any], Trace]:
+) -> tuple[int, Trace]:
+    """The first of some samples that a component takes, by its number, and the trace of a pass."""
     module = _built(found, spec, dtype)
     refused = ""
-    for sample in samples:
+    for number, sample in enumerate(samples):
         try:
-            return sample, trace_of(spec, module, sample)
+            return number, trace_of(spec, module, sample)
         except Exception as error:  # whatever the class says to its arguments
             refused = refused or f"{_where(found)} refuses the sample ({shapes(sample)}): {_complaint(error)}"
     raise InputError(refused + _lacking(found))

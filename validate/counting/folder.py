@@ -1,7 +1,8 @@
 """What the command line writes and prints of a count.
 
-A model folder has ``model.toml``, ``layers.csv`` and, for sampling, ``exchanges.csv``; the work of every observed
-(model, resolution) is a table of its own, so that a fit needs no counting.
+A model folder has ``model.toml``, ``layers.csv``, ``kernels.csv`` (in float32 ``kernels_half.csv`` too) and, for
+sampling, ``exchanges.csv``; the work of every observed (model, resolution) is a table of its own, so that a fit needs
+no counting.
 """
 
 import argparse
@@ -17,11 +18,22 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.errors import InputError
-from profiles.models import EXCHANGE_COLUMNS, LAYER_COLUMNS, MODELS, TASKS
+from profiles.kernels import IMAGE, SHAPE, Kernel
+from profiles.models import (
+    EXCHANGE_COLUMNS,
+    HALF_KERNELS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    LAYER_COLUMNS,
+    MODELS,
+    TASKS,
+)
 from validate.counting.component import ComponentCount, ModelCount, count_component, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
 from validate.counting.configured import count_configured, slug
+from validate.counting.kernels import ModelKernels, kernels_of
 from validate.counting.tally import total
+from validate.counting.trace import first_line
 from validate.counting.zoo import architecture
 from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
 from validate.writing import csv_text, write_file, write_files
@@ -40,6 +52,13 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
     return texts
 
 
+def kernel_texts(model: ModelCount) -> dict[Path, str]:
+    """The files of a model folder that say what kernels its layers launch, by their name."""
+    dtype = model.architecture.dtype
+    files = {KERNELS: dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
+    return {Path(file): kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
+
+
 def layers_text(model: ModelCount) -> str:
     """The contents of ``layers.csv``."""
     return csv_text(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
@@ -51,13 +70,33 @@ def exchanges_text(model: ModelCount) -> str:
     return csv_text(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found))
 
 
+def kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
+    """The contents of ``kernels.csv`` or ``kernels_half.csv``."""
+    rows = (
+        _kernel_row(component.spec.name, index, kernel)
+        for component, layers in zip(model.components, kernels, strict=True)
+        for index, of in enumerate(layers)
+        for kernel in of
+    )
+    return csv_text(KERNEL_COLUMNS, rows)
+
+
+def _kernel_row(component: str, index: int, kernel: Kernel) -> Sequence[object]:
+    sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
+    numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
+    return [component, index, kernel.kind, kernel.count, *numbers, *(_scaled(int(size), 6) for size in sizes)]
+
+
 def model_text(name: str, model: ModelCount) -> str:
     """The contents of ``model.toml``."""
     architecture, components = model.architecture, model.components
     head = {"name": name, "title": architecture.title, "source": _source(model), "dtype": architecture.dtype}
     if architecture.guidance != "batch":
         head["guidance"] = architecture.guidance
-    lines = [*_pairs(head), *_table("[reference]", {"height": model.height, "width": model.width})]
+    reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
+    if architecture.largest is not None:
+        reference["largest"] = architecture.largest
+    lines = [*_pairs(head), *_table("[reference]", reference)]
     for count in components:
         lines += _table("[[components]]", _component(count))
     for count in components:
@@ -94,6 +133,8 @@ def _component(count: ComponentCount) -> dict[str, object]:
         values["latent_MB"] = _scaled(count.latent_bytes, 6)
     if count.carried:
         values["carried_MB"] = Exact(f"{_scaled(count.carried_bytes, 6)}  # {', '.join(count.carried)}")
+    if not spec.cacheable:
+        values["cacheable"] = False
     if spec.self_conditioning:
         values["self_conditioning"] = spec.self_conditioning
     return values
@@ -151,10 +192,21 @@ def run_count(options: argparse.Namespace) -> None:
         counted = count_configured(files, asked_of(options, options.dtype))
         name = name or slug(counted.architecture.title)
     if folder is not None:
-        write_files(folder, folder_texts(name, counted))
+        kernels = kernel_texts(counted) if options.config is None else _kernels_or_note(counted)
+        write_files(folder, folder_texts(name, counted) | kernels)
         print(f"validate: wrote {folder}", file=sys.stderr)
     title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
     Console(width=160).print(table(title, counted.components))
+
+
+def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
+    """The files of the kernels of a user's own classes; none, and a line about it, of one that knows a single size."""
+    try:
+        return kernel_texts(model)
+    except Exception as error:  # whatever a class says to another resolution
+        note = f"no {KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
+        print(f"validate: {note}: {first_line(error)}", file=sys.stderr)
+        return {}
 
 
 def table(title: str, components: Sequence[ComponentCount]) -> Table:

@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class UVit(nn.Module):
-    """A U-ViT of ``depth`` blocks and one in the middle, on square latents of ``sample_size``."""
+    """A U-ViT of ``depth`` blocks and one in the middle, with positions for square latents of ``sample_size``."""
 
     def __init__(
         self, width: int, depth: int, in_channels: int, sample_size: int = 32, patch_size: int = 2
@@ -71,7 +71,8 @@ class UVit(nn.Module):
         patches = self.embedding(sample)
         time = get_timestep_embedding(timestep, patches.shape[1]).to(sample.dtype)
         tokens = [time.unsqueeze(1), self.classes(label).unsqueeze(1), patches.flatten(2).transpose(1, 2)]
-        hidden = torch.cat(tokens, dim=1) + self.positions
+        hidden = torch.cat(tokens, dim=1)
+        hidden = hidden + self.positions[:, : hidden.shape[1]]
         skips: list[Tensor] = []
         for i, block in enumerate(self.blocks):
             hidden = block(hidden, skips.pop()) if i > len(self.blocks) // 2 else block(hidden)

@@ -52,7 +52,8 @@ class ComponentSpec:
     shows them. ``inputs`` are components whose output it needs, ``reads`` the arguments that hold one, where it
     matters which layers read it; ``carried`` arguments and submodules whose tensors every layer needs, by default what
     one pass shows; ``self_conditioning`` the probability of the extra pass; ``locked`` submodules of a backbone that
-    are not trained; ``sums`` the regular expression of the submodules whose output tensor parallelism sums up: empty
+    are not trained; ``cacheable`` is False of a frozen component whose output depends on the noise or the time step;
+    ``sums`` the regular expression of the submodules whose output tensor parallelism sums up: empty
     where nobody counted what patches and shards exchange, None for those that the structure shows. ``frames`` are
     latent ones of a video, each of as many image tokens; ``again`` samples of further passes: their work adds up, of
     bytes the largest count. ``word`` names a block, ``names`` replace parts of layers' names; ``ends`` are modules at
@@ -70,6 +71,7 @@ class ComponentSpec:
     inputs: tuple[str, ...] = ()
     carried: tuple[str, ...] | None = None
     self_conditioning: float = 0.0
+    cacheable: bool = True
     locked: tuple[str, ...] = ()
     reads: Mapping[str, str] = field(default_factory=dict)
     sums: str | None = ""

@@ -166,7 +166,7 @@ def moved_bytes(ran: Ran) -> int:
     """
     operator, written = ran.func.overloadpacket, tensor_bytes(ran.writes)
     if operator is aten.convolution:
-        return 2 * written if _has_bias(ran) else 0
+        return 2 * written if has_bias(ran) else 0
     if operator in flop_registry:
         return 0
     if operator in LOOKUPS:
@@ -180,8 +180,9 @@ def num_kernels(ran: Ran) -> int:
     operator = ran.func.overloadpacket
     if operator is aten.native_group_norm:
         return 3  # moments, fused scale and shift, their application
-    return 2 if operator is aten.convolution and _has_bias(ran) else 1
+    return 2 if operator is aten.convolution and has_bias(ran) else 1
 
 
-def _has_bias(convolution: Ran) -> bool:
+def has_bias(convolution: Ran) -> bool:
+    """Whether a convolution adds a bias."""
     return convolution.args[2] is not None

@@ -22,7 +22,7 @@ from validate.counting.specs import CONFIGS, LATENT_SCALE, Architecture, Compone
 HERE: Final = Path(__file__).parent / "zoo.toml"
 OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
 """Classes that neither diffusers nor transformers has."""
-PLAIN: Final = ("trainable", "self_conditioning", "reads", "sums", "names")
+PLAIN: Final = ("trainable", "self_conditioning", "cacheable", "reads", "sums", "names")
 LISTED: Final = ("inputs", "tasks", "locked", "carried")
 """Keys of a component that its specification takes as they are, and those that it takes as a tuple."""
 OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale")

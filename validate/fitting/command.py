@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def add_fitting_parsers(commands: "Commands") -> None:
-    """Add ``fit``, ``anchors``, ``efficiencies`` and ``calibrate`` to the commands."""
+    """Add ``fit``, ``anchors``, ``efficiencies``, ``fit-kernels`` and ``calibrate`` to the commands."""
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
     fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
     fit.add_argument("--device", required=True, help="device to fit")
@@ -22,6 +22,14 @@ def add_fitting_parsers(commands: "Commands") -> None:
     efficiencies = commands.add_parser("efficiencies", help="fit the links of an 8-card PCIe machine")
     efficiencies.add_argument("--output", **file, help="write the lines of the cluster file here")
     efficiencies.set_defaults(run=_run, fits="efficiencies")
+    kernels = commands.add_parser("fit-kernels", help="fit devices' laws of kernels to measured kernels")
+    kernels.add_argument(
+        "--device", nargs="+", default=[], metavar="NAME", help="default: all that are known"
+    )
+    what = "folder of measured kernels (default: ../shared/measured)"
+    kernels.add_argument("--data", type=Path, metavar="DIR", default=Path("../shared/measured"), help=what)
+    kernels.add_argument("--write", action="store_true", help="write the laws into profiles/devices")
+    kernels.set_defaults(run=_run, fits="fit-kernels")
     calibrate = commands.add_parser("calibrate", help="fit a device's rates to measured times of layers")
     what = "names or folders of what was measured"
     calibrate.add_argument("--model", required=True, nargs="+", help=what)
@@ -41,5 +49,9 @@ def _run(options: argparse.Namespace) -> None:
             anchors.report_anchors(options.output)
         case "efficiencies":
             efficiencies.report_efficiencies(options.output)
+        case "fit-kernels":
+            from validate.fitting.kernels.report import report_kernels  # noqa: PLC0415  pandas takes a while
+
+            report_kernels(options.device, options.data, write=options.write)
         case "calibrate":
             calibration.report_calibration(options.model, options.times, options.device, options.output)

@@ -25,8 +25,8 @@ from sim.report.plots.charts import (
 from strategies.registry import baselines
 
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
-    "train": ("model", "cluster", "num_gpus", "batch_size"),
-    "sample": ("model", "cluster", "batch_size", "resolution", "steps", "guidance"),
+    "train": ("model", "cluster", "stack", "num_gpus", "batch_size"),
+    "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 }
 """Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
 

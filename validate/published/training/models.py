@@ -16,6 +16,9 @@ from profiles.costs import ComponentCosts, FloatArray
 from profiles.models import MeasuredTime, Model
 from validate.points import cluster_of, model_of
 
+CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5}
+"""Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
+(2022). Their own recipes train without."""
 TWO_BATCHES: Final = (1, 2)
 """Two points fix a time that is linear in the batch."""
 LARGE_BATCH: Final = 64

@@ -16,10 +16,12 @@ from strategies.orders.problem import wave_problem
 from strategies.orders.synthesis import synthesize
 from strategies.plans.network import network_of
 from strategies.registry import make_strategy
+from strategies.scenario import Scenario
 from strategies.strategy import Refining, Strategy
 from validate.points import model_of, scenario
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
+from validate.published.training.models import CONDITIONED
 
 TIMED: Final = "timed here"
 """Provenance of seconds that this machine takes."""
@@ -38,12 +40,17 @@ def _seconds(work: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
+def _trained(model: str) -> Scenario:
+    """A model under the conditions of Table 5."""
+    return scenario(model, "p4de", GPUS, BATCH_SIZE, self_conditioning=CONDITIONED.get(model))
+
+
 def partition_s(model: str) -> tuple[float, int]:
     """Seconds to partition a model's backbones for every point of DiffusionPipe, and the points.
 
     The bound of each point is computed with it.
     """
-    point = scenario(model, "p4de", GPUS, BATCH_SIZE)
+    point = _trained(model)
     points = find_points(point, ["diffusionpipe"], {"fill": "partial"})
     strategies = [p.strategy for p in points if isinstance(p.strategy, Strategy)]
     return _seconds(lambda: [bound(strategy, point) for strategy in strategies]), len(strategies)
@@ -51,7 +58,7 @@ def partition_s(model: str) -> tuple[float, int]:
 
 def filling_s(model: str) -> float:
     """Seconds to fill all bubbles of one plan."""
-    point = scenario(model, "p4de", GPUS, BATCH_SIZE)
+    point = _trained(model)
     strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
     plan = strategy.plan(point)
     trace = simulate(plan, network_of(point, plan.placement))

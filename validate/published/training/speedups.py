@@ -17,7 +17,7 @@ from strategies.scenario import Scenario
 from validate.points import best, fastest, scenario
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import with_all_gradients, with_long_layers
+from validate.published.training.models import CONDITIONED, with_all_gradients, with_long_layers
 from validate.published.training.ratios import CONTROLNETS
 from validate.reporting.sections import percent
 
@@ -146,7 +146,8 @@ def ablation() -> Found:
         models[f"{name}, two long VAE layers"] = with_long_layers(name, "p4de", LONG_LAYERS, LONG_S)
     cases = [(name, model, batch) for name, model in models.items() for batch in (256, 384)]
     for name, model, batch in (*cases, ("sd21", "sd21", 256)):
-        filled = by_fill(scenario(model, "p4de", 8, batch))
+        trained = name.split(",")[0]
+        filled = by_fill(scenario(model, "p4de", 8, batch, self_conditioning=CONDITIONED[trained]))
         rates = {fill: result.samples_per_s for fill, result in filled.items()}
         losses = [f"{rate(filled[fill])}, {rates[fill] / rates['partial'] - 1:+.1%}" for fill in FILLS[1:]]
         yield [name, f"{batch}", rate(filled["partial"]), *losses, percent(rates["full"] / rates["none"] - 1)]

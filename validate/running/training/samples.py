@@ -84,7 +84,7 @@ def _hand_out(plan: Plan, scenario: Scenario, micro_batch: int, work: FrozenWork
         passes = [op.action for op in plan.ops[stage.position] if isinstance(op.action, StageAction)]
         numbers = [a.micro_batch for a in passes if a.stage == number and a.kind == FORWARD]
         first, end = min(numbers), max(numbers) + 1
-        for source in (i for i in model.inputs_of(stage.component) if i in model.frozen):
+        for source in (i for i in model.inputs_of(stage.component) if i in scenario.frozen):
             readers = [layer for layer, _ in model.reads_of(stage.component, source)]
             if not any(stage.first_layer <= layer <= stage.last_layer for layer in readers):
                 continue

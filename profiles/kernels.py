@@ -1,0 +1,123 @@
+"""Kernels: what the forward pass of a layer launches on a GPU for one sample, and what the host dispatches for it.
+
+Precision decides casts too, so kernels are counted in each that a model runs in.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from profiles.checks import check_choice, check_counts, check_numbers
+from profiles.errors import InputError
+
+PRODUCTS: Final = {"matmul": 2, "conv": 2, "attention": 4}
+"""FLOP of a kernel over ``heads * m * n * k``: attention has two products."""
+MEMORY_BOUND: Final = ("group_norm", "layer_norm", "softmax", "pointwise", "copy")
+DISPATCH: Final = "dispatch"
+KINDS: Final = (*PRODUCTS, *MEMORY_BOUND, DISPATCH)
+SHAPE: Final = ("heads", "m", "n", "k")
+IMAGE: Final = ("image_heads", "image_m", "image_n")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Kernels of one shape in a layer's forward pass on one sample at the reference.
+
+    ``kind`` is one of ``KINDS``. A product is m x k by k x n: of a linear layer m are rows, n outputs; of a convolution
+    m are output positions, n output channels of a group, k input channels of a group times the window (of a transposed
+    one m are input positions, and the window is of n); of attention m are queries, n keys, k the head dimension. A
+    kernel that memory bounds writes m elements. ``dispatch`` is no kernel: ``count`` operators, views among them, that
+    the host dispatches for the whole layer.
+
+    Attributes:
+        kind: what is launched.
+        count: launches of this shape.
+        heads: independent products in one launch, whose operands all differ: attention heads, groups of a convolution.
+        m: rows.
+        n: columns.
+        k: inner dimension.
+        image_heads: part of ``heads`` that grows in proportion to the pixels; the rest stays.
+        image_m: the same of ``m``.
+        image_n: the same of ``n``.
+        read_bytes: activations that one launch reads, growing as ``m`` does; of a product without weights both
+            operands.
+        written_bytes: activations that one launch writes, growing as ``m`` does.
+        weight_bytes: parameters and tables that one launch reads, whatever the batch; 0 of a product where each sample
+            has operands of its own.
+    """
+
+    kind: str
+    count: int
+    heads: int = 0
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    image_heads: int = 0
+    image_m: int = 0
+    image_n: int = 0
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
+    weight_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        owner = "kernel"
+        check_choice(owner, "kind", self.kind, KINDS)
+        check_counts(owner, least=1, count=self.count)
+        product, launched = self.kind in PRODUCTS, self.kind != DISPATCH
+        check_counts(owner, least=int(launched), heads=self.heads)
+        check_counts(owner, least=int(product), m=self.m, n=self.n, k=self.k)
+        check_counts(owner, image_heads=self.image_heads, image_m=self.image_m, image_n=self.image_n)
+        check_numbers(
+            owner,
+            read_bytes=self.read_bytes,
+            written_bytes=self.written_bytes,
+            weight_bytes=self.weight_bytes,
+        )
+        for key in ("heads", "m", "n"):
+            if getattr(self, f"image_{key}") > getattr(self, key):
+                rule = f"must be at most {key}, {getattr(self, key)}"
+                raise InputError(f"{owner}: image_{key} is {getattr(self, f'image_{key}')}, {rule}")
+        unused = () if product else ("n", "k") if launched else (*SHAPE, "moved_bytes")
+        for key in unused:
+            if getattr(self, key):
+                raise InputError(f"{owner}: {key} is {getattr(self, key):g}, must be 0 of {self.kind}")
+
+    def at(self, pixels: float) -> "Kernel":
+        """The kernel of an image of so many times the pixels."""
+        grown = (pixels - 1) * self.image_m / self.m if self.m else 0.0
+        larger = {
+            key: round(getattr(self, key) + (pixels - 1) * getattr(self, f"image_{key}"))
+            for key in ("heads", "m", "n")
+        }
+        images = {key: round(pixels * getattr(self, key)) for key in IMAGE}
+        moved = {key: getattr(self, key) * (1 + grown) for key in ("read_bytes", "written_bytes")}
+        return replace(self, **larger, **images, **moved)
+
+    @property
+    def flop(self) -> int:
+        """FLOP of all launches."""
+        return PRODUCTS.get(self.kind, 0) * self.count * self.heads * self.m * self.n * self.k
+
+    @property
+    def attends_to_itself(self) -> bool:
+        """Whether this is self-attention, as the columns of a layer have it: as many keys as queries."""
+        return self.kind == "attention" and self.m == self.n
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes that one launch reads and writes."""
+        return self.read_bytes + self.written_bytes + self.weight_bytes
+
+
+LayerKernels = tuple[tuple[Kernel, ...], ...]
+"""Kernels of each layer of a component."""
+
+
+def class_flop(kernels: Iterable[Kernel]) -> dict[str, int]:
+    """FLOP of some kernels by the classes of a layer; attention to other tokens than one's own is a matrix product."""
+    found = {"conv_flop": 0, "matmul_flop": 0, "attention_flop": 0}
+    for kernel in kernels:
+        if kernel.kind in PRODUCTS:
+            kind = "matmul" if kernel.kind == "attention" and not kernel.attends_to_itself else kernel.kind
+            found[f"{kind}_flop"] += kernel.flop
+    return found

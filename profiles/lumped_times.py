@@ -1,0 +1,79 @@
+"""Lumped times: seconds of layers whose kernels nobody counted, as totals of their work over the device's rates."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.components import Component, Layer
+from profiles.devices import Rates
+from profiles.shares import Extent, Share
+from profiles.stacks import Stack
+
+FloatArray = NDArray[np.float64]
+
+BACKWARD_WORK: Final = {"full": (2.0, 2.5), "input": (1.0, 2.0), "none": (0.0, 0.0)}
+"""Backward over forward work, by kind of backward pass: (attention apart, attention). A full pass computes input
+and weight gradients, two products for each of the forward; attention's five for the forward's two (flash)."""
+
+
+def layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float, float]:
+    """Forward seconds of a layer's totals: of one sample's work by class, and of the launches of a pass."""
+    return (
+        layer.conv_flop / rates.conv_flop_per_s,
+        layer.matmul_flop / rates.matmul_flop_per_s,
+        layer.attention_flop / rates.attention_flop_per_s,
+        layer.moved_bytes / rates.memory_bytes_per_s,
+        layer.kernels * rates.kernel_s,
+    )
+
+
+class LumpedTimes:
+    """Estimated seconds of the layers of a component."""
+
+    def __init__(self, component: Component, rates: Rates, stack: Stack, extent: Extent) -> None:
+        work = np.array([layer_work(layer, rates) for layer in component.layers]).T
+        of = stack.rates
+        conv, matmul, attention, memory, self._launches = work
+        self._products = conv / of.conv + matmul / of.matmul
+        self._pairs = attention / of.attention
+        self._memory = memory / of.memory * extent.bytes
+        self._extent = extent
+        self._others_back, self._pairs_back = np.array(
+            [BACKWARD_WORK[layer.backward] for layer in component.layers]
+        ).T
+        self._trained = np.array([layer.backward == "full" for layer in component.layers])
+
+    def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Forward seconds of each layer; launches do not grow with the batch."""
+        samples = np.asarray(batch, dtype=float)[..., None]
+        return np.asarray(samples * (self._others(share) + self._attention(share)) + self._launches)
+
+    def attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in them."""
+        return batch * self._attention(share)
+
+    def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
+        """Backward seconds of each layer, half of them of its weights' gradients where it is trained.
+
+        Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, section 2 (T_B close to T_W).
+        """
+        others_s = self._others_back * (batch * self._others(share) + self._launches)
+        total_s = others_s + self._pairs_back * batch * self._attention(share)
+        weights_s = np.where(self._trained, total_s / 2, 0.0)
+        return total_s - weights_s, weights_s
+
+    def saved_bytes(self) -> FloatArray:
+        """None: what a layer keeps is counted."""
+        return np.zeros_like(self._launches)
+
+    def _others(self, share: Share) -> FloatArray:
+        """Seconds of one sample's work apart from self-attention."""
+        tokens = self._extent.tokens * self._extent.tokens_share(share.rows) / share.sequence
+        return np.asarray(tokens * (self._products / share.tensor + self._memory * share.replicated))
+
+    def _attention(self, share: Share) -> FloatArray:
+        """Seconds of one sample's self-attention."""
+        of = self._extent
+        pairs = of.tokens**2 * of.tokens_share(share.rows) * of.tokens_share(share.keys)
+        return np.asarray(pairs / (share.sequence * share.tensor) * self._pairs)

@@ -1,0 +1,389 @@
+"""Seconds of layers from their kernels, against sums done by hand on a device where work alone takes time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.components import Component, Layer
+from profiles.costs import ComponentCosts, ModelCosts
+from profiles.devices import Device, load_device
+from profiles.kernel_times import BACKWARD_TRAFFIC, CAST, NORM_CASTS, SAVED_SCORE_BYTES, SCORE_BYTES
+from profiles.kernels import Kernel
+from profiles.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
+from profiles.models import Model, load_model
+from profiles.recipes import RECIPES
+from profiles.sampling_costs import SamplingCosts
+from profiles.shares import REPLICATED_SHARE, WHOLE, Extent, Share
+from profiles.stacks import Fusion, Shares, load_stack, stack_names
+
+FREE = Traffic(1e30)
+"""A pace at which nothing takes time that counts."""
+MATMUL, CONV, ATTENTION, ATTENTION_BACK, MEMORY = 4e12, 2e12, 1e12, 5e11, 1e9
+LAWS = Laws(
+    ProductLaw(0.0, MATMUL, FREE),
+    ProductLaw(0.0, CONV, FREE),
+    AttentionLaw(0.0, ATTENTION, FREE, 0.0, 0.0, 0.0, ATTENTION_BACK, 0.0),
+    MemoryLaw(0.0, *[MEMORY] * 5),
+)
+MADE = Device("made", "made by a test", None, None, LAWS)
+PLAIN = replace(
+    load_stack(), forward_operator_s=0.0, backward_operator_s=0.0, channels_last=True, cast_weights=False
+)
+"""A stack that adds nothing to the kernels."""
+
+LINEAR = Kernel(
+    "matmul", 2, 1, 1024, 256, 128, image_m=1024, read_bytes=2.0, written_bytes=4.0, weight_bytes=8.0
+)
+CONVOLUTION = Kernel(
+    "conv", 1, 1, 1024, 64, 576, image_m=1024, read_bytes=1e6, written_bytes=2e6, weight_bytes=5e5
+)
+SELF = Kernel("attention", 1, 8, 1024, 1024, 64, image_m=1024, image_n=1024)
+CROSS = Kernel("attention", 1, 8, 1024, 77, 64, image_m=1024)
+SUM = Kernel("pointwise", 3, 1, 4096, image_m=4096, read_bytes=2e6, written_bytes=1e6)
+NORM = Kernel("group_norm", 1, 1, 4096, image_m=4096, read_bytes=2e6, written_bytes=1e6)
+BATCHED = Kernel("matmul", 1, 8, 64, 32, 16)
+OPERATORS = Kernel("dispatch", 20)
+
+LINEAR_S = 2 * 2 * 1024 * 256 * 128 / MATMUL
+CONV_S = 2 * 1024 * 64 * 576 / CONV
+SELF_FLOP, CROSS_FLOP = 4 * 8 * 1024 * 1024 * 64, 4 * 8 * 1024 * 77 * 64
+SELF_S, CROSS_S = SELF_FLOP / ATTENTION, CROSS_FLOP / ATTENTION
+SUM_S, NORM_S = 3 * 3e6 / MEMORY, 2e6 / MEMORY
+"""Of a norm the law's bytes are those of each element once, and kernels count its input twice."""
+BATCHED_S = 2 * 8 * 64 * 32 * 16 / MATMUL
+
+
+def layer(backward="full"):
+    return Layer(0, "layer", 1000, backward, 0, 0, 0, 0, 0, 0, 100.0)
+
+
+def chain(*kernels, backward="full", text_tokens=0):
+    """A component of a layer for each list of kernels."""
+    layers = (layer(backward),) * len(kernels)
+    trained = backward != "none"
+    launched = tuple(map(tuple, kernels))
+    launched = {"kernels": launched, "half_kernels": launched}
+    return Component("unet", trained, (), 1024, text_tokens, 0.0, 0.0, layers, **launched)
+
+
+def costs(*kernels, stack=PLAIN, extent=None, training=True, device=MADE, **rest):
+    return ComponentCosts(chain(kernels, **rest), device, stack=stack, extent=extent, training=training)
+
+
+EACH = [
+    (LINEAR, LINEAR_S),
+    (CONVOLUTION, CONV_S),
+    (SELF, SELF_S),
+    (CROSS, CROSS_S),
+    (SUM, SUM_S),
+    (NORM, NORM_S),
+    (BATCHED, BATCHED_S),
+]
+
+
+# Forward
+
+
+@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize(("kernel", "seconds"), EACH)
+def test_a_forward_is_the_work_of_its_kernels_over_the_laws(kernel, seconds, batch):
+    assert costs(kernel).forward_s(batch) == pytest.approx([batch * seconds])
+
+
+def test_a_layer_is_the_sum_of_its_kernels_and_layers_are_told_apart():
+    both = ComponentCosts(chain((LINEAR, SELF, SUM), (SUM, OPERATORS), ()), MADE, stack=PLAIN)
+    assert both.forward_s(2) == pytest.approx([2 * (LINEAR_S + SELF_S + SUM_S), 2 * SUM_S, 0.0])
+    assert both.attention_s(2) == pytest.approx([2 * SELF_S, 0.0, 0.0])
+
+
+def test_weights_are_read_once_whatever_the_batch():
+    slow = replace(
+        LAWS, matmul=ProductLaw(1e-6, 1e30, Traffic(1e9)), conv=ProductLaw(1e-6, 1e30, Traffic(1e9))
+    )
+    device = replace(MADE, own_laws=slow)
+    moved = 2 * (8 * 1024 * 128 + 128 * 256 + 8 * 1024 * 256)
+    assert costs(LINEAR, device=device).forward_s(8) == pytest.approx([2 * (1e-6 + moved / 1e9)])
+    moved = 8 * 3e6 + 5e5
+    assert costs(CONVOLUTION, device=device).forward_s(8) == pytest.approx([1e-6 + moved / 1e9])
+
+
+# Backward
+
+
+@pytest.mark.parametrize("kernel", [LINEAR, CONVOLUTION])
+def test_a_product_has_the_gradient_of_its_input_and_of_its_weight(kernel):
+    seconds = costs(kernel).forward_s(4)
+    assert costs(kernel).backward_s(4) == pytest.approx(2 * seconds)
+    assert costs(kernel).weight_s(4) == pytest.approx(seconds)
+    assert costs(kernel, backward="input").backward_s(4) == pytest.approx(seconds)
+    assert costs(kernel, backward="input").weight_s(4) == 0
+    assert costs(kernel, backward="none").backward_s(4) == 0
+
+
+@pytest.mark.parametrize("backward", ["full", "input"])
+def test_a_product_of_activations_has_both_gradients_and_neither_can_wait(backward):
+    assert costs(BATCHED, backward=backward).backward_s(4) == pytest.approx([8 * BATCHED_S])
+    assert costs(BATCHED, backward=backward).weight_s(4) == 0
+
+
+@pytest.mark.parametrize("backward", ["full", "input"])
+def test_attention_goes_backward_by_its_own_law(backward):
+    expected = 2.5 * 4 * SELF_FLOP / ATTENTION_BACK
+    assert costs(SELF, backward=backward).backward_s(4) == pytest.approx([expected])
+
+
+@pytest.mark.parametrize(("kernel", "seconds"), [(SUM, SUM_S), (NORM, NORM_S)])
+def test_a_memory_bound_kernel_moves_more_backward(kernel, seconds):
+    assert costs(kernel).backward_s(4) == pytest.approx([4 * BACKWARD_TRAFFIC[kernel.kind] * seconds])
+
+
+def test_a_layer_norm_with_locked_weights_has_no_gradient_of_them():
+    norm = replace(NORM, kind="layer_norm", read_bytes=1e6)
+    assert costs(norm, backward="full").backward_s(1) == pytest.approx([2.5 * NORM_S])
+    assert costs(norm, backward="input").backward_s(1) == pytest.approx([1.5 * NORM_S])
+
+
+# Stacks
+
+
+def test_the_host_is_a_floor_that_is_spread_over_the_layers():
+    host = replace(PLAIN, forward_operator_s=1.0, backward_operator_s=0.5)
+    component = chain((LINEAR, OPERATORS), (SUM, OPERATORS))
+    hurried, plain = (ComponentCosts(component, MADE, stack=stack) for stack in (host, PLAIN))
+    assert hurried.forward_s(1).sum() == pytest.approx(40.0)
+    assert hurried.backward_s(1).sum() == pytest.approx(20.0)
+    assert hurried.forward_s(1) / hurried.forward_s(1).sum() == pytest.approx(
+        plain.forward_s(1) / plain.forward_s(1).sum()
+    )
+    assert hurried.weight_s(1).sum() < hurried.backward_s(1).sum()
+    busy = 10**6
+    assert hurried.forward_s(busy) == pytest.approx(plain.forward_s(busy))
+
+
+def test_a_frozen_chain_asks_nothing_of_the_host_backward():
+    host = replace(PLAIN, backward_operator_s=1.0)
+    assert costs(SUM, OPERATORS, stack=host, backward="none").backward_s(1) == 0
+
+
+def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
+    math = replace(PLAIN, attention="math")
+    scores, product_s = 8 * 1024 * 1024, SELF_FLOP / MATMUL
+    forward, backward = SCORE_BYTES["train"]
+    found = costs(SELF, stack=math)
+    assert found.forward_s(2) == pytest.approx([2 * (product_s + forward * scores / MEMORY)])
+    assert found.backward_s(2) == pytest.approx([2 * (2 * product_s + backward * scores / MEMORY)])
+    assert found.saved_bytes == pytest.approx([100.0 + SAVED_SCORE_BYTES * scores])
+    assert costs(SELF).saved_bytes == pytest.approx([100.0])
+    drawn = costs(SELF, stack=math, training=False)
+    assert drawn.forward_s(2) == pytest.approx([2 * (product_s + SCORE_BYTES["sample"][0] * scores / MEMORY)])
+
+
+def test_convolutions_lay_activations_out_anew_unless_channels_come_last():
+    first = replace(PLAIN, channels_last=False)
+    copied_s = 2 * (2 * 3e6 + 5e5) / MEMORY
+    assert costs(CONVOLUTION, stack=first).forward_s(2) == pytest.approx([2 * CONV_S + copied_s])
+    assert costs(CONVOLUTION, stack=first).backward_s(2) == pytest.approx([4 * CONV_S + 2 * copied_s])
+    assert costs(LINEAR, stack=first).forward_s(2) == costs(LINEAR).forward_s(2)
+
+
+def test_autocast_casts_weights_forward_and_their_gradients_backward_in_training_alone():
+    cast = replace(PLAIN, cast_weights=True)
+    cast_s = CAST * 5e5 / MEMORY
+    assert costs(CONVOLUTION, stack=cast).forward_s(2) == pytest.approx([2 * CONV_S + cast_s])
+    assert costs(CONVOLUTION, stack=cast).weight_s(2) == pytest.approx([2 * CONV_S + cast_s])
+    assert costs(CONVOLUTION, stack=cast, training=False).forward_s(2) == pytest.approx([2 * CONV_S])
+    assert costs(CONVOLUTION, stack=cast, backward="none").forward_s(2) == pytest.approx([2 * CONV_S])
+
+
+def test_norms_in_single_precision_move_twice_as_much_and_are_cast_around():
+    single = replace(PLAIN, norms="float32")
+    extra = (CAST * NORM_CASTS["group_norm"] + 2) * 1e6
+    found = costs(NORM, stack=single)
+    assert found.forward_s(2) == pytest.approx([2 * (2 * 2e6 + extra) / MEMORY])
+    assert found.saved_bytes == pytest.approx([100.0 + 2e6])
+    assert costs(NORM, stack=single, training=False).forward_s(2) == pytest.approx([2 * NORM_S])
+    assert costs(SUM, stack=single).forward_s(2) == pytest.approx([2 * SUM_S])
+
+
+def test_fusion_leaves_shares_of_traffic_and_launches():
+    device = replace(MADE, own_laws=replace(LAWS, memory=MemoryLaw(0.5, *[MEMORY] * 5)))
+    fused = replace(PLAIN, traffic=Fusion(pointwise=0.25), launches=Fusion(pointwise=0.5))
+    assert costs(SUM, device=device).forward_s(4) == pytest.approx([3 * 0.5 + 4 * SUM_S])
+    assert costs(SUM, device=device, stack=fused).forward_s(4) == pytest.approx([3 * 0.25 + SUM_S])
+    assert costs(NORM, device=device, stack=fused).forward_s(4) == pytest.approx([0.5 + 4 * NORM_S])
+
+
+def test_a_stack_may_reach_a_share_of_what_the_laws_say():
+    slow = replace(PLAIN, rates=Shares(matmul=0.5, conv=0.25, attention=0.125, memory=0.1))
+    for kernel, share in ((LINEAR, 0.5), (CONVOLUTION, 0.25), (SELF, 0.125), (SUM, 0.1)):
+        for way in ("forward_s", "backward_s"):
+            fast, found = (getattr(costs(kernel, stack=stack), way)(2) for stack in (PLAIN, slow))
+            assert found == pytest.approx(fast / share)
+
+
+def test_a_loop_over_tensors_asks_the_host_for_each():
+    component = chain((LINEAR, NORM))
+    model = Model("m", "M", "t", "float16", 1, 1, (component,))
+    loop = replace(PLAIN, optimizer="loop", forward_operator_s=1.0)
+    assert ModelCosts(model, MADE, loop).optimizer_s(1000, RECIPES["mixed"]) == pytest.approx(2 * 2 * 8)
+    assert ModelCosts(model, MADE, loop).optimizer_s(500, RECIPES["mixed"]) == pytest.approx(2 * 8)
+
+
+# Resolutions and shares
+
+
+def at(pixels):
+    return replace(Extent.reference(chain(())), pixels=pixels, tokens=pixels)
+
+
+def test_resolutions_scale_shapes():
+    small = [costs(kernel).forward_s(1) for kernel in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
+    large = [costs(k, extent=at(4.0)).forward_s(1) for k in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
+    assert large == [pytest.approx(growth * s) for growth, s in zip((4, 4, 16, 4, 4, 1), small, strict=True)]
+
+
+def test_joint_attention_grows_in_its_image_tokens_alone():
+    joint = Kernel("attention", 1, 8, 1280, 1280, 64, image_m=1024, image_n=1024)
+    tokens = 4 * 1024 + 256
+    expected = 4 * 8 * tokens * tokens * 64 / ATTENTION
+    assert costs(joint, extent=at(4.0)).forward_s(1) == pytest.approx([expected])
+    rows = 1024 / 4 + 256
+    patch = costs(joint).forward_s(1, Share(0.25))
+    assert patch == pytest.approx([4 * 8 * rows * 1280 * 64 / ATTENTION])
+    alone = costs(joint).forward_s(1, Share(0.25, 0.25))
+    assert alone == pytest.approx([4 * 8 * rows * rows * 64 / ATTENTION])
+
+
+@pytest.mark.parametrize("kernel", [LINEAR, CONVOLUTION, SELF, CROSS, SUM, NORM])
+@pytest.mark.parametrize(
+    "share", [Share(rows=0.25), Share(ring=4), Share(ulysses=4), Share(ring=2, ulysses=2)]
+)
+def test_rows_and_sequences_divide_all_work_of_an_image(kernel, share):
+    assert costs(kernel).forward_s(2, share) == pytest.approx(costs(kernel).forward_s(2) / 4)
+
+
+def test_a_ring_attends_in_as_many_kernels_as_it_has_members():
+    device = replace(MADE, own_laws=replace(LAWS, attention=replace(LAWS.attention, fixed_s=1.0)))
+    assert costs(SELF, device=device).attention_s(1, Share(ring=4)) == pytest.approx([4 + SELF_S / 4])
+    assert costs(SELF, device=device).attention_s(1, Share(ulysses=4)) == pytest.approx([1 + SELF_S / 4])
+    assert costs(CROSS, device=device).forward_s(1, Share(ring=4)) == pytest.approx([1 + CROSS_S / 4])
+
+
+@pytest.mark.parametrize("kernel", [LINEAR, SELF, CROSS, BATCHED])
+def test_tensor_parallelism_divides_matrices_and_heads(kernel):
+    assert costs(kernel).forward_s(2, Share(tensor=4)) == pytest.approx(costs(kernel).forward_s(2) / 4)
+
+
+def test_tensor_parallelism_leaves_norms_and_sums_partly_whole():
+    share = REPLICATED_SHARE + (1 - REPLICATED_SHARE) / 4
+    assert costs(SUM).forward_s(2, Share(tensor=4)) == pytest.approx(share * costs(SUM).forward_s(2))
+
+
+def test_tokens_of_the_text_are_divided_where_they_pass_through_the_layers_and_conditions_are_not():
+    text, condition = (Kernel("matmul", 1, 1, rows, 256, 128, weight_bytes=8.0) for rows in (77, 1))
+    for text_tokens, divided in ((77, 4), (0, 1)):
+        found = costs(text, text_tokens=text_tokens).forward_s(1, Share(ulysses=4))
+        assert found == pytest.approx(costs(text).forward_s(1) / divided)
+        found = costs(condition, text_tokens=text_tokens).forward_s(1, Share(ulysses=4))
+        assert found == pytest.approx(costs(condition).forward_s(1))
+
+
+# Properties
+
+
+KERNELS = (LINEAR, CONVOLUTION, SELF, CROSS, SUM, NORM, replace(NORM, kind="layer_norm"), OPERATORS)
+REAL = replace(LAWS, matmul=ProductLaw(3e-6, 2e14, Traffic(1.5e12), 1e-7, 64.0, data=1.1, weight=1.2),
+               memory=MemoryLaw(2e-6, *[1.3e12] * 5))  # fmt: skip
+
+
+def every(stack, device=MADE, **rest):
+    return ComponentCosts(chain(KERNELS, KERNELS[:3]), device, stack=stack, **rest)
+
+
+def seconds_of(found, batch):
+    return np.concatenate([found.forward_s(batch), found.backward_s(batch)])
+
+
+@given(st.integers(1, 512), st.sampled_from(["compiled", "eager", "eager-2023"]))
+def test_more_samples_never_take_less_in_all(batch, name):
+    found = every(load_stack(name), replace(MADE, own_laws=REAL))
+    assert found.forward_s(batch + 1).sum() >= found.forward_s(batch).sum()
+    assert found.backward_s(batch + 1).sum() >= found.backward_s(batch).sum()
+
+
+@given(st.integers(1, 512), st.floats(1.0, 10.0), st.sampled_from(["compiled", "eager", "eager-2023"]))
+def test_a_faster_device_is_never_slower(batch, factor, name):
+    fast = replace(
+        REAL,
+        matmul=replace(REAL.matmul, flop_per_s=factor * REAL.matmul.flop_per_s),
+        memory=MemoryLaw(2e-6, *[factor * 1.3e12] * 5),
+    )
+    slower, faster = (every(load_stack(name), replace(MADE, own_laws=laws)) for laws in (REAL, fast))
+    assert np.sum(seconds_of(faster, batch)) <= np.sum(seconds_of(slower, batch)) * (1 + 1e-12)
+
+
+@given(st.integers(1, 512))
+def test_a_later_stack_is_never_slower(batch):
+    found = [
+        every(load_stack(name), replace(MADE, own_laws=REAL)) for name in ("compiled", "eager", "eager-2023")
+    ]
+    sums = [seconds_of(of, batch).sum() for of in found]
+    assert sums == sorted(sums)
+
+
+@given(st.integers(1, 256), st.integers(1, 256))
+def test_more_channels_are_never_faster(narrow, more):
+    def wide(channels):
+        linear = replace(LINEAR, n=channels)
+        conv = replace(CONVOLUTION, n=channels)
+        return seconds_of(costs(linear, conv, device=replace(MADE, own_laws=REAL)), 4)
+
+    assert np.all(wide(narrow + more) >= wide(narrow))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200), st.sampled_from(["compiled", "eager"]))
+def test_the_least_time_per_sample_is_that_of_the_best_batch(largest, name):
+    found = every(load_stack(name), replace(MADE, own_laws=REAL))
+    best = np.min([found.forward_s(batch) / batch for batch in range(1, largest + 1)], axis=0)
+    assert found.least_forward_s_per_sample(largest) == pytest.approx(best)
+
+
+def test_times_handed_out_cannot_be_changed():
+    found = every(PLAIN)
+    for array in (
+        found.forward_s(1),
+        found.backward_s(1),
+        found.weight_s(1),
+        found.least_forward_s_per_sample(4),
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1.0
+
+
+# Shipped models
+
+
+@pytest.mark.parametrize("device", ["a100-80gb-sxm", "h100-80gb-sxm"])
+def test_a_later_stack_is_never_slower_on_a_shipped_model(device):
+    model = load_model("sd21").for_task("train")
+    for batch in (1, 8, 64):
+        sums = []
+        for name in ("compiled", "eager", "eager-2023"):
+            of = ModelCosts(model, load_device(device), load_stack(name)).components
+            sums.append(sum(part.forward_s(batch).sum() + part.backward_s(batch).sum() for part in of))
+        assert sums == sorted(sums)
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_sampling_is_of_half_precision_and_knows_no_casts(name):
+    model, stack = load_model("sd21").for_task("sample"), load_stack(name)
+    of = SamplingCosts(model, load_device("a100-80gb-sxm"), 512, 512, stack)
+    as_if = replace(stack, norms="half", cast_weights=False)
+    alike = SamplingCosts(model, load_device("a100-80gb-sxm"), 512, 512, as_if)
+    for index in range(len(model.components)):
+        assert of.forward_s(index, 2).tolist() == alike.forward_s(index, 2).tolist()
+        assert of.forward_s(index, 2, WHOLE).tolist() == of.forward_s(index, 2).tolist()

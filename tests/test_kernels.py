@@ -1,0 +1,301 @@
+"""Kernels are read as they are counted, and they are counted as worked out by hand."""
+
+import re
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from profiles.component_files import KERNEL_COLUMNS
+from profiles.errors import InputError
+from profiles.kernels import MEMORY_BOUND, Kernel, class_flop
+from profiles.models import LAYER_COLUMNS, load_model, model_names, read_model
+from validate.counting.component import ModelCount, count_component, count_model
+from validate.counting.folder import folder_texts, kernel_texts
+from validate.counting.kernels import Launch, component_kernels, grown, kernels_of
+from validate.counting.specs import ComponentSpec, LayerSpec, tensor
+from validate.counting.zoo import TINY
+
+HALF, SINGLE = 2, 4  # bytes
+
+# Reading
+
+MODEL = """\
+name = "small"
+title = "Small"
+source = "by hand"
+dtype = "float16"
+[reference]
+height = 64
+width = 32
+[[components]]
+name = "text"
+trainable = false
+[[components]]
+name = "unet"
+trainable = true
+"""
+LAYERS = f"""\
+{",".join(LAYER_COLUMNS)}
+text,0,0,embed,10,none,0,0.000048,0,2,3,0.5,0
+unet,0,0,in,100,full,0.000288,0.00048,0.0128,4,5,1,2
+unet,1,0,out,100,full,0.000288,0,0,4,5,1,2
+"""
+KERNELS = f"""\
+{",".join(KERNEL_COLUMNS)}
+text,0,matmul,2,1,3,4,1000,0,0,0,0.1,0.2,0.3
+unet,0,conv,1,2,8,4,2250,0,8,0,1,2,3
+unet,0,attention,1,5,8,8,10000,0,6,6,1,2,0
+unet,0,attention,1,5,8,3,1000,0,6,0,1,2,0
+unet,0,group_norm,3,1,64,0,0,0,64,0,0.5,0.25,0.125
+unet,0,dispatch,7,0,0,0,0,0,0,0,0,0,0
+unet,1,conv,1,2,8,4,2250,0,8,0,1,2,3
+"""
+
+
+def write(folder, model=MODEL, **files):
+    """Write the model folder, with some files of kernels changed, or others besides."""
+    texts = {"model.toml": model, "layers.csv": LAYERS, "kernels.csv": KERNELS}
+    for name, text in (texts | {f"{key}.csv": text for key, text in files.items()}).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_kernels_are_read_into_bytes_by_layer(tmp_path):
+    text, unet = read_model(write(tmp_path)).components
+    assert text.kernels == (
+        (Kernel("matmul", 2, 1, 3, 4, 1000, read_bytes=1e5, written_bytes=2e5, weight_bytes=3e5),),
+    )
+    conv, _, _, norm, dispatch = unet.kernels[0]
+    assert unet.kernels[1] == (conv,)
+    assert (norm.count, norm.m, norm.image_m, norm.moved_bytes) == (3, 64, 64, 875e3)
+    assert dispatch == Kernel("dispatch", 7)
+    assert unet.half_kernels is unet.kernels
+
+
+def test_a_folder_without_kernels_has_none_of_any_layer(tmp_path):
+    (write(tmp_path) / "kernels.csv").unlink()
+    assert {component.kernels for component in read_model(tmp_path).components} == {()}
+
+
+def test_attention_to_other_tokens_counts_as_a_matrix_product():
+    itself, other = Kernel("attention", 1, 5, 8, 8, 2), Kernel("attention", 2, 5, 8, 3, 2)
+    assert class_flop([itself, other, Kernel("pointwise", 9, 1, 64)]) == {
+        "conv_flop": 0, "matmul_flop": 4 * 2 * 5 * 8 * 3 * 2, "attention_flop": 4 * 5 * 8 * 8 * 2
+    }  # fmt: skip
+
+
+def test_a_model_in_single_precision_has_kernels_of_both(tmp_path):
+    single = MODEL.replace("float16", "float32")
+    cast = KERNELS + "unet,1,copy,1,1,64,0,0,0,64,0,0.5,0.25,0\n"
+    unet = read_model(write(tmp_path, single, kernels_half=cast)).components[1]
+    assert unet.half_kernels[0] == unet.kernels[0]
+    assert unet.half_kernels[1] == (*unet.kernels[1], Kernel("copy", 1, 1, 64, 0, 0, 0, 64, 0, 5e5, 25e4, 0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "removed", "problem"),
+    [
+        ("float16", "", "kernels_half.csv: must be left out: of float16, kernels.csv says the same"),
+        (
+            "float32",
+            "kernels.csv",
+            "kernels.csv: no such file, must stand beside kernels_half.csv as dtype is",
+        ),
+        (
+            "float32",
+            "kernels_half.csv",
+            "kernels_half.csv: no such file, must stand beside kernels.csv as dty",
+        ),
+    ],
+)
+def test_kernels_in_half_precision_stand_beside_those_of_a_model_in_single(tmp_path, dtype, removed, problem):
+    write(tmp_path, MODEL.replace("float16", dtype), kernels_half=KERNELS)
+    if removed:
+        (tmp_path / removed).unlink()
+    with pytest.raises(InputError, match=re.escape(problem)):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (",weight_MB", "", "kernels.csv:1: column weight_MB is missing"),
+        ("text,0", "vae,0", "kernels.csv:2: component is 'vae', must be one of text, unet"),
+        ("unet,1", "unet,2", "kernels.csv:8: index is '2', must be below 2, the layers of unet"),
+        ("group_norm", "batch_norm", "kernels.csv:6: kernel is 'batch_norm', must be one of matmul, conv, att"),
+        ("matmul,2", "matmul,0", "kernels.csv:2: count is 0, must be at least 1"),
+        ("matmul,2", "matmul,2.5", "kernels.csv:2: count is '2.5', must be an integer"),
+        ("2,1,3,4", "2,0,3,4", "kernels.csv:2: heads is 0, must be at least 1"),
+        ("3,4,1000", "3,4,0", "kernels.csv:2: k is 0, must be at least 1"),
+        ("0,6,6", "0,6,9", "kernels.csv:4: image_n is 9, must be at most n, 8"),
+        ("0,6,6", "6,6,6", "kernels.csv:4: image_heads is 6, must be at most heads, 5"),
+        ("0.5,0.25", "0.5,-1", "kernels.csv:6: written_MB is -1, must not be negative"),
+        ("0.5,0.25", "inf,0.25", "kernels.csv:6: read_MB is inf, must be finite"),
+        ("1,64,0,0", "1,64,2,0", "kernels.csv:6: n is 2, must be 0 of group_norm"),
+        ("dispatch,7,0", "dispatch,7,1", "kernels.csv:7: heads is 1, must be 0 of dispatch"),
+        ("7,0,0,0,0,0,0,0,0", "7,0,0,0,0,0,0,0,1", "kernels.csv:7: moved_bytes is 1e+06, must be 0 of dispat"),
+        ("8,4,2250", "8,4,225", "kernels.csv: conv_gflop of layer 0 of unet is 2.88e-05, must be the 0.000288 of"),
+        ("5,8,3", "5,8,8", "kernels.csv: matmul_gflop of layer 0 of unet is 0, must be the 0.00048 of layers.csv"),
+        (KERNELS.splitlines()[1], "", "kernels.csv:2: the row has 0 cells, must have 14"),
+        (f"{KERNELS.splitlines()[1]}\n", "", "kernels.csv: matmul_gflop of layer 0 of text is 0, must be the"),
+    ],
+)  # fmt: skip
+def test_a_broken_rule_is_refused_by_file_place_and_value(tmp_path, old, new, problem):
+    assert old in KERNELS
+    with pytest.raises(InputError, match=re.escape(problem)) as error:
+        read_model(write(tmp_path, kernels=KERNELS.replace(old, new, 1)))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_kernels_of_a_shipped_model_add_up_to_its_layers(name):
+    model = load_model(name)
+    for component in model.components:
+        for layer, kernels, half in zip(
+            component.layers, component.kernels, component.half_kernels, strict=True
+        ):
+            work = {"conv_flop": layer.conv_flop, "matmul_flop": layer.matmul_flop}
+            work["attention_flop"] = layer.attention_flop
+            assert class_flop(kernels) == class_flop(half) == pytest.approx(work, rel=1e-12)
+            moved = sum(one.count * one.moved_bytes for one in kernels if one.kind in MEMORY_BOUND)
+            assert moved == pytest.approx(layer.moved_bytes, rel=1e-12)
+            launches = [3 * one.count if one.kind == "group_norm" else one.count for one in kernels]
+            dispatched = [one.count for one in kernels if one.kind == "dispatch"]
+            assert sum(launches) - sum(dispatched) == layer.kernels
+            assert len(dispatched) <= 1
+    assert (model.dtype == "float32") == any(c.half_kernels != c.kernels for c in model.components)
+
+
+# Counting
+
+
+class Parts(nn.Module):
+    """One of each: convolution, norm, linear layers, attention to itself and to text, and a joined table."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(6, 16, 3, padding=1, groups=2)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2, bias=False)
+        self.norm = nn.GroupNorm(2, 8)
+        self.rows = nn.LayerNorm(8)
+        self.query, self.text = nn.Linear(8, 8), nn.Linear(12, 16, bias=False)
+        self.register_buffer("table", torch.empty(1, 3, 8))
+
+    def forward(self, image, text):
+        hidden = self.norm(self.up(self.conv(image))).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.rows(hidden), self.table], dim=1)
+        query = heads(self.query(tokens))
+        key, value = self.text(text).chunk(2, dim=-1)
+        crossed = scaled_dot_product_attention(query, heads(key), heads(value))
+        return gelu(scaled_dot_product_attention(query, query, query) @ crossed.transpose(2, 3))
+
+
+def heads(tokens):
+    """Split into two heads."""
+    return tokens.unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+PARTS = ComponentSpec(
+    "parts",
+    Parts,
+    lambda height, width: {"image": tensor(1, 6, height, width), "text": tensor(1, 5, 12)},
+    lambda module: [LayerSpec("up", 0, module.up), LayerSpec("rest", 0, module)],
+    token_pixels=1,
+)
+
+
+@pytest.mark.parametrize("other", [(2, 6), (2, 3), (8, 12)])
+def test_kernels_are_those_worked_out_by_hand(other):
+    """Of an image of 4x6 pixels, 96 tokens when it is enlarged, beside 3 tokens of a table and 5 of text."""
+    first, last = component_kernels(count_component(PARTS, 4, 6), (4, 6), other)
+    small, large, tokens, all_tokens = 24 * HALF, 96 * HALF, 96 * 8 * HALF, 99 * 8 * HALF
+    assert first == (
+        Kernel("conv", 1, 2, 24, 8, 3 * 9, 0, 24, 0, 6 * small, 16 * small, 16 * 27 * HALF),
+        Kernel("pointwise", 1, 1, 16 * 24, 0, 0, 0, 16 * 24, 0, 16 * small, 16 * small, 0),  # its bias
+        Kernel("conv", 1, 1, 24, 8 * 4, 16, 0, 24, 0, 16 * small, 8 * large, 16 * 8 * 4 * HALF),
+        Kernel("dispatch", 2),
+    )
+    statistics = 2 * 2 * HALF, 2 * 96 * SINGLE
+    lse = 2 * 99 * SINGLE
+    squared = 2 * 99 * 99
+    norm, rows, cat, query, text, crossed, itself, *product, activation, dispatch = last
+    assert norm == Kernel(
+        "group_norm", 1, 1, 768, 0, 0, 0, 768, 0, 2 * tokens, tokens + statistics[0], 16 * HALF
+    )
+    assert rows == Kernel("layer_norm", 1, 1, 768, 0, 0, 0, 768, 0, tokens, tokens + statistics[1], 16 * HALF)
+    assert cat == Kernel("copy", 1, 1, 99 * 8, 0, 0, 0, 96 * 8, 0, tokens, all_tokens, 3 * 8 * HALF)
+    assert query == Kernel("matmul", 1, 1, 99, 8, 8, 0, 96, 0, all_tokens, all_tokens, (64 + 8) * HALF)
+    assert text == Kernel("matmul", 1, 1, 5, 16, 12, 0, 0, 0, 60 * HALF, 80 * HALF, 12 * 16 * HALF)
+    assert crossed == Kernel(
+        "attention", 1, 2, 99, 5, 4, 0, 96, 0, all_tokens + 80 * HALF, all_tokens + lse, 0
+    )
+    assert itself == Kernel("attention", 1, 2, 99, 99, 4, 0, 96, 96, 3 * all_tokens, all_tokens + lse, 0)
+    assert product[-1] == Kernel("matmul", 1, 2, 99, 99, 4, 0, 96, 96, 2 * all_tokens, squared * HALF, 0)
+    assert (activation.kind, activation.m, activation.read_bytes) == ("pointwise", squared, squared * HALF)
+    assert dispatch.kind == "dispatch"
+
+
+def test_equal_kernels_of_a_layer_are_one_with_their_number():
+    spec = ComponentSpec(
+        "chain",
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        lambda height, width: {"input": tensor(1, 5, 8)},
+        lambda module: [LayerSpec("all", 0, module)],
+    )
+    ((product, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
+    assert product == Kernel("matmul", 2, 1, 5, 8, 8, 0, 0, 0, 80, 80, (64 + 8) * HALF)
+    assert dispatch == Kernel("dispatch", 2 * 4)  # transpose, view, product, view
+
+
+def test_passes_of_a_component_add_up():
+    frames = [lambda height, width, n=n: {"input": tensor(n, 5, 8)} for n in (2, 3)]
+    spec = ComponentSpec(
+        "chain", lambda: nn.Linear(8, 8), frames[0], lambda module: [LayerSpec("all", 0, module)],
+        again=(frames[1],),
+    )  # fmt: skip
+    ((two, three, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
+    assert (two.m, three.m, dispatch.count) == (10, 15, 8)
+
+
+def test_launches_are_matched_in_order_and_what_has_no_counterpart_grows_by_its_rows():
+    half = [Launch("embed", Kernel("matmul", 1, 1, 5, 4, 4)), Launch("table", Kernel("pointwise", 1, 1, 9))]
+    half += [Launch("attend", Kernel("attention", 1, 3, 17, 17, 4))]
+    whole = [half[0], Launch("attend", Kernel("attention", 1, 6, 29, 29, 4)), Launch("cat", half[1].kernel)]
+    embed, attend, cat = grown(whole, half, Fraction(1, 2))
+    assert embed == whole[0].kernel
+    assert attend == Kernel("attention", 1, 6, 29, 29, 4, 6, 24, 24)
+    assert cat == Kernel("pointwise", 1, 1, 9, image_m=9)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_kernels_grow_as_they_are_counted_at_another_resolution(name):
+    """Matrix products, convolutions and attention at twice the height, against those at once; U-ViT at half."""
+    found, factor = count_model(TINY[name]), Fraction(1, 2) if "uvit" in name else Fraction(2)
+    there = ModelCount(found.architecture, int(found.height * factor), found.width, found.components)
+    for whole, other in zip(kernels_of(found, "float16"), kernels_of(there, "float16"), strict=True):
+        for here, target in zip(whole, other, strict=True):
+            products = [one for one in here if one.k]
+            assert [at(one, factor) for one in products] == [at(one, Fraction(1)) for one in target if one.k]
+
+
+def at(kernel, pixels):
+    """Shape of a kernel at a multiple of the pixels."""
+    sides = [
+        getattr(kernel, key) + (pixels - 1) * getattr(kernel, f"image_{key}") for key in ("heads", "m", "n")
+    ]
+    return (kernel.kind, kernel.count, *sides, kernel.k)
+
+
+def test_a_counted_folder_holds_kernels_of_every_precision_and_is_read(tmp_path):
+    found = count_model(TINY["tiny-uvit"])
+    for name, text in (folder_texts("tiny", found) | kernel_texts(found)).items():
+        (tmp_path / name).write_text(text)
+    (uvit,) = read_model(tmp_path).components
+    casts = [sum(one.count for one in layer if one.kind == "copy") for layer in uvit.half_kernels]
+    assert casts[0] == sum(one.count for one in uvit.kernels[0] if one.kind == "copy") + 1
+    single, half = ([one for one in layers[1] if one.k] for layers in (uvit.kernels, uvit.half_kernels))
+    assert [at(one, 1) for one in single] == [at(one, 1) for one in half]
+    assert [one.weight_bytes for one in single] == [2 * one.weight_bytes for one in half]

@@ -1,0 +1,122 @@
+"""Laws of kernels: closed forms, monotone in every shape, and paces that large shapes reach and none passes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.devices import Rates, device_names, load_device
+from profiles.errors import InputError
+from profiles.laws import MEMORY_KINDS, PARTS, Laws, Traffic, padded
+
+RATES = Rates(
+    conv_flop_per_s=50e12,
+    matmul_flop_per_s=100e12,
+    attention_flop_per_s=80e12,
+    memory_bytes_per_s=1e12,
+    kernel_s=5e-6,
+)
+LAWS = Laws.of_rates(RATES)
+OWN = [name for name in device_names() if load_device(name).own_laws is not None]
+SIZES = st.integers(1, 10**6)
+
+
+def test_a_product_takes_a_launch_and_the_longer_of_work_and_traffic_or_a_little_more():
+    heads, m, n, k = 3, 100, 200, 300
+    work = 2 * heads * m * n * k / 100e12
+    traffic = 2 * heads * (m * k + k * n + m * n) / 1e12
+    assert LAWS.matmul_s(heads, m, n, k) == pytest.approx(5e-6 + (work**3 + traffic**3) ** (1 / 3))
+
+
+def test_ramp_and_chain_come_on_top():
+    law = replace(LAWS.matmul, ramp=100.0, chain_s=1e-7)
+    heads, m, n, k, moved = (np.array(size) for size in (1.0, 4096.0, 4096.0, 400.0, 0.0))
+    work = 2 * heads * m * n * k / 100e12
+    assert law.seconds(heads, m, n, k, moved) == pytest.approx(5e-6 + 1.25 * work + 20e-7)
+
+
+def test_traffic_within_the_cache_has_its_pace_and_beyond_twice_of_it_that_of_memory():
+    traffic = Traffic(1e12, cache_bytes=1e7, cache_bytes_per_s=4e12)
+    assert traffic.seconds(np.array([1e6, 1e7, 1.5e7, 2e7, 1e9])) == pytest.approx(
+        [0.25e-6, 2.5e-6, 9.375e-6, 20e-6, 1e-3]
+    )
+
+
+def test_gradients_go_by_their_own_products():
+    law = replace(LAWS, matmul=replace(LAWS.matmul, ramp=64.0, data=1.5, weight=2.0))
+    assert law.matmul_s(1, 300, 200, 100, part="data") == pytest.approx(1.5 * law.matmul_s(1, 300, 100, 200))
+    assert law.matmul_s(1, 300, 200, 100, part="weight") == pytest.approx(2 * law.matmul_s(1, 200, 100, 300))
+
+
+def test_attention_pads_its_heads():
+    assert padded(np.array([40.0, 64, 72, 88, 96, 128, 160, 256, 300])).tolist() == [
+        *(64, 64, 96, 96, 96, 128, 192, 256, 300)
+    ]
+    assert LAWS.attention_s(1000, 4096, 4096, 72) == pytest.approx(
+        LAWS.attention_s(1000, 4096, 4096, 96), rel=1e-3
+    )
+
+
+def test_attention_works_five_products_backward_for_two_forward():
+    forward, backward = (law(1000, 8192, 8192, 128) for law in (LAWS.attention_s, LAWS.attention_backward_s))
+    assert backward / forward == pytest.approx(2.5, rel=1e-3)
+
+
+def test_shapes_broadcast():
+    m = np.arange(1, 501)
+    assert LAWS.matmul_s(1, m, 320, 320).shape == (500,)
+    assert LAWS.conv_s(1, m, 320, 2880, 1e6, part="weight").shape == (500,)
+    assert LAWS.attention_s(8, m[:, None], m[None, :20], 64).shape == (500, 20)
+
+
+def test_an_unknown_part_or_kind_is_refused():
+    with pytest.raises(InputError, match="laws: part is 'backward', must be one of forward, data, weight"):
+        LAWS.matmul_s(1, 1, 1, 1, part="backward")
+    with pytest.raises(InputError, match="laws: kind is 'norm', must be one of pointwise, copy"):
+        LAWS.memory_s("norm", 1)
+
+
+def test_a_device_without_laws_of_its_own_has_those_of_its_rates():
+    device = load_device("ascend910a-32gb")
+    assert device.own_laws is None
+    assert device.laws == Laws.of_rates(device.rates)
+    assert load_device("ideal").laws is None
+
+
+@pytest.mark.parametrize("name", OWN)
+@given(shape=st.tuples(SIZES, SIZES, SIZES, SIZES), axis=st.integers(0, 3), more=st.integers(1, 10**5))
+def test_no_kernel_is_quicker_for_being_larger(name, shape, axis, more):
+    laws = load_device(name).laws
+    larger = [size + more * (number == axis) for number, size in enumerate(shape)]
+    for law in (laws.attention_s, laws.attention_backward_s):
+        assert law(*larger) >= law(*shape)
+    for part in PARTS:
+        assert laws.matmul_s(*larger, part=part) >= laws.matmul_s(*shape, part=part)
+        assert laws.conv_s(*larger, 1e6, part=part) >= laws.conv_s(*shape, 1e6, part=part)
+        assert laws.conv_s(*shape, 1e6 + more, part=part) >= laws.conv_s(*shape, 1e6, part=part)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_large_kernels_reach_their_paces_and_small_ones_a_launch(name):
+    laws = load_device(name).laws
+    flop = 2 * float(10**6) ** 3
+    assert laws.matmul_s(1, 10**6, 10**6, 10**6) == pytest.approx(flop / laws.matmul.flop_per_s, rel=1e-3)
+    assert laws.matmul_s(1, 1, 1, 1) == pytest.approx(laws.matmul.fixed_s, abs=1e-6)
+    scores = 4 * 1e4 * 1e10
+    assert laws.attention_s(10**4, 10**5, 10**5, 128) == pytest.approx(
+        scores * (128 + laws.attention.channels) / laws.attention.flop_per_s, rel=0.01
+    )
+    for kind in MEMORY_KINDS:
+        assert laws.memory_s(kind, 1e13) == pytest.approx(1e13 / laws.memory.bytes_per_s(kind), rel=1e-5)
+        assert laws.memory_s(kind, 0) == laws.memory.fixed_s
+
+
+@pytest.mark.timed
+def test_five_hundred_shapes_take_well_under_a_millisecond():
+    from timeit import timeit  # noqa: PLC0415
+
+    laws, shapes = load_device("l40s-48gb").laws, np.random.default_rng(0).integers(1, 10**5, (4, 500))
+    for law in (laws.matmul_s, laws.attention_s, laws.attention_backward_s):
+        assert timeit(lambda law=law: law(*shapes), number=100) / 100 < 0.5e-3

@@ -1,0 +1,170 @@
+"""Resolutions: which a model can have, and what a model is at another than that of its files."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.costs import ModelCosts, anchor_factor
+from profiles.devices import Rates, load_device
+from profiles.errors import InputError
+from profiles.models import load_model
+from profiles.resolutions import check_resolution, resized, sides_of
+from profiles.sampling_costs import SamplingCosts
+from profiles.stacks import load_stack
+from strategies.scenario import Scenario, TrainingWorkload
+
+A100 = load_device("a100-80gb-sxm")
+SUMS = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
+
+
+def component(model, name):
+    return next(component for component in model.components if component.name == name)
+
+
+@pytest.mark.parametrize(
+    ("model", "resolution", "problem"),
+    [
+        ("sd21", "500", r"is 500, but width\(500\) is no multiple of 64, as both sides of sd21 are"),
+        ("sd21", "512x520", r"is 512x520, but height\(520\) is no multiple of 64"),
+        ("sdxl", "1040", r"is 1040, but width\(1040\) is no multiple of 32"),
+        ("pixart", "1000", r"is 1000, but width\(1000\) is no multiple of 16"),
+        ("uvit-h", "512", r"is 512, but width\(512\) is above 256, the largest side of uvit-h"),
+        ("sd3-medium", "1024x4096", r"height\(4096\) is above 3072, the largest side of sd3-medium"),
+    ],
+)
+def test_a_resolution_that_a_model_cannot_have_is_refused(model, resolution, problem):
+    with pytest.raises(InputError, match=problem):
+        check_resolution(load_model(model), *sides_of(resolution))
+
+
+def test_sides_are_made_of_whole_tokens_of_every_component(make):
+    unet = replace(make.component("unet", [1.0], inputs=["vae"]), image_tokens=64)
+    vae = replace(make.component("vae", [1.0], trainable=False), image_tokens=16)
+    model = make.model(vae, unet)
+    check_resolution(model, 48, 80)
+    with pytest.raises(
+        InputError, match=r"width\(40\) is no multiple of 16, the pixels along a token of vae"
+    ):
+        check_resolution(model, 48, 40)
+
+
+def test_tokens_that_are_no_squares_are_whole_all_the_same(make):
+    model = make.model(replace(make.component("unet", [1.0]), image_tokens=3))
+    check_resolution(model, 128, 64)
+    with pytest.raises(InputError, match=r"is 96x64: 4.5 image tokens of unet, must be whole"):
+        check_resolution(model, 64, 96)
+
+
+def test_the_frames_of_a_video_share_its_tokens():
+    model = load_model("cogvideox-2b")
+    check_resolution(replace(model, multiple=1), 240, 352)
+    with pytest.raises(InputError, match=r"no multiple of 16, the pixels along a token of transformer"):
+        check_resolution(replace(model, multiple=1), 240, 360)
+
+
+@pytest.mark.parametrize("resolution", ["0", "-512", "512x", "5e2", "512x512x3", "٥١٢", 512])
+def test_what_is_no_resolution_is_refused(resolution):
+    with pytest.raises(
+        InputError, match="must be pixels such as 1024, or width and height such as 1280x1920"
+    ):
+        sides_of(resolution)
+
+
+def test_work_and_activations_grow_with_the_tokens_and_attention_with_their_square():
+    model = load_model("sd21")
+    large = resized(model, 1024, 512, A100)
+    before, after = component(model, "unet"), component(large, "unet")
+    assert (large.height, large.width, after.image_tokens) == (1024, 512, 2 * before.image_tokens)
+    for old, new in zip(before.layers, after.layers, strict=True):
+        for name in SUMS:
+            assert getattr(new, name) == 2 * getattr(old, name)
+        assert new.attention_flop == 4 * old.attention_flop
+        assert (new.parameters, new.kernels) == (old.parameters, old.kernels)
+    assert after.carried_bytes == before.carried_bytes
+    assert component(large, "text_encoder") == component(model, "text_encoder")
+
+
+def test_text_tokens_stay():
+    model = load_model("flux-dev")
+    before, after = (component(m, "transformer") for m in (model, resized(model, 2048, 2048, A100)))
+    ratio = (4 * 4096 + 512) / (4096 + 512)
+    assert after.layers[3].matmul_flop == pytest.approx(ratio * before.layers[3].matmul_flop)
+    assert (after.image_tokens, after.text_tokens) == (4 * 4096, 512)
+
+
+def test_what_layers_read_of_an_input_grows_as_the_input_does():
+    model = load_model("controlnet")
+    before, after = (component(m, "controlnet") for m in (model, resized(model, 1024, 1024, A100)))
+    factor = {"locked_encoder": 4, "vae_encoder": 4, "text_encoder": 1}
+    for old, new in zip(before.reads, after.reads, strict=True):
+        assert new.size_bytes == factor[old.source] * old.size_bytes
+
+
+def test_the_reference_is_the_model_itself_and_the_way_back_leads_there():
+    model = load_model("sd21")
+    assert resized(model, 512, 512, A100) is model
+    there = resized(model, 256, 256, A100)
+    assert there.resized_from == (512, 512)
+    back = resized(there, 512, 512, A100)
+    assert back.resized_from is None
+    assert replace(back, components=model.components) == model
+    for old, new in zip(model.components, back.components, strict=True):
+        assert new.layers == old.layers
+
+
+@pytest.mark.parametrize("name", ["sd21", "pixart", "flux-dev", "sd3-medium", "cogvideox-2b"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_layer_takes_as_long_in_training_as_in_sampling_at_any_resolution(name, batch):
+    model = load_model(name)
+    height, width = 2 * model.height, model.width
+    uncast = replace(load_stack(), norms="half", cast_weights=False)
+    trained = ModelCosts(resized(model, height, width, A100), A100, uncast)
+    drawn = SamplingCosts(model, A100, height, width, uncast)
+    for index, costs in enumerate(trained.components):
+        np.testing.assert_allclose(costs.forward_s(batch), drawn.forward_s(index, batch), rtol=1e-9)
+
+
+def test_published_latencies_scale_training_as_they_do_sampling():
+    model = load_model("pixart")
+    pixels = 2048 * 2048
+    assert anchor_factor(resized(model, 2048, 2048, A100), A100, pixels) == pytest.approx(
+        anchor_factor(model, A100, pixels)
+    )
+
+
+def test_measured_times_follow_the_tokens_where_nothing_is_estimated(make):
+    unet = replace(make.component("unet", [1.0, 2.0], fixed_s=0.5), image_tokens=64)
+    device = make.cluster().device
+    costs = ModelCosts(resized(make.model(unet), 128, 64, device), device).components[0]
+    assert costs.provenance == "measured"
+    assert costs.forward_s(2) == pytest.approx([2 * 2.5, 2 * 4.5])
+    assert costs.backward_s(1) == pytest.approx([2 * 3.0, 2 * 5.0])
+
+
+def test_measured_times_follow_the_estimated_work(make):
+    unet = replace(make.component("unet", [1.0]), image_tokens=64)
+    (layer,) = unet.layers
+    device = replace(make.cluster().device, rates=Rates(1e12, 1e12, 1e12, 1e12, 0.0))
+    unet = replace(unet, layers=(replace(layer, matmul_flop=1e12, attention_flop=1e12),))
+    costs = ModelCosts(resized(make.model(unet), 128, 64, device), device).components[0]
+    # forwards 1 s linear and 1 s attention become 2 s and 4 s; backwards twice and 2.5 times that
+    assert costs.forward_s(1) == pytest.approx([1.0 * 6 / 2])
+    assert costs.backward_s(1) == pytest.approx([2.0 * (2 * 2 + 2.5 * 4) / (2 + 2.5)])
+
+
+def test_times_of_other_devices_do_not_come_along(make):
+    unet = replace(make.component("unet", [1.0]), image_tokens=64)
+    assert component(resized(make.model(unet), 128, 64, A100), "unet").times == ()
+
+
+def test_a_scenario_trains_its_model_at_the_resolution_of_its_workload():
+    model, cluster = load_model("sd21"), load_cluster("p4de")
+    scenario = Scenario(model, cluster, TrainingWorkload(8, 64, resolution="256x384"))
+    assert (scenario.model.width, scenario.model.height) == (256, 384)
+    assert scenario.asked["resolution"] == "256x384"
+    again = replace(scenario, workload=TrainingWorkload(8, 64, resolution="512"))
+    plain = Scenario(model, cluster, TrainingWorkload(8, 64))
+    assert again.options == plain.options
+    np.testing.assert_allclose(again.costs.components[2].forward_s(4), plain.costs.components[2].forward_s(4))

@@ -1,0 +1,207 @@
+"""Kernels of one forward pass by layer, read off the operators of its trace.
+
+Some classes cast to float32 and back in half precision alone, so a pass of each precision is read. What grows with the
+pixels shows in another pass at another resolution, whose operators are matched in order.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from fractions import Fraction
+from math import prod
+from typing import Final, NamedTuple
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from profiles.kernels import DISPATCH, PRODUCTS, Kernel
+from validate.counting.component import ComponentCount, ModelCount, build, trace_of
+from validate.counting.specs import DTYPES
+from validate.counting.tally import LOOKUPS, has_bias, moved_bytes
+from validate.counting.trace import Ran, Trace, aten, storage, tensor_bytes
+
+KINDS: Final = {
+    "group_norm": {aten.native_group_norm},
+    "layer_norm": {aten.native_layer_norm, aten._fused_rms_norm},
+    "softmax": {aten._softmax, aten._safe_softmax, aten._log_softmax},
+    "copy": LOOKUPS | {
+        aten.cat, aten.stack, aten.clone, aten.copy_, aten._to_copy, aten.constant_pad_nd, aten.repeat, aten.roll,
+        aten.flip, aten.pixel_shuffle, aten.pixel_unshuffle, aten.upsample_nearest1d, aten.upsample_nearest2d,
+        aten.upsample_nearest3d, aten.slice_scatter, aten.index_put, aten.index_put_, aten.reflection_pad2d,
+        aten.replication_pad2d, aten.replication_pad3d,
+    },
+}  # fmt: skip
+"""Operators by the kind of their kernels; what is neither here nor a product is pointwise."""
+FIRST_OPERAND: Final = {aten.addmm: 1, aten.baddbmm: 1}
+"""Place of the first factor among the arguments of a product, where it is not 0."""
+
+
+class Launch(NamedTuple):
+    """A kernel, and the name of the operator that launches it."""
+
+    operator: str
+    kernel: Kernel
+
+
+Layers = list[list[Launch]]
+"""Launches of each layer, in order."""
+
+
+ModelKernels = tuple[tuple[tuple[Kernel, ...], ...], ...]
+"""Kernels of each layer of each component."""
+
+
+def kernels_of(model: ModelCount, dtype: str) -> ModelKernels:
+    """Kernels of each layer of each component of a model, its weights and activations of one precision."""
+    architecture, size = model.architecture, (model.height, model.width)
+    other = (model.height // 2, model.width // 2)  # of the same shape: some classes know squares alone
+    odd = any(side % architecture.granularity for side in other)
+    if odd and 2 * max(size) <= (architecture.largest or 2 * max(size)):
+        other = (2 * model.height, 2 * model.width)
+    return tuple(component_kernels(count, size, other, dtype) for count in model.components)
+
+
+def component_kernels(
+    count: ComponentCount, size: tuple[int, int], other_size: tuple[int, int], dtype: str = "float16"
+) -> tuple[tuple[Kernel, ...], ...]:
+    """Kernels of each layer of a component in all its passes.
+
+    Args:
+        count: the component.
+        size: height and width in pixels.
+        other_size: those of another pass, which shows what grows.
+        dtype: precision of weights and activations.
+    """
+    spec, found = count.spec, [Counter[Kernel]() for _ in count.layers]
+    module, growth = build(spec, DTYPES[dtype]), Fraction(prod(other_size), prod(size))
+    for sample in (spec.sample, *spec.again):
+        trace = trace_of(spec, module, sample(*size))
+        layers, operators = launches_of(trace, count.ends), dispatched(trace, count.ends)
+        others = layers
+        if spec.token_pixels:
+            others = launches_of(trace_of(spec, module, sample(*other_size)), count.ends)
+        for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
+            kernels.update(grown(launches, other, growth))
+            kernels[DISPATCHED] += number
+    return tuple(tuple(_counted(kernels)) for kernels in found)
+
+
+DISPATCHED: Final = Kernel(DISPATCH, 1)
+
+
+def _counted(kernels: Counter[Kernel]) -> Iterator[Kernel]:
+    """Yield each kernel with its count, what the host dispatches last; nothing for a layer without operators."""
+    number = kernels.pop(DISPATCHED)
+    yield from (replace(kernel, count=times) for kernel, times in kernels.items())
+    if number:
+        yield replace(DISPATCHED, count=number)
+
+
+def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
+    """Operators of each layer, views among them."""
+    found = [0] * len(ends)
+    for event, position in zip(trace.events, trace.positions(ends), strict=True):
+        found[min(position, len(ends) - 1)] += isinstance(event, Ran)
+    return found
+
+
+def launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
+    """Launches of each layer, one of each: nothing is known of what grows."""
+    found: Layers = [[] for _ in ends]
+    held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
+    for event, position in zip(trace.events, trace.positions(ends), strict=True):
+        if isinstance(event, Ran) and event.launches:
+            operator = str(event.func)
+            layer = found[min(position, len(ends) - 1)]
+            layer += (Launch(operator, kernel) for kernel in _kernels(event, held))
+    return found
+
+
+def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
+    """Yield the kernels of an operator that is not a view; a convolution's bias is a pass of its own."""
+    operator = ran.func.overloadpacket
+    weight_bytes = tensor_bytes(tensor for tensor in ran.reads if storage(tensor) in held)
+    written = tensor_bytes(ran.writes)
+    if operator not in flop_registry:
+        kind = next((kind for kind, known in KINDS.items() if operator in known), "pointwise")
+        weight_bytes = 0 if operator in LOOKUPS else weight_bytes  # only what a sample asks for is read
+        yield _memory(kind, ran, moved_bytes(ran) - written - weight_bytes, weight_bytes)
+        return
+    kind, shape = _product(ran)
+    flop = int(flop_registry[operator](*ran.args, **ran.kwargs, out_val=ran.result))
+    assert flop == PRODUCTS[kind] * prod(shape), f"{operator} has {flop} FLOP, its kernel is {kind} {shape}"
+    read = tensor_bytes(ran.reads) - weight_bytes
+    if operator is aten.convolution and has_bias(ran):
+        weight_bytes -= tensor_bytes([ran.args[2]])
+        yield Kernel(kind, 1, *shape, read_bytes=read, written_bytes=written, weight_bytes=weight_bytes)
+        yield _memory("pointwise", ran, written, 0)
+    else:
+        yield Kernel(kind, 1, *shape, read_bytes=read, written_bytes=written, weight_bytes=weight_bytes)
+
+
+def _memory(kind: str, ran: Ran, read_bytes: int, weight_bytes: int) -> Kernel:
+    """A kernel that memory bounds; norms write their statistics too, which are no elements of their output."""
+    return Kernel(
+        kind,
+        1,
+        heads=1,
+        m=max((tensor.numel() for tensor in ran.writes), default=0),
+        read_bytes=read_bytes,
+        written_bytes=tensor_bytes(ran.writes),
+        weight_bytes=weight_bytes,
+    )
+
+
+def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]]:
+    """Kind, heads, m, n and k of a matrix product, a convolution or attention."""
+    operator, args = ran.func.overloadpacket, ran.args
+    if operator is torch.ops.diffusim.attention:
+        query, key, value = args[:3]
+        width = Fraction(query.shape[-1] + value.shape[-1], 2)
+        assert width.denominator == 1, f"attention has heads of {query.shape[-1]} and {value.shape[-1]}"
+        return "attention", (prod(query.shape[:-2]), query.shape[-2], key.shape[-2], int(width))
+    if operator is aten.convolution:
+        return "conv", _convolution(ran)
+    start = FIRST_OPERAND.get(operator, 0)
+    first, second = args[start : start + 2]
+    return "matmul", (prod(first.shape[:-2]), first.shape[-2], second.shape[-1], first.shape[-1])
+
+
+def _convolution(ran: Ran) -> tuple[int, int, int, int]:
+    """Groups, positions, and the product of one group; of a transposed one every input position makes a window."""
+    image, weight, transposed, groups = ran.args[0], ran.args[1], ran.args[6], ran.args[8]
+    positions = image if transposed else ran.writes[0]
+    m, window = positions.shape[0] * prod(positions.shape[2:]), prod(weight.shape[2:])
+    outer, inner = weight.shape[:2]
+    if transposed:
+        return groups, m, inner * window, outer // groups
+    return groups, m, outer // groups, inner * window
+
+
+def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction) -> Iterator[Kernel]:
+    """Yield kernels with the parts of their shapes that grow with the pixels.
+
+    Args:
+        launches: of a layer.
+        other: of the same layer with ``growth`` times the pixels. Some classes make tables of positions there that
+            they hold for their own resolution; a launch that has no counterpart is taken to grow by its rows.
+        growth: pixels of the other pass over those of the first.
+    """
+    names, others = ([launch.operator for launch in side] for side in (launches, other))
+    matcher = SequenceMatcher(None, names, others, autojunk=False)
+    pairs = {a + i: b + i for a, b, size in matcher.get_matching_blocks() for i in range(size)}
+    for index, launch in enumerate(launches):
+        kernel = launch.kernel
+        twin = other[pairs[index]].kernel if index in pairs else None
+        heads, m, n = (_part(kernel, twin, key, growth) for key in ("heads", "m", "n"))
+        yield replace(kernel, image_heads=heads, image_m=m, image_n=n)
+
+
+def _part(kernel: Kernel, twin: Kernel | None, key: str, growth: Fraction) -> int:
+    """Part of a number that grows with the pixels: between none and all of it, for sides may round."""
+    whole = int(getattr(kernel, key))
+    if twin is None:
+        return whole if key == "m" else 0
+    more: Fraction = (int(getattr(twin, key)) - whole) / (growth - 1)
+    return min(max(round(more), 0), whole)

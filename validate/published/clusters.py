@@ -1,0 +1,152 @@
+"""Published throughput of training runs on real clusters beside the simulator's, each on the stack it was run on.
+
+``clusters.csv`` says how each run is asked. What its source leaves open is taken for what explains it: MosaicML's A100s
+have 40 GB, as in its first benchmark; sharded weights are cast once an iteration, not in every pass; NeMo's ControlNet
+encodes images in float32. A run "in view" was looked at while stacks were described; the one that "sets the rates"
+gives the share of the laws that all stacks reach: what ``shared_rate`` finds.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final, Self
+
+from profiles.clusters import cluster_names, load_cluster
+from profiles.devices import load_device
+from profiles.errors import InfeasibleError
+from profiles.files import Row, read_rows
+from profiles.stacks import FLAGS, Shares, Stack, load_stack
+from sim import api
+from validate.printing import show, table
+
+RUNS: Final = Path(__file__).parent / "clusters.csv"
+COLUMNS: Final = (
+    "name", "source", "model", "cluster", "device", "gpus", "strategy", "micro_batches", "batch", "resolution",
+    "frozen", "ema", "stack", "changes", "role", "samples_per_s",
+)  # fmt: skip
+SETS: Final = "sets the rates"
+ROLES: Final = (SETS, "in view", "independent")
+HALVINGS: Final = 20
+"""Steps of the search for a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    """A published training run and how it is asked.
+
+    Attributes:
+        name: who ran what.
+        source: where it is published.
+        asked: arguments of ``sim.run``, but for cluster and stack.
+        cluster: name of the cluster.
+        device: name of the device in it, where it is another.
+        stack: of the software, with the changes that the run made to it.
+        role: one of ``ROLES``.
+        samples_per_s: published throughput.
+    """
+
+    name: str
+    source: str
+    asked: dict[str, str | int]
+    cluster: str
+    device: str
+    stack: Stack
+    role: str
+    samples_per_s: float
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """The run of a row."""
+        numbers = {"gpus": "gpus", "micro_batches": "micro_batches", "batch_size": "batch"}
+        texts = ("model", "strategy", "frozen", "ema")
+        asked: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
+        asked |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
+        return cls(
+            row.text("name"),
+            row.text("source"),
+            asked,
+            row.text("cluster"),
+            row.cells(("device",))[0],
+            _changed(row.text("stack"), row.cells(("changes",))[0]),
+            row.choice("role", ROLES),
+            row.number("samples_per_s"),
+        )
+
+    def predicted(self, stack: Stack | None = None) -> float | None:
+        """Simulated throughput, by another stack where one is given; None where no such cluster is shipped."""
+        if self.cluster not in cluster_names():
+            return None
+        cluster = load_cluster(self.cluster)
+        if self.device:
+            cluster = replace(
+                cluster, name=f"{self.cluster} of {self.device}", device=load_device(self.device)
+            )
+        result = api.run(cluster=cluster, stack=stack or self.stack, **self.asked)  # type: ignore[arg-type]
+        return result.samples_per_s
+
+
+def _changed(name: str, changes: str) -> Stack:
+    """A shipped stack with some of its fields changed, such as ``norms=half channels_last=true``."""
+    stack = load_stack(name)
+    values: dict[str, str | bool] = {}
+    for change in changes.split():
+        key, _, value = change.partition("=")
+        values[key] = value == "true" if key in FLAGS else value
+    return replace(stack, name=" ".join([name, *changes.split()]), **values)  # type: ignore[arg-type]
+
+
+@cache
+def read_runs() -> tuple[ClusterRun, ...]:
+    """The published runs in the order of their file."""
+    return tuple(map(ClusterRun.of, read_rows(RUNS, COLUMNS)))
+
+
+def shared_rate(run: ClusterRun) -> float:
+    """Share of the laws, alike for all kernels, at which a run takes as long as published.
+
+    The attention of each device keeps its own share of that.
+    """
+    low, high = 0.1, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        predicted = run.predicted(_at_rate(run.stack, middle))
+        low, high = (middle, high) if (predicted or 0.0) < run.samples_per_s else (low, middle)
+    return (low + high) / 2
+
+
+def _at_rate(stack: Stack, share: float) -> Stack:
+    def scaled(rates: Shares) -> Shares:
+        return replace(rates.scaled(share / stack.rates.matmul), matmul=share)
+
+    on = tuple((device, scaled(rates)) for device, rates in stack.device_rates)
+    return replace(stack, rates=scaled(stack.rates), device_rates=on)
+
+
+def run_clusters(options: argparse.Namespace) -> None:
+    """Print published beside simulated throughput, and the share of the laws that the first run sets."""
+    columns = ("run", "GPUs", "batch", "pixels", "stack", "published", "simulated", "error", "role")
+    rows = [list(_cells(run)) for run in read_runs()]
+    lines = []
+    if options.rates:
+        (setting,) = (run for run in read_runs() if run.role == SETS)
+        lines = [
+            f"{setting.name}, {setting.asked['gpus']} GPUs: a share of {shared_rate(setting):.3f} of the laws"
+        ]
+    title = "images per second of training on real clusters"
+    show(170, table(title, columns, rows, left=("run", "stack", "role")), *lines)
+
+
+def _cells(run: ClusterRun) -> Iterator[str]:
+    yield from (run.name, f"{run.asked['gpus']} of {run.device or run.cluster}", str(run.asked["batch_size"]))
+    yield from (str(run.asked["resolution"]), run.stack.name, f"{run.samples_per_s:,.1f}")
+    try:
+        predicted = run.predicted()
+    except InfeasibleError as reason:
+        yield from (str(reason), "-", run.role)
+        return
+    if predicted is None:
+        yield from (f"no cluster {run.cluster}", "-", run.role)
+    else:
+        yield from (f"{predicted:,.1f}", f"{predicted / run.samples_per_s - 1:+.1%}", run.role)
