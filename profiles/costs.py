@@ -25,7 +25,7 @@ from profiles.measured_times import MeasuredTimes, Times
 from profiles.models import Component, Model
 from profiles.recipes import MemoryRecipe
 from profiles.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Extent, Share
-from profiles.stacks import Stack, load_stack
+from profiles.stacks import Shares, Stack, load_stack
 
 __all__ = [
     "BACKWARD_WORK",
@@ -51,15 +51,19 @@ TENSORS: Final = 2
 WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 
+def stack_on(device: Device, stack: Stack) -> Stack:
+    """The stack as it runs on a device: laws made of rates already say what is reached."""
+    found = stack.on(device.name)
+    return found if device.own_laws else replace(found, rates=Shares())
+
+
 def times_of(
     component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
 ) -> Times | None:
     """Estimated times of a component; None on a device without rates."""
     if (component.kernels if training else component.half_kernels) and device.laws is not None:
-        return KernelTimes(component, device.laws, stack.on(device.name), extent, training=training)
-    return (
-        None if device.rates is None else LumpedTimes(component, device.rates, stack.on(device.name), extent)
-    )
+        return KernelTimes(component, device.laws, stack_on(device, stack), extent, training=training)
+    return None if device.rates is None else LumpedTimes(component, device.rates, extent)
 
 
 class ComponentCosts:
@@ -137,7 +141,7 @@ class ComponentCosts:
         if isinstance(self._times, MeasuredTimes):
             return self._times.least_s_per_sample(largest_batch)
         batches = np.arange(1.0, largest_batch + 1)
-        return np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0)
+        return np.asarray(np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0))
 
     def _keep(self, key: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
         """Scaled seconds in an array that no caller can change, as it is kept for the next one."""
@@ -212,7 +216,7 @@ class ModelCosts(TaskCosts):
     ) -> None:
         super().__init__(model, device, height or model.height, width or model.width, stack, training=True)
         self._laws = device.laws
-        self._stack = (load_stack() if stack is None else stack).on(device.name)
+        self._stack = stack_on(device, load_stack() if stack is None else stack)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[self._stack.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * self._stack.forward_operator_s

@@ -175,6 +175,6 @@ def _group(kind: str, layers: LayerKernels) -> KernelGroup:
     def column(name: str) -> FloatArray:
         return np.array([getattr(kernel, name) for kernel in numbers], dtype=float)
 
-    columns = [column(name) for name in Shapes._fields[:-1]]
+    columns = {name: column(name) for name in Shapes._fields if name != "launches"}
     image = {name: column(f"image_{name}") for name in ("heads", "m", "n")}
-    return KernelGroup(kind, Shapes(*columns, np.ones(len(numbers))), image, counts)
+    return KernelGroup(kind, Shapes(**columns, launches=np.ones(len(numbers))), image, counts)

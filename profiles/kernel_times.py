@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from profiles.components import Component
 from profiles.kernel_tables import KernelGroup, KernelTable, Shapes
 from profiles.kernels import MEMORY_BOUND
-from profiles.laws import Laws
+from profiles.laws import PARTS, Laws, Part
 from profiles.shares import Extent, Share
 from profiles.stacks import Stack
 
@@ -119,7 +119,7 @@ class KernelTimes:
             if group.kind in NORM_CASTS and self._norms_in_single:
                 kept = (1.0 + NORM_READERS[group.kind]) * shapes.written_bytes
                 saved += kept @ group.counts.T
-        return saved * self._passed
+        return np.asarray(saved * self._passed)
 
     @property
     def _norms_in_single(self) -> bool:
@@ -144,7 +144,8 @@ class KernelTimes:
     def _floor(gpu_s: FloatArray, host_s: float) -> FloatArray:
         """Factor by which the host stretches the layers of a pass, shape (1,) or (batches, 1)."""
         total = gpu_s.sum(axis=-1, keepdims=True)
-        return np.maximum(1.0, np.divide(host_s, total, out=np.ones_like(total), where=total > 0))
+        stretched = np.divide(host_s, total, out=np.ones_like(total), where=total > 0)
+        return np.asarray(np.maximum(1.0, stretched))
 
     def _forward_gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         batch = np.asarray(batch, dtype=float)
@@ -180,7 +181,7 @@ class KernelTimes:
             seconds = self._attention_backward_s(shapes, batch)
             return seconds, seconds, np.zeros_like(seconds)
         if group.kind == "conv":
-            data, weight = (self._conv_s(shapes, batch, part) for part in ("data", "weight"))
+            data, weight = (self._conv_s(shapes, batch, part) for part in PARTS[1:])
             return data, data, weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
         launch, rate = _of_launch(shapes, batch), self._stack.rates.matmul
         data = self._laws.matmul_s(*launch, part="data") / rate
@@ -191,7 +192,7 @@ class KernelTimes:
         bias = self._laws.memory_s("pointwise", batch * shapes.written_bytes) / self._stack.rates.memory
         return both, both, np.where(alone, 0.0, weight + bias)
 
-    def _conv_s(self, shapes: Shapes, batch: FloatArray, part: str) -> FloatArray:
+    def _conv_s(self, shapes: Shapes, batch: FloatArray, part: Part) -> FloatArray:
         moved = batch * shapes.moved_bytes + shapes.weight_bytes
         seconds = (
             self._laws.conv_s(shapes.heads, batch * shapes.m, shapes.n, shapes.k, moved, part=part)
@@ -221,10 +222,10 @@ class KernelTimes:
         seconds = self._laws.memory_s(kind, (2.0 if single else 1.0) * kept * moved)
         seconds = seconds - (1 - launched) * self._laws.memory_s(kind, 0.0)
         if not single:
-            return seconds / stack.rates.memory
+            return np.asarray(seconds / stack.rates.memory)
         casts, readers = NORM_CASTS[kind], NORM_READERS[kind]
         extra = (CAST * casts + 2 * readers) * batch * shapes.written_bytes
-        return seconds / stack.rates.memory + self._copy_s(extra, launches=casts)
+        return np.asarray(seconds / stack.rates.memory) + self._copy_s(extra, launches=casts)
 
     def _attention_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k

@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from profiles.components import Component, Layer
 from profiles.devices import Rates
 from profiles.shares import Extent, Share
-from profiles.stacks import Stack
 
 FloatArray = NDArray[np.float64]
 
@@ -31,13 +30,10 @@ def layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float, 
 class LumpedTimes:
     """Estimated seconds of the layers of a component."""
 
-    def __init__(self, component: Component, rates: Rates, stack: Stack, extent: Extent) -> None:
+    def __init__(self, component: Component, rates: Rates, extent: Extent) -> None:
         work = np.array([layer_work(layer, rates) for layer in component.layers]).T
-        of = stack.rates
-        conv, matmul, attention, memory, self._launches = work
-        self._products = conv / of.conv + matmul / of.matmul
-        self._pairs = attention / of.attention
-        self._memory = memory / of.memory * extent.bytes
+        conv, matmul, self._pairs, memory, self._launches = work
+        self._products, self._memory = conv + matmul, memory * extent.bytes
         self._extent = extent
         self._others_back, self._pairs_back = np.array(
             [BACKWARD_WORK[layer.backward] for layer in component.layers]

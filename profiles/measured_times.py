@@ -72,7 +72,7 @@ class MeasuredTimes:
         if self._here is None:
             return np.zeros(len(self._curves))
         part = _over(self._here.attention_s(batch, share), self._here.forward_s(batch, share), np.zeros(1))
-        return part * self.forward_s(batch, share)
+        return np.asarray(part * self.forward_s(batch, share))
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer, half of them of its weights' gradients where it is trained.

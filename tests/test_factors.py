@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
@@ -138,24 +139,19 @@ def near(device, model):
     return [factor(name, anchor).value for name, anchor in FOUND if (anchor.device, name) == (device, model)]
 
 
-@pytest.mark.parametrize(
-    ("device", "worst"),
-    [
-        ("a100-80gb-pcie", 0.04),
-        ("a100-80gb-sxm", 0.09),
-        ("l20-48gb", 0.05),
-        ("l40-48gb", 0.17),
-        ("t4-16gb", 0.03),
-    ],
-)
-def test_the_rates_alone_are_near_pixart_from_small_to_large_pictures(device, worst):
+@pytest.mark.parametrize("device", ["a100-80gb-pcie", "a100-80gb-sxm", "l20-48gb", "l40-48gb", "t4-16gb"])
+def test_the_laws_alone_are_near_pixart_from_small_to_large_pictures(device):
+    """No latency of a model set them."""
     factors = near(device, "pixart")
     assert len(factors) >= 3
-    assert max(abs(value - 1) for value in factors) <= worst
+    assert max(abs(value - 1) for value in factors) <= 0.2
+    assert max(factors) / min(factors) <= 1.2
 
 
 def test_most_factors_are_within_their_goal():
+    """Half of all one-GPU latencies within 12 % without anchors, and two in three within the goal."""
     factors = [factor(name, anchor).value for name, anchor in FOUND if name in model_names()]
+    assert median(abs(1 / value - 1) for value in factors) <= 0.12
     assert sum(abs(value - 1) <= NEAR for value in factors) > 0.65 * len(factors)
 
 

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 
 from profiles.components import Component, Layer
 from profiles.costs import ComponentCosts, ModelCosts
-from profiles.devices import Device, load_device
-from profiles.kernel_times import BACKWARD_TRAFFIC, CAST, NORM_CASTS, SAVED_SCORE_BYTES, SCORE_BYTES
+from profiles.devices import Device, Rates, load_device
+from profiles.kernel_times import (
+    BACKWARD_TRAFFIC,
+    CAST,
+    GRADIENT_TRAFFIC,
+    NORM_CASTS,
+    SAVED_SCORE_BYTES,
+    SCORE_BYTES,
+)
 from profiles.kernels import Kernel
 from profiles.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
 from profiles.models import Model, load_model
@@ -30,7 +37,13 @@ LAWS = Laws(
 )
 MADE = Device("made", "made by a test", None, None, LAWS)
 PLAIN = replace(
-    load_stack(), forward_operator_s=0.0, backward_operator_s=0.0, channels_last=True, cast_weights=False
+    load_stack(),
+    forward_operator_s=0.0,
+    backward_operator_s=0.0,
+    channels_last=True,
+    norms="half",
+    cast_weights=False,
+    rates=Shares(),
 )
 """A stack that adds nothing to the kernels."""
 
@@ -116,8 +129,9 @@ def test_weights_are_read_once_whatever_the_batch():
 @pytest.mark.parametrize("kernel", [LINEAR, CONVOLUTION])
 def test_a_product_has_the_gradient_of_its_input_and_of_its_weight(kernel):
     seconds = costs(kernel).forward_s(4)
-    assert costs(kernel).backward_s(4) == pytest.approx(2 * seconds)
-    assert costs(kernel).weight_s(4) == pytest.approx(seconds)
+    bias_s = 2 * 4 * 4.0 / MEMORY if kernel is LINEAR else 0.0  # its gradient reads what the product wrote
+    assert costs(kernel).backward_s(4) == pytest.approx(2 * seconds + bias_s)
+    assert costs(kernel).weight_s(4) == pytest.approx(seconds + bias_s)
     assert costs(kernel, backward="input").backward_s(4) == pytest.approx(seconds)
     assert costs(kernel, backward="input").weight_s(4) == 0
     assert costs(kernel, backward="none").backward_s(4) == 0
@@ -191,9 +205,9 @@ def test_convolutions_lay_activations_out_anew_unless_channels_come_last():
 
 def test_autocast_casts_weights_forward_and_their_gradients_backward_in_training_alone():
     cast = replace(PLAIN, cast_weights=True)
-    cast_s = CAST * 5e5 / MEMORY
+    cast_s, handed_s = CAST * 5e5 / MEMORY, GRADIENT_TRAFFIC * 5e5 / MEMORY
     assert costs(CONVOLUTION, stack=cast).forward_s(2) == pytest.approx([2 * CONV_S + cast_s])
-    assert costs(CONVOLUTION, stack=cast).weight_s(2) == pytest.approx([2 * CONV_S + cast_s])
+    assert costs(CONVOLUTION, stack=cast).weight_s(2) == pytest.approx([2 * CONV_S + handed_s])
     assert costs(CONVOLUTION, stack=cast, training=False).forward_s(2) == pytest.approx([2 * CONV_S])
     assert costs(CONVOLUTION, stack=cast, backward="none").forward_s(2) == pytest.approx([2 * CONV_S])
 
@@ -218,10 +232,37 @@ def test_fusion_leaves_shares_of_traffic_and_launches():
 
 def test_a_stack_may_reach_a_share_of_what_the_laws_say():
     slow = replace(PLAIN, rates=Shares(matmul=0.5, conv=0.25, attention=0.125, memory=0.1))
-    for kernel, share in ((LINEAR, 0.5), (CONVOLUTION, 0.25), (SELF, 0.125), (SUM, 0.1)):
+    assert slow.on("made").rates == slow.rates
+    elsewhere = replace(PLAIN, device_rates=(("made", slow.rates),))
+    assert costs(SUM, stack=elsewhere).forward_s(1) == costs(SUM, stack=slow).forward_s(1)
+    linear = replace(LINEAR, written_bytes=0.0)  # no bias, whose gradient moves bytes
+    for kernel, share in ((linear, 0.5), (CONVOLUTION, 0.25), (SELF, 0.125), (SUM, 0.1)):
         for way in ("forward_s", "backward_s"):
             fast, found = (getattr(costs(kernel, stack=stack), way)(2) for stack in (PLAIN, slow))
             assert found == pytest.approx(fast / share)
+
+
+def test_layout_is_a_share_of_the_law_of_copies():
+    first = replace(PLAIN, channels_last=False)
+    slow = replace(first, rates=Shares(layout=0.5))
+    plain, fast, slowly = (costs(CONVOLUTION, stack=stack).forward_s(2) for stack in (PLAIN, first, slow))
+    assert slowly - plain == pytest.approx(2 * (fast - plain))
+
+
+def test_encoders_in_single_precision_take_twice_as_long_in_training_alone():
+    single = replace(PLAIN, encoders="float32")
+    for kernel in (LINEAR, CONVOLUTION, SELF, SUM):
+        half = costs(kernel, backward="none").forward_s(2)
+        assert costs(kernel, backward="none", stack=single).forward_s(2) == pytest.approx(2 * half)
+        assert costs(kernel, stack=single).forward_s(2) == costs(kernel).forward_s(2)
+        drawn = costs(kernel, backward="none", stack=single, training=False).forward_s(2)
+        assert drawn == pytest.approx(half)
+
+
+def test_laws_made_of_rates_already_say_what_a_stack_reaches():
+    rated = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e9, 0.0))
+    slow = replace(PLAIN, rates=Shares(memory=0.5))
+    assert costs(SUM, stack=slow, device=rated).forward_s(1) == pytest.approx([SUM_S])
 
 
 def test_a_loop_over_tensors_asks_the_host_for_each():

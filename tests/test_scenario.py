@@ -10,7 +10,9 @@ import pytest
 from profiles.clusters import Cluster, Link, load_cluster
 from profiles.devices import Device, Rates, load_device
 from profiles.errors import InfeasibleError, InputError
+from profiles.laws import Laws
 from profiles.models import Model, load_model
+from profiles.stacks import Fusion, Shares, Stack
 from sim.runs import bound, run_point
 from strategies.registry import all_strategies
 from strategies.sampling.pipefusion import PipeFusion
@@ -61,7 +63,12 @@ def slower(link):
 
 def scaled(component):
     layers = tuple(replace(layer, matmul_flop=3 * layer.matmul_flop) for layer in component.layers)
-    return replace(component, layers=layers)
+    wide = {key: tuple(map(widened, getattr(component, key))) for key in ("kernels", "half_kernels")}
+    return replace(component, layers=layers, **wide)
+
+
+def widened(kernels):
+    return tuple(replace(of, n=3 * of.n) if of.kind == "matmul" else of for of in kernels)
 
 
 def half(number):
@@ -104,6 +111,30 @@ REPLACED = {
         "source": other,
         "memory_bytes": lambda _: 1.0,
         "rates": lambda rates: replace(rates, conv_flop_per_s=rates.conv_flop_per_s / 2),
+        "own_laws": lambda _: None,
+    },
+    Laws: {
+        "matmul": lambda law: replace(law, flop_per_s=law.flop_per_s / 2),
+        "conv": lambda law: replace(law, forward=2 * law.forward),
+        "attention": lambda law: replace(law, flop_per_s=law.flop_per_s / 2),
+        "memory": lambda law: replace(law, pointwise_bytes_per_s=law.pointwise_bytes_per_s / 2),
+    },
+    Stack: {
+        "name": other,
+        "summary": other,
+        "source": other,
+        "forward_operator_s": lambda seconds: 100 * seconds,
+        "backward_operator_s": lambda seconds: 100 * seconds,
+        "attention": lambda _: "math",
+        "channels_last": lambda _: True,
+        "norms": lambda _: "half",
+        "encoders": lambda _: "float32",
+        "cast_weights": lambda _: False,
+        "optimizer": lambda _: "fused",
+        "traffic": lambda _: Fusion(pointwise=0.5),
+        "launches": lambda _: Fusion(pointwise=0.5),
+        "rates": lambda _: Shares(matmul=0.5),
+        "device_rates": lambda _: (("l20-48gb", Shares(matmul=0.5)),),
     },
     Rates: {item.name: half for item in fields(Rates)},
     TrainingWorkload: {
@@ -134,9 +165,13 @@ SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack"
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
     "Model.resized_from", "Cluster.name", "Cluster.source", "Device.source",
+    "train Model.dtype", "Device.rates",
+    *(f"Rates.{item.name}" for item in fields(Rates)),
+    "Stack.name", "Stack.summary", "Stack.source",
+    *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
 }  # fmt: skip
-"""Fields that change none of the answers asked for; all others must."""
+"""Fields that change none of the answers asked for; all others must. Laws of a device's own come before its rates."""
 
 
 def paths():
@@ -146,6 +181,8 @@ def paths():
         Cluster: ("cluster",),
         Device: ("cluster", "device"),
         Rates: ("cluster", "device", "rates"),
+        Laws: ("cluster", "device", "own_laws"),
+        Stack: ("stack",),
         TrainingWorkload: ("workload",),
         SamplingWorkload: ("workload",),
     }
@@ -168,7 +205,9 @@ def changed(value, path, name, change):
 def anew(scenario):
     """The same scenario of parts that nobody has asked anything."""
     model = replace(scenario.model, components=tuple(map(replace, scenario.model.components)))
-    return type(scenario)(model, replace(scenario.cluster), replace(scenario.workload))
+    return type(scenario)(
+        model, replace(scenario.cluster), replace(scenario.workload), stack=replace(scenario.stack)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +260,8 @@ def test_costs_cannot_be_brought():
 def test_a_scenario_checks_itself_when_it_is_made_and_when_it_is_replaced(cls):
     scenario = training() if cls is Scenario else sampling()
     too_many = replace(scenario.workload, num_gpus=16)
-    unrated = replace(scenario.cluster, device=replace(scenario.cluster.device, rates=None))
+    device = replace(scenario.cluster.device, rates=None, own_laws=None)
+    unrated = replace(scenario.cluster, device=device)
     for wrong, message in (
         ({"workload": too_many}, "num_gpus is 16"),
         ({"cluster": unrated}, "has no rates"),

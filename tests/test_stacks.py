@@ -77,14 +77,14 @@ def test_shares_lie_between_0_and_1_and_rates_above_0():
     ("change", "rule"),
     [
         (("forward = 10", "forward = -10"), "operator_us.forward is -10, must not be negative"),
-        (("[operator_us]", "[rates]\nconv = 1.2\n[operator_us]"),
+        (("conv = 0.91", "conv = 1.2"),
          "rates.conv is 1.2, must be at most 1, the peak: what the device's law reaches"),
         (("[operator_us]", "[traffic]\ncopy = 2\n[operator_us]"), "traffic.copy is 2, must be at most 1"),
         (("[operator_us]", "[launches]\ncopies = 1\n[operator_us]"), "unknown key launches.copies"),
         (('attention = "flash"', 'attention = "fast"'), "attention is 'fast', must be one of flash, math"),
         (("channels_last = false", 'channels_last = "no"'), "channels_last is 'no', must be true or false"),
-        (('norms = "half"\n', ""), "norms is missing"),
-        (('norms = "half"', "nroms = 1\nnorms = 'half'"), "unknown key nroms"),
+        (('norms = "float32"\n', ""), "norms is missing"),
+        (('norms = "float32"', "nroms = 1\nnorms = 'half'"), "unknown key nroms"),
     ],
 )  # fmt: skip
 def test_a_stack_file_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_path, change, rule):

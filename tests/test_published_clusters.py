@@ -1,0 +1,58 @@
+"""Published training runs on real clusters: how they are asked, and how near the simulator comes."""
+
+from statistics import median
+
+import pytest
+
+from profiles.clusters import cluster_names
+from profiles.stacks import load_stack
+from validate.__main__ import main
+from validate.published.clusters import SETS, read_runs, shared_rate
+
+SHIPPED = [run for run in read_runs() if run.cluster in cluster_names()]
+IDS = [
+    f"{run.name} {run.asked['gpus']} {run.asked['batch_size']} {run.asked['resolution']}" for run in SHIPPED
+]
+
+
+def errors(runs):
+    return [run.predicted() / run.samples_per_s - 1 for run in runs]
+
+
+def test_every_run_says_its_source_and_one_sets_the_rates():
+    assert len(read_runs()) == 16
+    assert all(run.source and run.samples_per_s > 0 for run in read_runs())
+    assert [run.role for run in read_runs()].count(SETS) == 1
+
+
+def test_the_stacks_reach_the_share_that_one_run_sets():
+    (setting,) = (run for run in read_runs() if run.role == SETS)
+    share = shared_rate(setting)
+    for name in ("compiled", "eager", "eager-2023"):
+        rates = load_stack(name).rates
+        assert (rates.matmul, rates.conv, rates.memory) == pytest.approx([share] * 3, abs=0.01)
+
+
+@pytest.mark.parametrize("run", SHIPPED, ids=IDS)
+def test_a_run_is_within_a_fifth_of_what_was_published(run):
+    assert abs(errors([run])[0]) <= 0.2
+
+
+def test_half_of_the_runs_are_within_a_tenth():
+    assert median(map(abs, errors(SHIPPED))) <= 0.1
+
+
+def test_what_a_stack_adds_makes_the_same_run_faster_in_the_published_order():
+    runs = [run for run in SHIPPED if run.asked["model"] == "controlnet"]
+    published = [run.samples_per_s for run in runs]
+    predicted = [run.predicted() for run in runs]
+    assert len(runs) == 4
+    assert published == sorted(published)
+    assert predicted == sorted(predicted)
+
+
+def test_the_command_prints_every_run(capsys):
+    assert main(["clusters"]) == 0
+    out = capsys.readouterr().out
+    assert all(run.name.split()[0] in out for run in read_runs())
+    assert "sets the rates" in out
