@@ -6,6 +6,7 @@ from typing import Any
 
 from profiles.clusters import Cluster, load_cluster
 from profiles.models import Model, load_model
+from profiles.stacks import DEFAULT_STACK, load_stack
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.replay.engine import simulate
@@ -25,12 +26,15 @@ def scenario(
     cluster: str | Cluster,
     num_gpus: int,
     batch_size: int,
+    *,
+    stack: str = DEFAULT_STACK,
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
     """What is trained where, by names or with model and cluster at hand."""
     of = model_of(model) if isinstance(model, str) else model
     where = cluster_of(cluster) if isinstance(cluster, str) else cluster
-    return Scenario(of, where, TrainingWorkload(num_gpus, batch_size, **options))
+    workload = TrainingWorkload(num_gpus, batch_size, **options)
+    return Scenario(of, where, workload, stack=load_stack(stack))
 
 
 def drawing(
@@ -41,11 +45,13 @@ def drawing(
     steps: int,
     *,
     guidance: str,
+    stack: str = DEFAULT_STACK,
 ) -> SamplingScenario:
     """What is drawn where, likewise; the size is height and width in pixels."""
     of = model_of(model) if isinstance(model, str) else model
     where = cluster_of(cluster) if isinstance(cluster, str) else cluster
-    return SamplingScenario(of, where, SamplingWorkload(num_gpus, *size, steps, guidance))
+    workload = SamplingWorkload(num_gpus, *size, steps, guidance)
+    return SamplingScenario(of, where, workload, stack=load_stack(stack))
 
 
 def trained(name: str, point: Scenario, **asked: Any) -> Result:  # noqa: ANN401  as of make_strategy

@@ -74,8 +74,14 @@ class ClusterRun:
             row.number("samples_per_s"),
         )
 
-    def predicted(self, stack: Stack | None = None) -> float | None:
-        """Simulated throughput, by another stack where one is given; None where no such cluster is shipped."""
+    @property
+    def device_name(self) -> str:
+        """The device in the cluster; of a cluster that is not shipped its name."""
+        there = self.cluster in cluster_names()
+        return self.device or (load_cluster(self.cluster).device.name if there else self.cluster)
+
+    def predicted(self, stack: Stack | None = None, **other: str | int) -> float | None:
+        """Simulated throughput, by another stack or arguments where given; None where no such cluster is shipped."""
         if self.cluster not in cluster_names():
             return None
         cluster = load_cluster(self.cluster)
@@ -83,7 +89,7 @@ class ClusterRun:
             cluster = replace(
                 cluster, name=f"{self.cluster} of {self.device}", device=load_device(self.device)
             )
-        result = api.run(cluster=cluster, stack=stack or self.stack, **self.asked)  # type: ignore[arg-type]
+        result = api.run(cluster=cluster, stack=stack or self.stack, **(self.asked | other))  # type: ignore[arg-type]
         return result.samples_per_s
 
 

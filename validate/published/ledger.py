@@ -132,16 +132,16 @@ class Ledger:
 
 
 def training_ledger(records: Iterable[Record]) -> Ledger:
-    """Every number of training, in the order of the file, by the first record of each: the base setting."""
+    """Every number of training, those of the file first, by the first record of each: the base setting."""
     return Ledger(tuple(base for base, *_ in all_training(records)))
 
 
 def all_training(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each number of training in the order of the file; one says why where there is none."""
+    """The records of each number of training, those of the file first; one says why where there is none."""
     found = grouped(records, lambda one: one.row)
     return [
         found.get(row) or [Record(row, None, Standing.UNCOVERED, standing_of(row)[1] or "not predicted")]
-        for row in all_published()
+        for row in dict.fromkeys([*all_published(), *found])
     ]
 
 

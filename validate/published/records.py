@@ -15,12 +15,15 @@ TRAINING: Final = HERE / "training.csv"
 SOURCES: Final = HERE / "sources.csv"
 TASKS: Final = ("train", "sample")
 LATENCY: Final = "latency_s"
+SAMPLES_PER_S: Final = "samples_per_s"
 MEMORY: Final = "memory_GiB"
 UNITS: Final = {
-    "samples_per_s": "samples/s",
+    SAMPLES_PER_S: "samples/s",
     "micro_batch": "samples",
     "_MB_per_sample": "MiB/sample",
     "_GiB": "GiB",
+    "gpu_hours": "h",
+    "tflops_per_gpu": "TFLOP/s",
     "_s": "s",
 }
 """Units by how a quantity's name ends; of all others 1."""

@@ -63,8 +63,6 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
         Uncovered: no strategy is what the row ran.
         InfeasibleError: the strategy does not apply to the scenario.
     """
-    if "compile" in row["method_config"]:
-        raise Uncovered("compiled: the costs are of eager kernels")
     if "cache" in row.method:
         raise Uncovered("a cache skips steps or layers")
     method = row["method"]

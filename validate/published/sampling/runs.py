@@ -10,6 +10,7 @@ from profiles.clusters import Cluster, Collectives, Link, cluster_names
 from profiles.costs import anchor_factor
 from profiles.errors import InfeasibleError
 from profiles.models import model_names
+from profiles.stacks import DEFAULT_STACK
 from profiles.units import GIB
 from sim.results import Result
 from sim.runs import run_point
@@ -28,8 +29,6 @@ FREE: Final = "patch_parallel_no_comm"
 LINKS_FROM: Final = "l40-pcie-8"
 """The cluster whose rows within one node its links are fitted to."""
 FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
-STACK: Final = "eager"
-"""What runs where a row does not say otherwise."""
 TWICE: Final = 0.002
 """Relative difference below which two numbers of one point are one measurement, rounded twice."""
 
@@ -44,6 +43,7 @@ class Place(NamedTuple):
     width: int
     steps: int
     guidance: str
+    stack: str = DEFAULT_STACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Run:
     def _conditions(self, outcome: Result) -> Conditions:
         assert self.place is not None
         kind = kind_of(outcome.strategy, outcome.num_gpus)
-        return Conditions(self.place.cluster.device.name, STACK, kind)
+        return Conditions(self.place.cluster.device.name, outcome.stack, kind)
 
     def _provenance(self, outcome: Result) -> str:
         """Where layer times are from, and by what published latencies of one GPU scale them."""
@@ -196,11 +196,12 @@ def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
 
 
 def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
+    model = row.model
     if row.num_gpus is None:
         raise Uncovered("the number of GPUs is not said")
     if row["batch"] != "1":
         raise Uncovered(f"the batch is {row['batch'] or 'not said'}")
-    name, model = row.cluster, row.model
+    name = row.cluster
     if model not in model_names():
         raise Uncovered(f"no model folder of {model}")
     if name not in clusters and name not in cluster_names():
@@ -213,7 +214,7 @@ def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
         inter = None if cluster.inter_node is None else FREE_LINK
         cluster = replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
     divided = guidance(row, model_of(model).guidance)
-    return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided)
+    return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided, row.stack)
 
 
 def fastest(place: Place, asked: Iterable[Sampler]) -> Result:
@@ -267,7 +268,8 @@ def sent_bytes(run: Run) -> float:
 def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
     size = (place.height, place.width)
-    return drawing(place.model, place.cluster, place.num_gpus, size, place.steps, guidance=place.guidance)
+    how = {"guidance": place.guidance, "stack": place.stack}
+    return drawing(place.model, place.cluster, place.num_gpus, size, place.steps, **how)
 
 
 def describe(outcome: Result, place: Place) -> str:
@@ -278,6 +280,7 @@ def describe(outcome: Result, place: Place) -> str:
         displaced = name in ("warmup_steps", "receive", "patches")
         if not (idle and displaced) and (value != getattr(plain, name) or name == "warmup_steps"):
             words.append(f"{name}={value}")
+    words += [f"stack={place.stack}"] if place.stack != DEFAULT_STACK else []
     words += ["guidance=parallel"] if place.guidance == "parallel" else []
     words += ["free links"] if place.cluster.intra_node.kind == "ideal" else []
     return " ".join(words)
