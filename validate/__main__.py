@@ -37,6 +37,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
                 "help": "write every number with its prediction here, as CSV, or as JSON if the name ends in .json",
             },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
+            "--readme": {"type": Path, "metavar": "FILE", "help": "write the table by source between its markers"},
+            "--bands": {"action": "store_true", "help": "write the error bands that independent numbers give"},
         },
     ),
     "clusters": (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cache
-from math import inf
+from math import inf, log1p
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,8 @@ UNITS: Final = {
     "_s": "s",
 }
 """Units by how a quantity's name ends; of all others 1."""
+TIMES: Final = {LATENCY: 1, SAMPLES_PER_S: -1}
+"""Quantities that are times, or what is done in a time."""
 UNSAID: Final = "-"
 """What stands in a cell where the paper says nothing."""
 ESTIMATED: Final = "estimated"
@@ -159,6 +161,13 @@ class Record:
     def error(self) -> float | None:
         """The relative error; None also where it is none to judge by."""
         return None if self.standing is Standing.APART else self.relative_error
+
+    @property
+    def log_ratio(self) -> float | None:
+        """Natural logarithm of predicted over published time; None where the number is no time that has an error."""
+        if self.error is None or self.conditions is None or self.row.quantity not in TIMES:
+            return None
+        return TIMES[self.row.quantity] * log1p(self.error)
 
 
 def _apart(row: Published, predicted: float) -> str:

@@ -14,11 +14,14 @@ from profiles.clusters import Cluster
 from profiles.components import Component, Layer
 from profiles.costs import ComponentCosts, FloatArray
 from profiles.models import MeasuredTime, Model
+from profiles.stacks import load_stack
 from validate.points import cluster_of, model_of
 
 CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5}
 """Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
 (2022). Their own recipes train without."""
+STACK: Final = "eager-2023"
+"""What DiffusionPipe ran: mixed precision of early 2023."""
 TWO_BATCHES: Final = (1, 2)
 """Two points fix a time that is linear in the batch."""
 LARGE_BATCH: Final = 64
@@ -68,7 +71,7 @@ def with_all_gradients(name: str, cluster: str) -> Model:
     def train_all(component: Component) -> Component:
         if not component.trainable:
             return component
-        costs = ComponentCosts(component, device)
+        costs = ComponentCosts(component, device, stack=load_stack(STACK))
         times = _times(TWO_BATCHES, costs.forward_s, costs.backward_s)
         layers = tuple(replace(layer, backward="full") for layer in component.layers)
         return replace(component, layers=layers, times=((device.name, times),))
@@ -86,7 +89,7 @@ def with_long_layers(name: str, cluster: str, layers: tuple[int, ...], long_s: f
     def lengthen(component: Component) -> Component:
         if component.trainable or not component.name.startswith(("vae", "hint")):
             return component
-        forward_s = ComponentCosts(component, device).forward_s(LARGE_BATCH)
+        forward_s = ComponentCosts(component, device, stack=load_stack(STACK)).forward_s(LARGE_BATCH)
         longer_s = forward_s.copy()
         longer_s[list(layers)] = 0.0
         longer_s *= (forward_s.sum() - long_s * len(layers)) / longer_s.sum()

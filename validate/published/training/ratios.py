@@ -14,7 +14,7 @@ from sim.runs import run_point
 from validate.points import drawing, replayed, sampler, scenario, trained
 from validate.published.records import Published, Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import with_all_gradients
+from validate.published.training.models import STACK, with_all_gradients
 from validate.reporting.sections import percent
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
@@ -34,7 +34,7 @@ STEPS: Final = 50
 def frozen_ratio(model: str, batch: int | None) -> float:
     """Forward time of the frozen part over forward and backward time of the trained part."""
     assert batch is not None
-    point = scenario(model, "p4de", 1, 1)
+    point = scenario(model, "p4de", 1, 1, stack=STACK)
     costs = point.costs.components
     frozen_s = sum(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
     backbones = [costs[i] for i in point.model.backbones]
@@ -57,7 +57,13 @@ def frozen_ratios() -> Found:
 def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> float:
     """Share of an iteration of data parallelism in which gradients are reduced, after the backward."""
     point = scenario(
-        model, "p4de", num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe
+        model,
+        "p4de",
+        num_gpus,
+        LOCAL_BATCH * num_gpus,
+        stack=STACK,
+        self_conditioning=0.0,
+        memory_recipe=recipe,
     )
     found = trained("ddp", point, overlap="none").expected
     return found.collective_s / found.duration_s
