@@ -76,11 +76,17 @@ def read_bands(path: Path = BANDS) -> tuple[Band, ...]:
 
 
 def _band(table: Table, level: float) -> Band:
-    names = tuple(table.text(key) for key in ("task", "device", "stack", "kind"))
-    factors = table.positive("low"), table.positive("high")
-    counts = table.integer("rows"), table.integer("sources")
+    names = {key: table.text(key) for key in ("task", "device", "stack", "kind")}
+    found = Band(
+        **names,
+        low=table.positive("low"),
+        high=table.positive("high"),
+        level=level,
+        rows=table.integer("rows"),
+        sources=table.integer("sources"),
+    )
     table.finish()
-    return Band(*names, *factors, level, *counts)
+    return found
 
 
 @cache

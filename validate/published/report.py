@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -79,7 +80,7 @@ def check_markers(path: Path) -> str:
 
 def write_between(path: Path, ledger: Ledger) -> None:
     """Write the shortest tables of the summary between the markers of a text."""
-    tables = [ledger.by_source(), side_by_side(ledger.contests)]
+    tables = (replace(table, remark="") for table in (ledger.by_source(), side_by_side(ledger.contests)))
     words = "\n\n".join("\n".join(table.markdown().splitlines()[2:]) for table in tables)
     before, rest = check_markers(path).split(MARKERS[0], 1)
     write_file(path, f"{before}{MARKERS[0]}\n\n{words}\n\n{MARKERS[1]}{rest.split(MARKERS[1], 1)[1]}")
