@@ -8,11 +8,12 @@ from math import exp, inf, log
 import pytest
 
 from profiles.errors import InputError
-from strategies.kinds import KINDS
+from strategies.registry import all_samplers, all_strategies
 from validate.__main__ import main
 from validate.fitting.equations import OBSERVATIONS
 from validate.published.clusters import read_runs
 from validate.published.contests import Contest
+from validate.published.kinds import KINDS, ONE_GPU, OTHER, kind_of
 from validate.published.ledger import Ledger, independent_errors, training_ledger
 from validate.published.records import (
     LATENCY,
@@ -183,6 +184,14 @@ def test_more_images_per_second_than_published_are_less_time():
     assert one.log_ratio == pytest.approx(log(1 / 2))
 
 
+def test_every_shipped_strategy_is_of_one_kind():
+    names = [name for group in KINDS.values() for name in group]
+    assert sorted(names) == sorted([*all_strategies(), *all_samplers()])
+    assert kind_of("ring", 8) == "sequence"
+    assert kind_of("ddp", 1) == ONE_GPU
+    assert kind_of("mine", 8) == OTHER
+
+
 # Entries.
 
 
@@ -260,5 +269,6 @@ def test_the_command_writes_its_tables_between_the_markers_of_a_text(tmp_path, c
     path.write_text("nothing")
     assert main(["published", "--readme", str(path)]) == 2
     assert "must hold a line" in capsys.readouterr().err
-    assert main(["published", "--task", "train", "--bands"]) == 2
-    assert "--bands and --readme are of both" in capsys.readouterr().err
+    path.write_text("\n".join(MARKERS))
+    assert main(["published", "--task", "train", "--readme", str(path)]) == 2
+    assert "--readme is of both tasks" in capsys.readouterr().err

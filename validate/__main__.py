@@ -38,7 +38,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
             "--readme": {"type": Path, "metavar": "FILE", "help": "write the table by source between its markers"},
-            "--bands": {"action": "store_true", "help": "write the error bands that independent numbers give"},
         },
     ),
     "clusters": (

@@ -11,7 +11,6 @@ from profiles.errors import InputError
 from profiles.files import read_text
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
-from validate.published.bands import write_bands
 from validate.published.contests import side_by_side
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
@@ -33,15 +32,13 @@ def run_published(options: argparse.Namespace) -> None:
     check_path("--output", options.output)
     if options.readme is not None:
         check_markers(options.readme)
-    if options.task is not None and (options.bands or options.readme):
-        raise InputError(f"--task is '{options.task}', but --bands and --readme are of both: leave it out")
+    if options.task is not None and options.readme is not None:
+        raise InputError(f"--task is '{options.task}', but --readme is of both tasks: leave it out")
     ledger = report(options.task, lambda _, section: print_sections([section]))
     print_sections(ledger.sections())
     ledger.write(options.output)
     if options.readme is not None:
         write_between(options.readme, ledger)
-    if options.bands:
-        write_bands(ledger.residuals())
     if options.figure is not None:
         save_figure(plot_published(ledger), options.figure)
 

@@ -14,11 +14,11 @@ from profiles.stacks import DEFAULT_STACK
 from profiles.units import GIB
 from sim.results import Result
 from sim.runs import run_point
-from strategies.kinds import kind_of
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
+from validate.published.kinds import kind_of
 from validate.published.records import MEMORY, Conditions, Record, standing_of
 from validate.published.sampling.methods import guidance, samplers
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows

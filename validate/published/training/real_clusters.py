@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from profiles.errors import InfeasibleError
-from strategies.kinds import kind_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
+from validate.published.kinds import kind_of
 from validate.published.ledger import error_words
 from validate.published.records import (
     ESTIMATED,
