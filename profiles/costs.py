@@ -215,23 +215,21 @@ class ModelCosts(TaskCosts):
         width: int | None = None,
     ) -> None:
         super().__init__(model, device, height or model.height, width or model.width, stack, training=True)
-        self._laws = device.laws
-        self._stack = stack_on(device, load_stack() if stack is None else stack)
+        used = stack_on(device, load_stack() if stack is None else stack)
         tensors, parameters = _tensors(model)
-        operators = OPTIMIZER_OPERATORS[self._stack.optimizer] * tensors / max(1, parameters)
-        self._host_s_per_parameter = operators * self._stack.forward_operator_s
+        operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
+        self._host_s_per_parameter = operators * used.forward_operator_s
+        self._step_s_per_byte = 0.0
+        if device.laws is not None:
+            pace = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
+            self._step_s_per_byte = OPTIMIZER_TRAFFIC[used.optimizer] / pace
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""
-        if self._laws is None:
+        if not self._step_s_per_byte:
             return 0.0
-        moved = parameters * recipe.step_bytes * OPTIMIZER_TRAFFIC[self._stack.optimizer]
-        return max(self._moving_s(moved) if parameters else 0.0, parameters * self._host_s_per_parameter)
-
-    def _moving_s(self, moved_bytes: float) -> float:
-        assert self._laws is not None
-        fixed_s = self._laws.memory_s("pointwise", 0.0)
-        return float(self._laws.memory_s("pointwise", moved_bytes) - fixed_s) / self._stack.rates.memory
+        per_parameter = max(recipe.step_bytes * self._step_s_per_byte, self._host_s_per_parameter)
+        return parameters * per_parameter
 
 
 def _tensors(model: Model) -> tuple[int, int]:

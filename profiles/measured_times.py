@@ -94,7 +94,8 @@ class MeasuredTimes:
         """
         batches = {1, largest_batch}
         batches |= {int(x) for curve in self._curves for x, _, _ in curve if 1 <= x <= largest_batch}
-        return np.min([self._forward_s(batch, WHOLE) / batch for batch in sorted(batches)], axis=0)
+        each = [self._forward_s(batch, WHOLE) / batch for batch in sorted(batches)]
+        return np.asarray(np.min(each, axis=0))
 
     def _forward_s(self, batch: float, share: Share) -> FloatArray:
         """What one sample takes beyond half of two are launches, which do not grow."""

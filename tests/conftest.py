@@ -29,7 +29,7 @@ def pytest_collection_finish():
 def pytest_runtest_setup(item):
     """Leave comparisons of seconds to a run without others beside it, where alone they say something."""
     if item.get_closest_marker("timed") and "PYTEST_XDIST_WORKER" in os.environ:
-        pytest.skip("other tests run beside it: python -m pytest -m timed")
+        pytest.skip("other tests run beside it: python -m pytest -n 0 -m timed")
 
 
 FREE = Link("ideal", float("inf"), 0.0, 0.0)

@@ -357,7 +357,7 @@ def test_the_help_of_a_strategy_that_trains_has_nothing_of_sampling(capsys):
     assert main(["run", "--strategy", "1f1b", "--help"]) == 0
     text = capsys.readouterr().out
     assert "--memory-recipe" in text
-    for flag in ("--resolution", "--steps", "--guidance", "--patches", "images"):
+    for flag in ("--steps", "--guidance", "--patches", "images"):
         assert flag not in text
 
 
@@ -381,7 +381,7 @@ REFUSED = [
     (f"{PIXART} --strategy ring --placement data-inner", "--placement is of training, ring draws images"),
     (f"{PIXART} --strategy ddp --steps 20", "--steps is of sampling, ddp trains"),
     (f"{PIXART} --strategy ddp --include vae_decoder", "--include is of sampling, ddp trains"),
-    ("schedule --strategy 1f1b --resolution 64", "--resolution is of sampling, 1f1b trains"),
+    ("schedule --strategy 1f1b --steps 5", "--steps is of sampling, 1f1b trains"),
     ("sweep --model pixart --task train --steps 5", "--steps is of sampling, --task is train"),
     ("sweep --model pixart --task sample --checkpointing full", "--checkpointing is of training, --task is sample"),
     ("sweep --model pixart --steps 5 --checkpointing full", "--checkpointing is of training, --steps of sampling"),

@@ -6,7 +6,6 @@ import pytest
 
 import sim
 from profiles.errors import InfeasibleError, InputError
-from profiles.models import load_model
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.runs import bound, jobs, least_memory_bytes, replay, run_point, run_within
 from strategies.plans.actions import format_order
@@ -97,7 +96,7 @@ def test_buckets_are_reduced_during_the_last_backward(make):
 def encoded(make):
     """A backbone behind a frozen encoder that keeps and hands on much more than it gives in the end."""
 
-    def build(batch_size=32, **workload):
+    def build(batch_size=32, bandwidth=1e9, **workload):
         encoder = make.component("encoder", [0.1, 0.1], trainable=False, output_bytes=1e9, parameters=10**6)
         thin = replace(encoder.layers[-1], output_bytes=1e3)
         encoder = replace(encoder, layers=(encoder.layers[0], thin))
@@ -105,7 +104,7 @@ def encoded(make):
             "unet", [1.0, 2.0], inputs=["encoder"], parameters=10**7, saved_bytes=1e8, output_bytes=1e3
         )
         cluster = make.cluster(
-            make.link("nvswitch", 1e9), devices_per_node=8, memory_bytes_per_s=1e10, memory_bytes=1e12
+            make.link("nvswitch", bandwidth), devices_per_node=8, memory_bytes_per_s=1e10, memory_bytes=1e12
         )
         return make.scenario(make.model(encoder, unet), cluster, 4, batch_size, **workload)
 
@@ -140,15 +139,30 @@ def test_gradients_are_sent_once_by_ddp_and_after_every_micro_batch_where_no_gpu
     assert sent(4) == times * sent(1)
 
 
-@pytest.mark.parametrize("name", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize(("every", "times"), [(1, 8), (2, 4), (3, 3), (8, 1), (9, 1)])
+def test_zero2_that_keeps_whole_gradients_scatters_less_often(encoded, every, times):
+    point = make_strategy("zero2", {"micro_batches": 8, "scatter_every": every, "overlap": "none"})
+    trace = replay(point, encoded())
+    scattered = [c.size_bytes for c in trace.plan.collectives if c.operation == "reduce_scatter"]
+    assert scattered == times * [2 * 10**7 * 4]
+    resident = {buffer.name: buffer.size_bytes for buffer in trace.plan.resident[0]}
+    assert resident["gradients"] == 2 * 10**7 * 4 / (4 if every == 1 else 1)
+    assert point.least_memory_bytes(encoded()) <= peak_memory_bytes(trace).max()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("ddp", {}), ("zero2", {}), ("zero2", {"scatter_every": 3}), ("zero3", {})]
+)
 @pytest.mark.parametrize("overlap", ["buckets", "none"])
 @pytest.mark.parametrize("extra_forward", [False, True])
+@pytest.mark.parametrize("bandwidth", [1e7, 1e9])
 def test_no_run_undercuts_its_bound_when_encoders_run_between_micro_batches(
-    encoded, name, overlap, extra_forward
+    encoded, name, parameters, overlap, extra_forward, bandwidth
 ):
-    scenario = encoded().with_extra_forward(extra_forward)
+    scenario = encoded(bandwidth=bandwidth).with_extra_forward(extra_forward)
     for micro_batches in (1, 2, 4, 8):
-        point = make_strategy(name, {"micro_batches": micro_batches, "overlap": overlap})
+        asked = {"micro_batches": micro_batches, "overlap": overlap}
+        point = make_strategy(name, parameters | asked)
         assert point.bound(scenario) <= replay(point, scenario).end_s * (1 + 1e-12)
 
 
@@ -164,7 +178,7 @@ def test_the_published_run_of_stable_diffusion_2_fits_an_a100_of_40_gb():
     """MosaicML, January 2023: DDP on 8 GPUs, batch 2048, micro-batch 4, encoders in the loop, EMA in every step."""
     result = sim.run("sd21", "ddp", gpus=8, batch_size=2048, micro_batches=64, ema="fp32")
     weights = 865_910_724 * (18 + 4) + 2 * (340_387_840 + 34_163_664)
-    saved = 4 * sum(layer.saved_bytes for layer in load_model("sd21").components[2].layers)
+    saved = 4 * result.source.scenario.costs.components[2].saved_bytes.sum()
     assert result.peak_memory_bytes == pytest.approx(weights + saved, rel=0.01)
     assert result.peak_memory_bytes < 40e9
 

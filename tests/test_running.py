@@ -2,8 +2,9 @@
 
 Order and links are tested everywhere: where what the machine let an op start late counts as part of it, engine and
 executor agree to rounding, however busy the machine. How long ops and iterations take is compared by tests marked
-``timed``, which run alone (``python -m pytest -m timed``); only where other programs used more than 0.1 cores is a
-missed bound skipped in place of failed.
+``timed``, which run alone (``python -m pytest -n 0 -m timed``): what misses a bound is run again, as an error of the
+simulator stays and a disturbance passes; only where other programs used more than 0.1 cores is a bound that was missed
+each time skipped in place of failed.
 """
 
 import fcntl
@@ -39,6 +40,7 @@ REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
 LINK_S = 0.005
 ROUNDING = 1e-9
+ATTEMPTS = 3
 
 
 def small_model(make):
@@ -117,7 +119,7 @@ def once(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sleeping(make, once):
     """Every training strategy on four ranks, whose cores may be two."""
-    return {n: compare(*found) for n, found in once("sleeping", lambda: run(sleeping_jobs(make))).items()}
+    return once("sleeping", lambda: run(sleeping_jobs(make)))
 
 
 def sleeping_jobs(make):
@@ -129,26 +131,33 @@ def sleeping_jobs(make):
     return jobs
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", [name for name in all_strategies() if name not in DATA_PARALLEL])
 def test_sleeping_kernels_run_in_the_order_of_the_simulation(sleeping, name):
-    assert sleeping[name].mismatch < ROUNDING
+    assert compare(*sleeping[name]).mismatch < ROUNDING
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", all_strategies())
 def test_sleeping_kernels_take_as_long_as_simulated(sleeping, name):
-    judge([sleeping[name]], median_error=0.03, worst_error=0.03)
+    judge({name: sleeping[name]}, lambda runs: [compare(*runs[name])], median_error=0.03, worst_error=0.03)
 
 
-def judge(comparisons, median_error, worst_error):
-    """Hold schedules, each by its median iteration, to bounds; a busy machine excuses a miss."""
-    errors = [comparison.error for comparison in comparisons]
-    bubble_error = max(comparison.bubble_error for comparison in comparisons)
-    held = median(errors) < median_error and max(errors) < worst_error and bubble_error < WORST_BUBBLE
-    busy = disturbance(max(comparison.others_cores for comparison in comparisons))
-    if busy and not held:
-        pytest.skip(f"{busy}; errors {errors}, of bubble ratios {bubble_error}")
-    assert held, (errors, bubble_error)
+def judge(runs, comparisons_of, median_error, worst_error):
+    """Hold schedules, each by its median iteration, to bounds, which one of a few attempts must hold."""
+    missed, others_cores = [], []
+    for attempt in range(ATTEMPTS):
+        runs = run([job for job, _ in runs.values()]) if attempt else runs
+        comparisons = comparisons_of(runs)
+        errors = [comparison.error for comparison in comparisons]
+        bubble_error = max(comparison.bubble_error for comparison in comparisons)
+        if median(errors) < median_error and max(errors) < worst_error and bubble_error < WORST_BUBBLE:
+            return
+        missed.append((errors, bubble_error))
+        others_cores.append(max(comparison.others_cores for comparison in comparisons))
+    if busy := disturbance(min(others_cores)):
+        pytest.skip(f"{busy}; errors, of times and of bubble ratios: {missed}")
+    pytest.fail(f"errors, of times and of bubble ratios: {missed}")
 
 
 # Real layers on two ranks
@@ -168,6 +177,7 @@ GRADIENTS = {
     "data parallel, reduced at the end": ("ddp", {"overlap": "none"}),
     "divided gradients": ("zero2", {}),
     "divided gradients, scattered at the end": ("zero2", {"overlap": "none"}),
+    "divided gradients, kept whole for three micro-batches": ("zero2", {"scatter_every": 3}),
     "divided weights": ("zero3", {}),
     "divided weights, one by one": ("zero3", {"overlap": "none"}),
 }
@@ -335,9 +345,8 @@ def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
 
 @pytest.mark.timed
 def test_replayed_runs_take_as_long_as_they_did(measured):
-    comparisons = replayed(measured)
-    assert same_order(comparisons)
-    judge(comparisons, MEDIAN, WORST)
+    assert same_order(replayed(measured))
+    judge(measured, replayed, MEDIAN, WORST)
 
 
 @pytest.mark.timed
@@ -351,8 +360,12 @@ def test_a_wrong_link_delay_passes_the_bounds_of_a_replay(measured, monkeypatch)
 
 @pytest.mark.timed
 def test_virtual_time_is_what_the_other_iterations_predict(measured):
-    comparisons = [compare(*measured[name]) for name in REPLAYED]
-    judge(comparisons, median_error=0.05, worst_error=0.05)
+    judge(
+        measured,
+        lambda runs: [compare(*runs[name]) for name in REPLAYED],
+        median_error=0.05,
+        worst_error=0.05,
+    )
 
 
 def test_the_real_layers_are_of_every_kind(make):
@@ -380,10 +393,9 @@ def crowded_jobs(make):
 
 @pytest.mark.timed
 def test_four_ranks_replay_on_two_cores(crowded):
-    comparisons = replayed(crowded)
-    assert same_order(comparisons)
+    assert same_order(replayed(crowded))
     assert all(crowded[name][1].gradient_error < 1e-6 for name in REPLAYED)
-    judge(comparisons, median_error=0.025, worst_error=0.05)
+    judge(crowded, replayed, median_error=0.025, worst_error=0.05)
 
 
 # What goes wrong

@@ -67,6 +67,8 @@ def scatter(
     name: tuple[int, int],
     parameters: int,
     offset_s: float | None = None,
+    *,
+    resident: bool = False,
 ) -> int:
     """Sum gradients over all GPUs and leave each its part; return what says that it is done.
 
@@ -76,9 +78,10 @@ def scatter(
         name: the stage whose they are, and what tells them from others of it.
         parameters: how many they are.
         offset_s: seconds into the backward after which they are there; None: at its end.
+        resident: whether they lie in a buffer that stays.
     """
     size = parameters * builder.scenario.workload.recipe.gradient_bytes
-    ready = builder.tensor("gradients", *name, size)
+    ready = builder.tensor("gradients", *name, 0.0 if resident else size)
     if offset_s is None:
         draft.writes.append(ready)
     else:

@@ -70,4 +70,4 @@ class DDP:
     def _least_s(self, layout: Layout, stage: Stage) -> float:
         scenario, trained = layout.scenario, trained_parameters(layout, stage)
         step_s = scenario.costs.optimizer_s(trained, scenario.workload.recipe)
-        return reduced_s(layout, stage, self.overlap, "all_reduce", rounds=1) + step_s
+        return reduced_s(layout, stage, self.overlap, "all_reduce", self.micro_batches) + step_s

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Final, Self
 
+from strategies import parameters
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
@@ -43,8 +44,9 @@ class Zero2:
     """Each backward scatters its gradients in buckets; after its step each GPU gathers the weights of the others.
 
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
-    micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). PULSE counts
-    what the scattering sends alone (section VII-A); here what the gathers send is among the bytes of the collectives.
+    micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). A GPU that does
+    keep them scatters the sum of ``scatter_every`` micro-batches at once. PULSE counts what the scattering sends alone
+    (section VII-A); here what the gathers send is among the bytes of the collectives.
 
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
     """
@@ -56,6 +58,19 @@ class Zero2:
     overlap: str = fields.overlap()
     micro_batches: int = fields.micro_batches()
     backbones: str = fields.backbones()
+    scatter_every: int = parameters.parameter(
+        1, "micro-batches whose gradients are added up, whole, before they are scattered"
+    )
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether each GPU keeps whole gradients over micro-batches."""
+        return min(self.scatter_every, self.micro_batches) > 1
+
+    @property
+    def _sharded(self) -> tuple[str, ...]:
+        """The buffers that are divided."""
+        return tuple(name for name in SHARDED if not (self._keeps and name == "gradients"))
 
     def order(self) -> Rows:
         """The forwards and backwards of the accumulated micro-batches."""
@@ -69,7 +84,7 @@ class Zero2:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
         plan = replicated_plan(whole(self, scenario), recipe, self._scatter_step_gather)
-        return with_shards(plan, SHARDED)
+        return with_shards(plan, self._sharded)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -82,8 +97,9 @@ class Zero2:
         held = []
         for stage in layout.stages:
             largest = max((parameters for _, parameters in buckets(layout, stage, self.overlap)), default=0)
-            held.append(saved_bytes(layout, stage) + largest * gradient_bytes)
-        return shard_bytes(layout, layout.stages, SHARDED) + max(held)
+            bucket_bytes = 0 if self._keeps else largest * gradient_bytes
+            held.append(saved_bytes(layout, stage) + bucket_bytes)
+        return shard_bytes(layout, layout.stages, self._sharded) + max(held)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
@@ -91,7 +107,7 @@ class Zero2:
         return sum(self._least_s(layout, stage) for stage in layout.stages)
 
     def _least_s(self, layout: Layout, stage: Stage) -> float:
-        reduced = reduced_s(layout, stage, self.overlap, SCATTER, self.micro_batches)
+        reduced = reduced_s(layout, stage, self.overlap, SCATTER, self.scatter_every)
         least_s = reduced + shard_step_s(layout, stage)
         if not buckets(layout, stage, self.overlap):
             return least_s
@@ -113,16 +129,26 @@ class Zero2:
                 if draft.action[:2] != (number, BACKWARD):
                     continue
                 draft.reads += done[-2:-1]
+                if not self._scatters(draft.action[2]):
+                    continue
                 done += [
-                    scatter(builder, draft, (number, len(done) + i), size, offset_s if split else None)
+                    scatter(
+                        builder, draft, (number, len(done) + i), size, offset_s if split else None,
+                        resident=self._keeps,
+                    )
                     for i, (offset_s, size) in enumerate(pieces)
-                ]
+                ]  # fmt: skip
                 if not split:
                     row[index + 1].reads += done[-1:]
             if split:
                 step.reads += done[-len(pieces) :]
             if pieces:
                 _gather(builder, number, step)
+
+    def _scatters(self, micro_batch: int) -> bool:
+        """Whether gradients are scattered after the backward of a micro-batch."""
+        count = micro_batch + 1
+        return count % self.scatter_every == 0 or count == self.micro_batches
 
 
 def _gather(builder: PipelineBuilder, number: int, step: Draft) -> None:

@@ -1,4 +1,4 @@
-"""Time from the start of the process to the last line: `python -m pytest tests/benchmarks/bench_commands.py`.
+"""Time from the start of the process to the last line: `python -m pytest -n 0 tests/benchmarks/bench_commands.py`.
 
 Targets of the design: 1.0 s for the first result of `sim run`, 5 s for a sweep of Stable Diffusion 2.1 on 64 GPUs
 over every training strategy; 3 s and 6 s for sweeps over all samplers on 8 and 16 GPUs.

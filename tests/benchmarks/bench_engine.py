@@ -1,4 +1,4 @@
-"""Time to replay one 1F1B iteration, links and memory on: `python -m pytest tests/benchmarks/bench_engine.py`.
+"""Time to replay one 1F1B iteration, links and memory on: `python -m pytest -n 0 tests/benchmarks/bench_engine.py`.
 
 Targets of the design: 3 ms for 8 positions x 64 micro-batches, 0.3 s for 64 x 512. Both are of replaying a plan
 whose deliveries and residencies are known; what it takes to know them is measured beside.

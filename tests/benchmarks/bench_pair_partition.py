@@ -1,4 +1,4 @@
-"""Speed of the two-backbone search: `pytest tests/benchmarks/bench_pair_partition.py`."""
+"""Speed of the two-backbone search: `python -m pytest -n 0 tests/benchmarks/bench_pair_partition.py`."""
 
 from dataclasses import replace
 

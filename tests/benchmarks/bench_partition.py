@@ -1,4 +1,4 @@
-"""Speed of the exact partition: `pytest tests/benchmarks/bench_partition.py`."""
+"""Speed of the exact partition: `python -m pytest -n 0 tests/benchmarks/bench_partition.py`."""
 
 import numpy as np
 import pytest

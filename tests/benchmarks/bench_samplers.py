@@ -1,4 +1,4 @@
-"""Time to plan and to replay one run of a sampler: `python -m pytest tests/benchmarks/bench_samplers.py`.
+"""Time to plan and to replay one run of a sampler: `python -m pytest -n 0 tests/benchmarks/bench_samplers.py`.
 
 The design has no target for one run; a sweep over samplers has, and takes hundreds of these.
 """

@@ -1,4 +1,4 @@
-"""Time of exact sampling sweeps: `python -m pytest tests/benchmarks/bench_sampling_sweep.py`.
+"""Time of exact sampling sweeps: `python -m pytest -n 0 tests/benchmarks/bench_sampling_sweep.py`.
 
 Targets for the exact best of each sampler and the best 20, over all methods and degrees, on two cores and with the
 start of the process (here it is not): 3 s on 8 GPUs, 6 s on 16.

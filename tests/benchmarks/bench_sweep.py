@@ -1,4 +1,4 @@
-"""Time of exact sweeps: `python -m pytest tests/benchmarks/bench_sweep.py`.
+"""Time of exact sweeps: `python -m pytest -n 0 tests/benchmarks/bench_sweep.py`.
 
 Targets of the design for the exact best and the best 20: 2 s for 5,000 points, and 5 s for every training strategy of
 Stable Diffusion 2.1 on 64 GPUs, process start included (here it is not). The 5,000 points are those of the U-Net of

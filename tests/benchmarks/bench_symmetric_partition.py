@@ -1,4 +1,4 @@
-"""Speed of the symmetric partition: `pytest tests/benchmarks/bench_symmetric_partition.py`."""
+"""Speed of the symmetric partition: `python -m pytest -n 0 tests/benchmarks/bench_symmetric_partition.py`."""
 
 import numpy as np
 import pytest

@@ -154,6 +154,12 @@ class ModuleKernels(Kernels):
             for role, stage, _ in (plan.tensors[tensor][:3] for tensor in op.reads)
             if role == "gathered" and isinstance(op.action, StageAction) and op.action.stage == stage
         }
+        self._scattered = {
+            self._wiring.writers[tensor]
+            for collective in plan.collectives
+            if collective.operation == SCATTER
+            for tensor in collective.reads
+        }
         for stage in self._freed:
             shards.free(stage)
         return shards
@@ -221,7 +227,7 @@ class ModuleKernels(Kernels):
         for tensor in op.writes:
             if tensors[tensor][:2] in written:
                 self._values[tensor] = written[tensors[tensor][:2]]
-        if shards and action.kind == BACKWARD:
+        if shards and action.kind == BACKWARD and (self._number, index) in self._scattered:
             shards.set_aside(action.stage, index)
         if shards and action.stage in self._freed:
             shards.free(action.stage)
