@@ -5,34 +5,21 @@ A cluster file names a shipped device, or the file of another by its path from t
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from profiles.checks import (
-    check_choice,
-    check_counts,
-    check_distinct,
-    check_name,
-    check_numbers,
-    check_positive,
-    check_tuples,
-)
+from profiles.checks import check_choice, check_counts, check_name, check_numbers, check_positive
 from profiles.devices import Device, device_names, device_of, load_device, read_device
 from profiles.errors import InputError
+from profiles.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
 from profiles.files import Table, path_kind
 from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parent / "clusters"
-OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-"""The last is one round of a ring: each member sends to the next, as nccl-tests' sendrecv does."""
-
 INTRA_NODE: Final = ("nvswitch", "pcie", "ideal")
 INTER_NODE: Final = ("nic", "ideal")
 LINKS: Final = ("nvswitch", "pcie", "nic", "ideal")
-
-Curve = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +27,9 @@ class Link:
     """A kind of link: ``nvswitch``, ``pcie``, ``nic`` or ``ideal`` (free).
 
     ``bandwidth_bytes_per_s`` is per port and direction. ``latency_s`` is the wire's, ``call_s`` the software's,
-    per message. The last three are of ``pcie`` alone: devices under one switch, and what switches and host share.
+    per message. The last two are of ``nic`` alone, infinite where a port is all: what one connection carries (a TCP
+    connection fills a fraction of a fast port), and what one device reaches of its node's port (its own adapter). The
+    three before them are of ``pcie`` alone: devices under one switch, and what switches and host share.
     """
 
     kind: str
@@ -50,12 +39,15 @@ class Link:
     switch_size: int = 0
     switch_bandwidth_bytes_per_s: float = 0.0
     host_bandwidth_bytes_per_s: float = 0.0
+    flow_bytes_per_s: float = inf
+    rail_bytes_per_s: float = inf
 
     def __post_init__(self) -> None:
         check_choice("link", "kind", self.kind, LINKS)
         owner = f"{self.kind} link"
         check_positive(owner, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
         check_numbers(owner, latency_s=self.latency_s, call_s=self.call_s)
+        check_positive(owner, flow_bytes_per_s=self.flow_bytes_per_s, rail_bytes_per_s=self.rail_bytes_per_s)
         if self.kind == "pcie":
             check_counts(owner, least=1, switch_size=self.switch_size)
             check_positive(
@@ -71,42 +63,14 @@ class Link:
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * factor,
             switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s * factor,
             host_bandwidth_bytes_per_s=self.host_bandwidth_bytes_per_s * factor,
+            flow_bytes_per_s=self.flow_bytes_per_s * factor,
+            rail_bytes_per_s=self.rail_bytes_per_s * factor,
         )
 
-
-@dataclass(frozen=True, slots=True)
-class Collectives:
-    """Bus bandwidth reached over the slowest port's, by operation, group size and nodes spanned."""
-
-    call_s: float
-    efficiency: tuple[tuple[str, Curve], ...]
-    nodes: Curve
-
-    def __post_init__(self) -> None:
-        check_numbers("collectives", call_s=self.call_s)
-        check_tuples("collectives", efficiency=self.efficiency)
-        names = [operation for operation, _ in self.efficiency]
-        check_distinct("collectives", "efficiency", names)
-        if missing := [operation for operation in OPERATIONS if operation not in names]:
-            raise InputError(f"collectives: efficiency has no {', '.join(missing)}, must have all operations")
-        for operation, curve in self.efficiency:
-            check_choice("collectives", "efficiency", operation, OPERATIONS)
-            _check_curve(operation, curve)
-        _check_curve("nodes", self.nodes)
-
-    def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
-        """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
-        curve = dict(self.efficiency)[operation]
-        return interpolate(curve, group_size) * interpolate(self.nodes, num_nodes)
-
-    def load_of(self, operation: str, members: int, cards: int) -> float:
-        """Share that a group takes of what all cards under its switch or host reach together, in (0, 1].
-
-        Groups that fill the cards there so reach the efficiency of as many cards as are active, not that of a group
-        alone; what would take longer than the groups one after the other takes as long as that.
-        """
-        curve = dict(self.efficiency)[operation]
-        return min(1.0, members * interpolate(curve, members) / (cards * interpolate(curve, cards)))
+    @property
+    def message_bytes_per_s(self) -> float:
+        """What one message reaches: the port's bandwidth, its adapter's or that of one connection."""
+        return min(self.bandwidth_bytes_per_s, self.flow_bytes_per_s, self.rail_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,24 +144,6 @@ class Cluster:
         )
 
 
-def _check_curve(key: str, curve: Curve) -> None:
-    """Refuse a curve without points, out of order, or with shares that are not in (0, 1]."""
-    check_tuples("collectives", **{key: curve})
-    if not curve:
-        raise InputError(f"collectives: {key} is (), must have at least one point")
-    arguments = [at for at, _ in curve]
-    if arguments != sorted(set(arguments)):
-        raise InputError(f"collectives: {key} has points at {arguments}, must ascend")
-    for at, share in curve:
-        check_positive("collectives", most=1.0, **{f"{key}[{at:g}]": share})
-
-
-def interpolate(curve: Curve, at: float) -> float:
-    """The value of a piecewise linear curve, constant beyond its ends."""
-    arguments, values = zip(*curve, strict=True)
-    return float(np.interp(at, arguments, values))
-
-
 def cluster_names() -> list[str]:
     """The names of the shipped clusters."""
     return sorted(path.stem for path in CLUSTERS.glob("*.toml"))
@@ -265,30 +211,76 @@ def _find_device(table: Table) -> Device:
 def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
     kind = table.choice("kind", kinds)
     if kind == "ideal":
-        link = Link(kind, float("inf"), 0.0, 0.0)
+        link = Link(kind, inf, 0.0, 0.0)
     else:
+        shared = ("switch_bandwidth", "host_bandwidth") if kind == "pcie" else ()
+        narrower = [name for name in ("flow", "rail") if kind == "nic" and f"{name}_GB_per_s" in table]
+        port = table.positive("bandwidth_GB_per_s")
         link = Link(
             kind=kind,
-            bandwidth_bytes_per_s=table.positive("bandwidth_GB_per_s") * GB,
+            bandwidth_bytes_per_s=port * GB,
             latency_s=table.number("latency_us") * MICROSECOND,
             call_s=table.number("call_us") * MICROSECOND,
             switch_size=table.integer("switch_size", minimum=1) if kind == "pcie" else 0,
-            switch_bandwidth_bytes_per_s=table.positive("switch_bandwidth_GB_per_s") * GB
-            if kind == "pcie"
-            else 0.0,
-            host_bandwidth_bytes_per_s=table.positive("host_bandwidth_GB_per_s") * GB
-            if kind == "pcie"
-            else 0.0,
+            **{f"{name}_bytes_per_s": table.positive(f"{name}_GB_per_s") * GB for name in shared},
+            **{
+                f"{name}_bytes_per_s": table.positive(f"{name}_GB_per_s", maximum=port) * GB
+                for name in narrower
+            },
         )
     table.finish()
     return link
 
 
 def _read_collectives(table: Table) -> Collectives:
+    between = None
+    if "between" in table:
+        if "nodes" in table:
+            raise table.fail("nodes", "given", "must not stand beside collectives.between, which replaces it")
+        between = _read_between(table.table("between"))
     collectives = Collectives(
         call_s=table.number("call_us", 0.0) * MICROSECOND,
         efficiency=tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
         nodes=table.curve("nodes", 1.0),
+        middle=_read_terms(table, "middle"),
+        fixed_s=_read_terms(table, "fixed_us", MICROSECOND),
+        step_s=_read_step(table),
+        middle_most=_read_most(table),
+        all_reduce_by=table.choice("all_reduce_by", ALGORITHMS) if "all_reduce_by" in table else RING,
+        between=between,
     )
     table.finish()
     return collectives
+
+
+def _read_between(table: Table) -> Between:
+    between = Between(
+        efficiency=tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
+        tree=table.curve("tree") if "tree" in table else (),
+        middle=_read_terms(table, "middle"),
+        fixed_s=_read_terms(table, "fixed_us", MICROSECOND),
+        step_s=_read_step(table),
+        middle_most=_read_most(table),
+    )
+    table.finish()
+    return between
+
+
+def _read_step(table: Table) -> float | None:
+    return table.number("step_us") * MICROSECOND if "step_us" in table else None
+
+
+def _read_terms(table: Table, key: str, unit: float = 1.0) -> Curves:
+    """Curves of some operations, which may be 0 and have no upper limit."""
+    inner = table.table(key, {})
+    found = []
+    for operation in OPERATIONS:
+        if operation in inner:
+            points = inner.curve(operation, maximum=inf, zero=True)
+            found.append((operation, tuple((argument, value * unit) for argument, value in points)))
+    inner.finish()
+    return tuple(found)
+
+
+def _read_most(table: Table) -> float:
+    return table.positive("middle_most") if "middle_most" in table else inf

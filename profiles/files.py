@@ -204,8 +204,13 @@ class Table:
         for number, item in enumerate(value):
             yield Table(self.path, item, f"{self._prefix}{key}[{number}].")
 
-    def curve(self, key: str, default: float = _REQUIRED) -> tuple[tuple[float, float], ...]:
-        """A number, or a table from integers to numbers, in (0, 1], as sorted (argument, value) pairs."""
+    def curve(
+        self, key: str, default: float = _REQUIRED, *, maximum: float = 1.0, zero: bool = False
+    ) -> tuple[tuple[float, float], ...]:
+        """A number, or a table from integers to numbers, as sorted (argument, value) pairs.
+
+        Numbers are up to ``maximum``, and positive unless ``zero`` is allowed.
+        """
         value = self._get(key, default)
         table = value if isinstance(value, Mapping) else {"1": value}
         inner = Table(self.path, table, f"{self._prefix}{key}." if table is value else self._prefix)
@@ -216,10 +221,9 @@ class Table:
             at = parse_number(str(self.path), f"{self._prefix}{key} key", argument, minimum=1, whole=True)
             if at in points:
                 raise self.fail(key, value, f"must give one value for {at:g}")
-            if table is value:
-                points[at] = inner.positive(argument, maximum=1.0)
-            else:
-                points[at] = self.positive(key, default, maximum=1.0)
+            owner, name, otherwise = (inner, argument, _REQUIRED) if table is value else (self, key, default)
+            read = owner.number if zero else owner.positive
+            points[at] = read(name, otherwise, maximum=maximum)
         return tuple(sorted(points.items()))
 
     def finish(self) -> None:

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiles.clusters import OPERATIONS, Cluster, Collectives, Link
+from profiles.clusters import Cluster, Link
 from profiles.devices import Device, Rates
+from profiles.fabrics import OPERATIONS, Collectives
 from profiles.models import Component, Layer, MeasuredTime, Model, Skip
 from profiles.stacks import load_stack
 from strategies.plans.actions import parse_action

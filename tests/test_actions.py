@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
+from profiles.fabrics import OPERATIONS
 from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,

@@ -6,7 +6,8 @@ from statistics import median
 
 import pytest
 
-from profiles.clusters import OPERATIONS, load_cluster
+from profiles.clusters import load_cluster
+from profiles.fabrics import OPERATIONS
 from validate.__main__ import main
 from validate.fitting.efficiencies import (
     ALL_TO_ALL,

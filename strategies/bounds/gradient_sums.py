@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 
-from profiles.collectives import CollectiveTime, collective_time
 from strategies.orders.list_scheduling import one_machine_s
 from strategies.pipelining.layout import Layout
 
@@ -56,9 +55,8 @@ def sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[flo
 
 def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduction]:
     """The sums of gradients of all trained stages, stages of equal layers together."""
-    scenario, placement, stages = layout.scenario, layout.placement, layout.stages
+    scenario, stages = layout.scenario, layout.stages
     recipe = scenario.workload.recipe
-    rates: dict[tuple[int, ...], CollectiveTime] = scenario.remember(("rates", placement), dict)
     twins: dict[tuple[int, int, int], list[int]] = {}
     for number, stage in enumerate(stages):
         twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
@@ -67,16 +65,13 @@ def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduct
         if not trained:
             continue
         positions = tuple(stages[number].position for number in numbers)
-        if positions not in rates:
-            group = placement.group(*positions)
-            rates[positions] = collective_time(scenario.cluster, "all_reduce", recipe.gradient_bytes, group)
-        rate = rates[positions]
+        time = layout.reduction(positions).time(trained * recipe.gradient_bytes)
         yield _Reduction(
-            release_s=max(complete_s[number] for number in numbers) + rate.fixed_s,
+            release_s=max(complete_s[number] for number in numbers) + time.fixed_s,
             positions=positions,
-            fixed_s=rate.fixed_s,
-            wire_s=trained * max(rate.device_port_s, rate.node_port_s),
-            node_port_s=trained * rate.node_port_s,
+            fixed_s=time.fixed_s,
+            wire_s=time.wire_s,
+            node_port_s=time.node_port_s,
             step_s=scenario.costs.optimizer_s(trained, recipe),
         )
 

@@ -76,9 +76,9 @@ def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tup
         positions: those that hold the stage's layers and sum their gradients; one is like another.
     """
     scenario, trained = layout.scenario, layout.trained_parameters[stage]
-    per_parameter_s, fixed_s = layout.reduction_s(positions)
-    reduce_s = trained * per_parameter_s + fixed_s if trained else 0.0
-    return max(reduce_s, beside_s) + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+    recipe = scenario.workload.recipe
+    reduce_s = layout.reduction(positions).time(trained * recipe.gradient_bytes).total_s if trained else 0.0
+    return max(reduce_s, beside_s) + scenario.costs.optimizer_s(trained, recipe)
 
 
 def frozen_s(pipeline: Pipeline, position: int = 0) -> float:

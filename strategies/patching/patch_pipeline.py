@@ -98,6 +98,13 @@ class PatchPipeline(GridLayout):
         tokens = self.scenario.extent.tokens_share(rows)
         return Run(first, end, self.batch, Share(rows), tokens, cached=True)
 
+    def runs(self, stage: int, patch: int | None) -> list[Run]:
+        """The work of a stage as it is written: layer by layer, or, in a pipeline, all layers together."""
+        run = self.run(stage, patch)
+        if self.grid.pipeline > 1 or len(self.grid.team(0, stage).devices) == 1:
+            return [run]
+        return [replace(run, first=layer, end=layer + 1) for layer in range(run.first, run.end)]
+
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches."""
         team = self.grid.team(0, stage)
@@ -200,12 +207,9 @@ class _Writer:
                         self.builder.post_after(device, tensor, ends[-back])
 
     def _compute(self, team: Team, stage: int, patch: int | None, step: int) -> None:
-        """Append a team's pass: layer by layer, or, in a pipeline, all layers of the stage together."""
-        run = self.pipeline.run(stage, patch)
+        """Append a team's pass."""
         action = PatchAction(stage, patch or 0, step)
-        together = self.grid.pipeline > 1 or len(team.devices) == 1
-        runs = [run] if together else [replace(run, first=i, end=i + 1) for i in range(run.first, run.end)]
-        for part in runs:
+        for part in self.pipeline.runs(stage, patch):
             run_layers(self.builder, self.pipeline.scenario, team, part, action)
         for device in team.devices:
             self.ends[device].append(self.builder.last(device))

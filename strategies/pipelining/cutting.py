@@ -71,7 +71,7 @@ def optimal_boundaries(
         return optimal_partition(costs, num_stages, shape.micro_batches, probability, fed_back_s)
 
     # group sizes on links alike have one answer
-    links = (pipeline.slowest_hop, pipeline.reduction_s(), fed_back_s)
+    links = (pipeline.slowest_hop, pipeline.reduction(), fed_back_s)
     size = (shape.degree, shape.micro_batches)
     key = ("partition", component, num_stages, size, local_skips, probability, links)
     try:
@@ -89,13 +89,14 @@ def chain_costs(pipeline: Pipeline, backbone: int, *, local_skips: bool = False)
     wire_s, delay_s = pipeline.slowest_hop
     legal = np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool)
     trained = np.array([float(x.parameters if x.backward == "full" else 0) for x in component.layers])
-    reduce_s, reduce_latency_s = pipeline.reduction_s()
+    gradient_bytes, law = pipeline.scenario.workload.recipe.gradient_bytes, pipeline.reduction()
+    stage_bytes = float(trained.sum()) * gradient_bytes / pipeline.shape.degree
     return ChainCosts(
         forward_s=forward_s,
         backward_s=backward_s,
         cut_forward_s=(cut_bytes + component.carried_bytes * batch) * wire_s + delay_s,
         cut_backward_s=cut_bytes * wire_s + delay_s,
-        sync_s=trained * reduce_s,
-        sync_latency_s=reduce_latency_s,
+        sync_s=trained * gradient_bytes * law.wire_s,
+        sync_latency_s=law.time(stage_bytes).fixed_s,  # what no byte adds to, of a stage of mean size
         legal_cuts=legal if local_skips else None,
     )

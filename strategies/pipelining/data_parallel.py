@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from profiles.collectives import collective_time
+from profiles.collectives import CollectiveLaw, collective_law
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
@@ -162,16 +162,13 @@ def passes_s(layout: Layout, stages: Sequence[Stage]) -> float:
 
 
 def collective_s(pipeline: Pipeline, operation: str, size_bytes: float, count: int = 1) -> float:
-    """The seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
+    """The least seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
 
-    def cost() -> tuple[float, float]:
-        group = pipeline.placement.group(0)
-        time = collective_time(pipeline.scenario.cluster, operation, 1.0, group)
-        return max(time.device_port_s, time.node_port_s), time.fixed_s
+    def law() -> CollectiveLaw:
+        return collective_law(pipeline.scenario.cluster, operation, pipeline.placement.group(0))
 
-    key = ("collective", operation, pipeline.shape.degree, pipeline.shape.group_size)
-    wire_s_per_byte, fixed_s = pipeline.scenario.remember(key, cost)
-    return size_bytes * wire_s_per_byte + count * fixed_s
+    key = ("collective", operation, pipeline.placement)
+    return pipeline.scenario.remember(key, law).least_s(size_bytes, count)
 
 
 Buckets = Sequence[tuple[float, int]]

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from profiles.collectives import collective_time
+from profiles.collectives import CollectiveLaw, collective_law
 from profiles.costs import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.models import Component
@@ -158,16 +158,13 @@ class Pipeline:
             (r.delay_s for r in routes), default=0.0
         )
 
-    def reduction_s(self, positions: tuple[int, ...] = (0,)) -> tuple[float, float]:
-        """Seconds per trained parameter, and fixed seconds, of the gradient all-reduce of some positions."""
+    def reduction(self, positions: tuple[int, ...] = (0,)) -> CollectiveLaw:
+        """What the gradient all-reduce of some positions costs."""
 
-        def make() -> tuple[float, float]:
-            size = self.scenario.workload.recipe.gradient_bytes
-            group = self.placement.group(*positions)
-            time = collective_time(self.scenario.cluster, "all_reduce", size, group)
-            return max(time.device_port_s, time.node_port_s), time.fixed_s
+        def make() -> CollectiveLaw:
+            return collective_law(self.scenario.cluster, "all_reduce", self.placement.group(*positions))
 
-        key = ("reduction", self.shape.degree, self.shape.group_size, positions)
+        key = ("reduction", self.placement, positions)
         return self.scenario.remember(key, make)
 
     def feedback_s(self, component: int, source: int, target: int) -> float:

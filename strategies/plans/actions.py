@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
+from profiles.fabrics import OPERATIONS
 
 FORWARD: Final = "F"
 

@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from profiles.clusters import OPERATIONS
 from profiles.collectives import Group, collective_time, crossing_bytes, sent_bytes
+from profiles.fabrics import OPERATIONS
 from strategies.parameters import check_choice
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective
@@ -121,7 +121,7 @@ class Network:
         groups = placement.copies if collective.group is None else 1
         sent = sent_bytes(collective.operation, collective.size_bytes, group.size) * group.size * groups
         shared = tuple(self._shared(collective, group.size, time.device_port_s))
-        wire_s = max([time.device_port_s, time.node_port_s] + [hold for _, hold in shared])
+        wire_s = max([time.wire_s] + [hold for _, hold in shared])
         return CollectiveRoute(tuple(ports.items()), shared, wire_s, time.fixed_s, sent)
 
     def _shared(

@@ -125,6 +125,9 @@ class Placement:
             return
         for way, end in zip(("out", "in"), ends, strict=True):
             yield (link.kind, way, end), link.bandwidth_bytes_per_s
+        if link.message_bytes_per_s < link.bandwidth_bytes_per_s:
+            for way, rank in zip(("out", "in"), (source, target), strict=True):
+                yield ("adapter", way, rank), link.message_bytes_per_s
         if link.kind == "pcie" and self.switch(source) != self.switch(target):
             for way, end in zip(("out", "in"), ends, strict=True):
                 yield ("switch", way, self.switch(end)), link.switch_bandwidth_bytes_per_s

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 from rich.table import Table
 
-from profiles.clusters import OPERATIONS, Cluster, Collectives, Curve
+from profiles.clusters import Cluster
+from profiles.fabrics import OPERATIONS, Collectives, Curve
 from profiles.units import MICROSECOND
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.pipefusion import PipeFusion

@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.clusters import OPERATIONS, Cluster, Collectives, Link, interpolate
-from profiles.clusters import Curve as Efficiency
+from profiles.clusters import Cluster, Link
 from profiles.collectives import Group, bus_volume, collective_time
 from profiles.costs import FloatArray
 from profiles.devices import load_device
 from profiles.errors import InputError
+from profiles.fabrics import OPERATIONS, Collectives, interpolate
+from profiles.fabrics import Curve as Efficiency
 from profiles.units import GB, MICROSECOND
 from validate.fitting.errors import Errors
 from validate.fitting.least_squares import Law, fit_law, robust_fit

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from profiles.clusters import OPERATIONS
 from profiles.errors import InputError
+from profiles.fabrics import OPERATIONS
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place, unbroken
 from validate.machine import NOT_KNOWN, OtherPrograms

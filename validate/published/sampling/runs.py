@@ -6,9 +6,10 @@ from functools import cache, lru_cache
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from profiles.clusters import Cluster, Collectives, Link, cluster_names
+from profiles.clusters import Cluster, Link, cluster_names
 from profiles.costs import anchor_factor
 from profiles.errors import InfeasibleError
+from profiles.fabrics import Collectives
 from profiles.models import model_names
 from profiles.stacks import DEFAULT_STACK
 from profiles.units import GIB

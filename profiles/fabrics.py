@@ -1,0 +1,154 @@
+"""What collectives reach of the ports they use: curves by group size and by nodes, as a cluster file gives them."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from profiles.checks import check_choice, check_distinct, check_numbers, check_positive, check_tuples
+from profiles.errors import InputError
+
+OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+"""The last is one round of a ring: each member sends to the next, as nccl-tests' sendrecv does."""
+
+RING: Final = "ring"
+SWITCH: Final = "switch"
+ALGORITHMS: Final = (RING, SWITCH)
+
+Curve = tuple[tuple[float, float], ...]
+Curves = tuple[tuple[str, Curve], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What groups over several nodes reach of the port of a node, by operation and nodes spanned.
+
+    Attributes:
+        efficiency: bus bandwidth over the port's, of rings; what all members of a node send to others over what the
+            port could, of ``all_to_all``.
+        tree: what an all-reduce by trees reaches, up to its last point's nodes; beyond, and where it is empty, rings.
+        middle: as ``Collectives.middle``.
+        fixed_s: as ``Collectives.fixed_s``.
+        step_s: seconds of a step between two nodes; None: the latency of the link.
+        middle_most: as ``Collectives.middle_most``.
+    """
+
+    efficiency: Curves
+    tree: Curve = ()
+    middle: Curves = ()
+    fixed_s: Curves = ()
+    step_s: float | None = None
+    middle_most: float = inf
+
+    def __post_init__(self) -> None:
+        owner = "collectives between nodes"
+        _check_shares(owner, self.efficiency)
+        _check_terms(owner, middle=self.middle, fixed_s=self.fixed_s)
+        check_positive(owner, middle_most=self.middle_most)
+        check_numbers(owner, step_s=self.step_s or 0.0)
+        check_tuples(owner, tree=self.tree)
+        if self.tree:
+            _check_curve(owner, "tree", self.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """What collectives reach, by operation.
+
+    Attributes:
+        call_s: software, per call.
+        efficiency: bus bandwidth over the slowest port's, by group size in a node.
+        nodes: a further factor by nodes spanned, for groups over several nodes where there is no ``between``.
+        middle: by operation and group size, how much of the geometric mean of latency and wire time comes on top.
+        fixed_s: by operation and group size (nodes, in ``between``), seconds of a call beside its steps and software.
+        step_s: seconds of a step from device to device; None: the latency of the link.
+        middle_most: the most that the middle comes to, in latencies: pieces do not grow for ever.
+        all_reduce_by: ``ring``, or ``switch`` where a switch sums and each byte crosses a port but once each way.
+        between: what groups over several nodes reach, instead of ``nodes``.
+    """
+
+    call_s: float
+    efficiency: Curves
+    nodes: Curve
+    middle: Curves = ()
+    fixed_s: Curves = ()
+    step_s: float | None = None
+    middle_most: float = inf
+    all_reduce_by: str = RING
+    between: Between | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers("collectives", call_s=self.call_s)
+        _check_shares("collectives", self.efficiency)
+        _check_curve("collectives", "nodes", self.nodes)
+        _check_terms("collectives", middle=self.middle, fixed_s=self.fixed_s)
+        check_numbers("collectives", step_s=self.step_s or 0.0)
+        check_positive("collectives", middle_most=self.middle_most)
+        check_choice("collectives", "all_reduce_by", self.all_reduce_by, ALGORITHMS)
+
+    def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
+        """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""
+        return at(self.efficiency, operation, group_size) * interpolate(self.nodes, num_nodes)
+
+    def load_of(self, operation: str, members: int, cards: int) -> float:
+        """Share that a group takes of what all cards under its switch or host reach together, in (0, 1].
+
+        Groups that fill the cards there so reach the efficiency of as many cards as are active, not that of a group
+        alone; what would take longer than the groups one after the other takes as long as that.
+        """
+        curve = dict(self.efficiency)[operation]
+        return min(1.0, members * interpolate(curve, members) / (cards * interpolate(curve, cards)))
+
+
+def at(curves: Curves, operation: str, argument: float) -> float:
+    """The value of an operation's curve; 0 where it has none."""
+    for name, curve in curves:
+        if name == operation:
+            return interpolate(curve, argument)
+    return 0.0
+
+
+def interpolate(curve: Curve, argument: float) -> float:
+    """The value of a piecewise linear curve, constant beyond its ends."""
+    arguments, values = zip(*curve, strict=True)
+    return float(np.interp(argument, arguments, values))
+
+
+def _check_shares(owner: str, curves: Curves) -> None:
+    """Refuse shares that are not of every operation, each once."""
+    check_tuples(owner, efficiency=curves)
+    names = [operation for operation, _ in curves]
+    check_distinct(owner, "efficiency", names)
+    if missing := [operation for operation in OPERATIONS if operation not in names]:
+        raise InputError(f"{owner}: efficiency has no {', '.join(missing)}, must have all operations")
+    for operation, curve in curves:
+        check_choice(owner, "efficiency", operation, OPERATIONS)
+        _check_curve(owner, operation, curve)
+
+
+def _check_terms(owner: str, **terms: Curves) -> None:
+    """Refuse curves of unknown or repeated operations, and values that are negative."""
+    for key, curves in terms.items():
+        check_tuples(owner, **{key: curves})
+        check_distinct(owner, key, [operation for operation, _ in curves])
+        for operation, curve in curves:
+            check_choice(owner, key, operation, OPERATIONS)
+            _check_points(owner, f"{key}.{operation}", curve)
+            check_numbers(owner, **{f"{key}.{operation}[{at:g}]": value for at, value in curve})
+
+
+def _check_curve(owner: str, key: str, curve: Curve) -> None:
+    """Refuse a curve without points, out of order, or with shares that are not in (0, 1]."""
+    _check_points(owner, key, curve)
+    for argument, share in curve:
+        check_positive(owner, most=1.0, **{f"{key}[{argument:g}]": share})
+
+
+def _check_points(owner: str, key: str, curve: Curve) -> None:
+    check_tuples(owner, **{key: curve})
+    if not curve:
+        raise InputError(f"{owner}: {key} is (), must have at least one point")
+    arguments = [argument for argument, _ in curve]
+    if arguments != sorted(set(arguments)):
+        raise InputError(f"{owner}: {key} has points at {arguments}, must ascend")
