@@ -2,8 +2,9 @@
 
 import pytest
 
-from profiles.clusters import cluster_names, interpolate, load_cluster, read_cluster
+from profiles.clusters import cluster_names, load_cluster, read_cluster
 from profiles.errors import InputError
+from profiles.fabrics import interpolate
 
 GOOD = """\
 name = "small"

@@ -66,7 +66,8 @@ def test_a_scaled_cluster_multiplies_bandwidth_and_says_so(p4de):
         (p4de.inter_node, scaled.inter_node, 2.0),
     ):
         assert after.bandwidth_bytes_per_s == factor * before.bandwidth_bytes_per_s
-        assert replace(after, bandwidth_bytes_per_s=before.bandwidth_bytes_per_s) == before
+        same = {key: getattr(before, key) for key in ("bandwidth_bytes_per_s", "rail_bytes_per_s")}
+        assert replace(after, **same) == before
     assert replace(scaled, name=p4de.name, source=p4de.source, intra_node=p4de.intra_node,
                    inter_node=p4de.inter_node) == p4de  # fmt: skip
 

@@ -63,7 +63,7 @@ def test_models_as_json_say_what_the_table_says(capsys):
 def test_clusters_are_shown_with_their_links(capsys):
     print_clusters([load_cluster("p4de"), load_cluster("ideal")], False)
     assert table_rows(capsys.readouterr().out) == [
-        ["p4de", "a100-80gb-sxm", "8", "1024", "nvswitch 300 GB/s", "nic 50 GB/s"],
+        ["p4de", "a100-80gb-sxm", "8", "1024", "nvswitch 268 GB/s", "nic 50 GB/s"],
         ["ideal", "ideal", "65536", "1", "ideal", "-"],
     ]
 

@@ -6,11 +6,12 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from profiles.anchors import Anchor
-from profiles.clusters import OPERATIONS, Collectives, Link, cluster_names, load_cluster
+from profiles.clusters import Link, cluster_names, load_cluster
 from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.costs import ComponentCosts
 from profiles.devices import Device, Rates, load_device
 from profiles.errors import InputError
+from profiles.fabrics import OPERATIONS, Collectives
 from profiles.models import load_model, model_names
 
 NAN, INF = float("nan"), float("inf")
@@ -157,7 +158,7 @@ def test_models_and_components_print_in_one_line(name):
 
 def test_clusters_and_devices_print_in_one_line():
     assert repr(load_cluster("p4de")) == (
-        "<Cluster p4de: up to 1024 nodes of 8 a100-80gb-sxm, nvswitch 300 GB/s, nic 50 GB/s>"
+        "<Cluster p4de: up to 1024 nodes of 8 a100-80gb-sxm, nvswitch 268 GB/s, nic 50 GB/s>"
     )
     assert repr(load_cluster("ideal").device) == "<Device ideal: unlimited memory, no rates of its own>"
     assert repr(load_device("a100-80gb-sxm")) == "<Device a100-80gb-sxm: 79.15 GiB, rates of its own>"
@@ -175,7 +176,7 @@ def test_a_cluster_gives_itself_with_its_bandwidths_scaled():
     slow = cluster.scaled(inter_node=0.5)
     assert slow.inter_node.bandwidth_bytes_per_s == cluster.inter_node.bandwidth_bytes_per_s / 2
     assert (slow.intra_node, slow.name) == (cluster.intra_node, "p4de, inter-node x 0.5")
-    assert cluster.scaled(intra_node=2).intra_node.bandwidth_bytes_per_s == 600e9
+    assert cluster.scaled(intra_node=2).intra_node.bandwidth_bytes_per_s == 536e9
     assert cluster.scaled() is cluster
     shared = load_cluster("a100-pcie-4").scaled(intra_node=2).intra_node
     assert (shared.switch_bandwidth_bytes_per_s, shared.host_bandwidth_bytes_per_s) == (46e9, 64e9)

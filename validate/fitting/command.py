@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def add_fitting_parsers(commands: "Commands") -> None:
-    """Add ``fit``, ``anchors``, ``efficiencies``, ``fit-kernels`` and ``calibrate`` to the commands."""
+    """Add ``fit``, ``anchors``, ``efficiencies``, ``fit-kernels``, ``fit-collectives`` and ``calibrate``."""
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
     fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
     fit.add_argument("--device", required=True, help="device to fit")
@@ -30,6 +30,14 @@ def add_fitting_parsers(commands: "Commands") -> None:
     kernels.add_argument("--data", type=Path, metavar="DIR", default=Path("../shared/measured"), help=what)
     kernels.add_argument("--write", action="store_true", help="write the laws into profiles/devices")
     kernels.set_defaults(run=_run, fits="fit-kernels")
+    collectives = commands.add_parser(
+        "fit-collectives", help="fit the collectives of cluster files to measured NCCL times"
+    )
+    folder = Path("../shared/measured")
+    what = "folder of measurements (default ../shared/measured)"
+    collectives.add_argument("--data", type=Path, metavar="DIR", default=folder, help=what)
+    collectives.add_argument("--write", action="store_true", help="write the shipped cluster files")
+    collectives.set_defaults(run=_run_collectives)
     calibrate = commands.add_parser("calibrate", help="fit a device's rates to measured times of layers")
     what = "names or folders of what was measured"
     calibrate.add_argument("--model", required=True, nargs="+", help=what)
@@ -37,6 +45,12 @@ def add_fitting_parsers(commands: "Commands") -> None:
     calibrate.add_argument("--device", required=True, metavar="NAME", help="of the device to calibrate")
     calibrate.add_argument("--output", **file, help="write the device file here")
     calibrate.set_defaults(run=_run, fits="calibrate")
+
+
+def _run_collectives(options: argparse.Namespace) -> None:
+    from validate.fitting.collective_report import report_collectives  # noqa: PLC0415  scipy takes a while
+
+    report_collectives(options.data, write=options.write)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -1,0 +1,310 @@
+"""Collectives by operation and by nodes, connections and adapters: closed forms, and what all shipped laws keep."""
+
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil, inf, log2, sqrt
+
+import pytest
+from conftest import make_cluster, make_link
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.clusters import cluster_names, load_cluster, read_cluster
+from profiles.collectives import CollectiveLaw, Group, collective_law, collective_time
+from profiles.errors import InputError
+from profiles.fabrics import OPERATIONS, Between, Collectives
+from strategies.plans.placement import Placement
+
+FLAT = ((1.0, 1.0),)
+ALL = tuple((operation, FLAT) for operation in OPERATIONS)
+STEP, HOP = 1e-6, 10e-6
+INSIDE, PORT = 100e9, 20e9
+RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def machine(between=None, inter=None, **collectives):
+    """Nodes of 8 behind a switch, with a network."""
+    inter = inter or make_link("nic", PORT, HOP)
+    cluster = make_cluster(make_link("nvswitch", INSIDE, STEP), inter, devices_per_node=8, max_nodes=64)
+    return replace(cluster, collectives=Collectives(0.0, ALL, FLAT, between=between, **collectives))
+
+
+def terms(**values):
+    return tuple((operation, ((1.0, value),)) for operation, value in values.items())
+
+
+@pytest.mark.parametrize(("middle", "most", "seconds"), [(0, inf, 5e-6), (1, inf, 7e-6), (2, inf, 9e-6)])
+def test_a_collective_takes_latency_wire_and_a_share_of_their_geometric_mean(middle, most, seconds):
+    law = CollectiveLaw(latency_s=4e-6, middle=middle, middle_most=most, device_port_s=1e-9)
+    time = law.time(1000.0)
+    assert time.total_s == pytest.approx(seconds)
+    assert time.device_port_s == pytest.approx(1e-6)  # no port sees the middle
+
+
+def test_the_middle_ends_at_its_most():
+    law = CollectiveLaw(latency_s=4e-6, middle=1.0, middle_most=5.0, node_port_s=1e-9)
+    assert law.middle_s(1.0) == pytest.approx(sqrt(4e-6 * 1e-9), rel=1e-3)
+    assert law.middle_s(1e15) == pytest.approx(5 * 4e-6, rel=1e-3)
+    assert law.middle_s(4000 * 25.0) == pytest.approx(5 * 4e-6 / sqrt(2))
+
+
+def test_calls_that_carry_the_same_bytes_each_pay_latency_and_middle():
+    law = CollectiveLaw(call_s=1e-6, latency_s=4e-6, middle=1.0, device_port_s=1e-9)
+    assert law.time(4000.0, calls=4).total_s == pytest.approx(4 * law.time(1000.0).total_s)
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=5), st.floats(0, 4), st.floats(0.5, 20))
+def test_calls_take_no_less_than_their_bytes_at_least_take(sizes, middle, most):
+    law = CollectiveLaw(1e-6, 3e-6, middle, most, 1e-9, 2e-9)
+    taken = sum(law.time(size).total_s for size in sizes)
+    assert law.least_s(sum(sizes), len(sizes)) <= taken * (1 + 1e-12)
+
+
+def test_fixed_seconds_steps_and_middle_are_of_the_operation_and_the_group_size():
+    middle = (("all_gather", ((2.0, 2.0), (4.0, 1.0))),)
+    cluster = machine(middle=middle, fixed_s=terms(all_gather=3e-6), step_s=2e-6)
+    law = collective_law(cluster, "all_gather", Group(3, 1))
+    assert (law.latency_s, law.middle) == (pytest.approx(3e-6 + 2 * 2e-6), 1.5)
+    assert collective_law(cluster, "all_reduce", Group(3, 1)).latency_s == pytest.approx(4 * 2e-6)
+
+
+def test_a_switch_that_sums_takes_each_byte_of_an_all_reduce_once():
+    for size in (2, 4, 8):
+        ring, switch = (
+            collective_time(machine(all_reduce_by=by), "all_reduce", 1e9, Group(size, 1))
+            for by in ("ring", "switch")
+        )
+        assert switch.device_port_s == pytest.approx(1e9 / INSIDE)
+        assert ring.device_port_s == pytest.approx(2 * (size - 1) / size * 1e9 / INSIDE)
+
+
+@pytest.mark.parametrize("size", [2, 8, 16, 72])
+def test_an_all_reduce_of_many_members_goes_up_a_tree_of_chains(size):
+    steps = 2 * (size - 1) if size <= 8 else 2 * (7 + ceil(log2(size / 8)))
+    law = collective_law(
+        make_cluster(make_link(bandwidth=INSIDE, latency_s=STEP)), "all_reduce", Group(size, 1)
+    )
+    assert law.latency_s == pytest.approx(steps * STEP)
+
+
+@pytest.mark.parametrize("operation", RINGS)
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+def test_rings_carry_their_bus_volume_over_the_port_of_each_node(operation, nodes):
+    size, rounds = 8 * nodes, 2 if operation == "all_reduce" else 1
+    law = collective_law(machine(Between(ALL)), operation, Group(size, nodes))
+    assert law.node_port_s == pytest.approx(rounds * (size - 1) / size / PORT)
+    steps = (14, 2 * log2(nodes)) if operation == "all_reduce" else (7 * nodes, nodes - 1)
+    assert law.latency_s == pytest.approx(steps[0] * STEP + steps[1] * HOP)
+
+
+@pytest.mark.parametrize("members", [1, 8])
+def test_an_all_reduce_by_a_tree_over_two_nodes_crosses_each_port_once(members):
+    ring = Between(ALL)
+    for nodes, crossing in ((2, 1.0), (3, 2 * (3 * members - 1) / (3 * members))):
+        group = Group(nodes * members, nodes)
+        law = collective_law(machine(replace(ring, tree=((2.0, 1.0),))), "all_reduce", group)
+        assert law.node_port_s == pytest.approx(crossing / PORT)
+
+
+def test_a_tree_is_taken_only_where_it_is_faster_than_a_ring():
+    group = Group(16, 2)
+    ring_s = collective_law(machine(Between(ALL)), "all_reduce", group).node_port_s
+    slow, fast = (
+        collective_law(machine(Between(ALL, tree=((2.0, share),))), "all_reduce", group).node_port_s
+        for share in (0.5, 0.9)
+    )
+    assert slow == ring_s
+    assert fast == pytest.approx(1 / 0.9 / PORT)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_all_to_all_sends_over_the_port_of_a_node_what_its_members_have_for_others(nodes):
+    law = collective_law(machine(Between(ALL)), "all_to_all", Group(8 * nodes, nodes))
+    assert law.node_port_s == pytest.approx(8 * (8 * nodes - 8) / (8 * nodes) / PORT)
+    assert law.device_port_s == pytest.approx((8 * nodes - 1) / (8 * nodes) / INSIDE)
+
+
+@pytest.mark.parametrize(
+    ("operation", "flows"), [("send_recv", 1), ("all_reduce", 2), ("all_gather", 2), ("all_to_all", 64)]
+)
+@pytest.mark.parametrize("between", [None, Between(ALL)])
+def test_connections_bound_what_an_operation_reaches_of_a_port(operation, flows, between):
+    """A connection fills a tenth of the port: of 20 GB/s, a message and a ring have 2, two rings 4, all-to-all 20."""
+    cluster = machine(between, replace(make_link("nic", PORT, HOP), flow_bytes_per_s=PORT / 10))
+    law, free = (collective_law(of, operation, Group(16, 2)) for of in (cluster, machine(between)))
+    assert law.flow_s == pytest.approx(free.node_port_s * 10 / flows)
+    assert law.wire_s == pytest.approx(max(free.wire_s, free.node_port_s * 10 / flows))
+    assert law.node_port_s == free.node_port_s  # others may use the port meanwhile
+
+
+def test_groups_of_few_members_have_the_adapters_of_these():
+    cluster = machine(Between(ALL), replace(make_link("nic", PORT, HOP), rail_bytes_per_s=PORT / 8))
+    seconds = [collective_law(cluster, "all_reduce", Group(2 * m, 2)).wire_s for m in (1, 4, 8)]
+    volumes = [2 * (2 * m - 1) / (2 * m) for m in (1, 4, 8)]
+    assert seconds == pytest.approx([volumes[0] * 8 / PORT, volumes[1] * 2 / PORT, volumes[2] / PORT])
+
+
+def test_a_message_holds_its_adapter_longer_than_the_port_of_its_node():
+    link = replace(make_link("nic", PORT, HOP), flow_bytes_per_s=PORT / 10, rail_bytes_per_s=PORT / 8)
+    placement = Placement(machine(inter=link), 16, 16, 16)
+    ports = dict(placement.path(0, 8))
+    assert ports == {
+        ("nic", "out", 0): PORT,
+        ("nic", "in", 1): PORT,
+        ("adapter", "out", 0): PORT / 10,
+        ("adapter", "in", 8): PORT / 10,
+    }
+    assert dict(placement.path(0, 1)).keys() == {("nvswitch", "out", 0), ("nvswitch", "in", 1)}
+
+
+GROUPS = [Group(2, 1), Group(4, 1), Group(8, 1), Group(16, 2), Group(32, 4), Group(2, 2), Group(64, 8)]
+
+
+@pytest.mark.parametrize("name", [name for name in cluster_names() if name != "ideal"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_more_bytes_take_longer_on_every_shipped_cluster_and_no_bandwidth_beats_the_ports(name, operation):
+    cluster = load_cluster(name)
+    for group in GROUPS:
+        if group.num_nodes > cluster.max_nodes or group.members > cluster.devices_per_node:
+            continue
+        law = collective_law(cluster, operation, group)
+        seconds = [law.time(10.0**power).total_s for power in range(1, 12)]
+        assert all(less < more for less, more in pairwise(seconds))
+        assert seconds[0] > cluster.collectives.call_s
+        inside_s = 1e11 * (group.members - 1) / group.size / cluster.intra_node.bandwidth_bytes_per_s
+        assert law.time(1e11).wire_s >= inside_s * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in cluster_names() if load_cluster(name).max_nodes > 8])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_more_nodes_take_longer_on_every_shipped_cluster(name, operation):
+    cluster = load_cluster(name)
+    for size_bytes in (1e3, 1e6, 1e9):
+        members = cluster.devices_per_node
+        seconds = [
+            collective_time(cluster, operation, size_bytes, Group(members * nodes, nodes)).total_s
+            for nodes in ((2, 4, 8, 64) if operation == "send_recv" else (1, 2, 4, 8, 64))
+            if nodes <= cluster.max_nodes
+        ]
+        assert all(less <= more * (1 + 1e-9) for less, more in pairwise(seconds)), (name, operation, seconds)
+
+
+def test_the_clusters_that_training_runs_on_are_there():
+    nodes = {name: load_cluster(name).max_nodes for name in cluster_names()}
+    for name in ("p4d", "p4de", "p5", "a100-ib", "h100-ib", "h200-ib", "b200-ib", "l40s-ib"):
+        assert nodes[name] == 1024
+    assert (load_cluster("gb200-nvl72").devices_per_node, load_cluster("rtx4090-pcie-8").max_nodes) == (72, 1)
+
+
+BOX = """\
+name = "made"
+source = "made by a test"
+device = "ideal"
+devices_per_node = 8
+max_nodes = 4
+[intra_node]
+kind = "nvswitch"
+bandwidth_GB_per_s = 100
+latency_us = 1
+call_us = 20
+[inter_node]
+kind = "nic"
+bandwidth_GB_per_s = 20
+flow_GB_per_s = 2
+rail_GB_per_s = 5
+latency_us = 10
+call_us = 20
+[collectives]
+call_us = 40
+all_reduce_by = "switch"
+step_us = 2
+middle_most = 7
+[collectives.fixed_us]
+all_reduce = 3
+[collectives.middle]
+all_gather = { 2 = 2, 8 = 0 }
+[collectives.between]
+step_us = 30
+all_reduce = 0.9
+tree = { 2 = 0.8 }
+[collectives.between.fixed_us]
+all_to_all = 200
+[collectives.between.middle]
+all_reduce = 2.5
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def of(old="", new=""):
+        assert old in BOX
+        path = tmp_path / "made.toml"
+        path.write_text(BOX.replace(old, new, 1))
+        return read_cluster(path)
+
+    return of
+
+
+def test_a_file_says_all_of_it(read):
+    cluster = read()
+    collectives, between = cluster.collectives, cluster.collectives.between
+    assert (cluster.inter_node.flow_bytes_per_s, cluster.inter_node.rail_bytes_per_s) == (2e9, 5e9)
+    assert (collectives.all_reduce_by, collectives.middle_most) == ("switch", 7)
+    assert (collectives.step_s, between.step_s) == (pytest.approx(2e-6), pytest.approx(30e-6))
+    assert collectives.fixed_s == (("all_reduce", ((1.0, pytest.approx(3e-6)),)),)
+    assert collectives.middle == (("all_gather", ((2.0, 2.0), (8.0, 0.0))),)
+    assert dict(between.efficiency)["all_reduce"] == ((1.0, 0.9),) and between.tree == ((2.0, 0.8),)
+    assert dict(between.fixed_s)["all_to_all"][0][1] == pytest.approx(200e-6)
+    assert collective_law(cluster, "all_reduce", Group(16, 2)).middle == 2.5
+    assert collective_law(cluster, "all_reduce", Group(16, 2)).middle_most == inf
+
+
+def test_a_hypothetical_network_has_faster_connections_and_adapters_too(read):
+    faster = read().scaled(inter_node=2.0).inter_node
+    assert (faster.flow_bytes_per_s, faster.rail_bytes_per_s) == (4e9, 10e9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("flow_GB_per_s = 2", "flow_GB_per_s = 30", "inter_node.flow_GB_per_s is 30, must be at most 20"),
+        ("rail_GB_per_s = 5", "rail_GB_per_s = 0", "inter_node.rail_GB_per_s is 0, must be positive"),
+        ("latency_us = 1\n", "latency_us = 1\nflow_GB_per_s = 2\n", "unknown key intra_node.flow_GB_per_s"),
+        ('"switch"', '"tree"', "collectives.all_reduce_by is 'tree', must be one of ring, switch"),
+        ("step_us = 2", "step_us = -2", "collectives.step_us is -2, must not be negative"),
+        ("middle_most = 7", "middle_most = 0", "collectives.middle_most is 0, must be positive"),
+        ("all_reduce = 3", "all_reduce = nan", "collectives.fixed_us.all_reduce is nan, must be finite"),
+        ("all_reduce = 3", "broadcast = 3", "unknown key collectives.fixed_us.broadcast"),
+        ("8 = 0 }", "8 = -1 }", "collectives.middle.all_gather.8 is -1, must not be negative"),
+        ("all_reduce = 0.9", "all_reduce = 1.9", "collectives.between.all_reduce is 1.9, must be at most 1"),
+        ("2 = 0.8", "2 = 0", "collectives.between.tree.2 is 0, must be positive"),
+        ("step_us = 30", "speed = 30", "unknown key collectives.between.speed"),
+        ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 'given', must not stand beside"),
+        (
+            "[collectives.fixed_us]\nall_reduce = 3",
+            "fixed_us = 3",
+            "collectives.fixed_us is 3, must be a table",
+        ),
+    ],
+)
+def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem):
+    with pytest.raises(InputError) as error:
+        read(old, new)
+    assert problem in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"middle": terms(gossip=1.0)}, "middle is 'gossip', must be one of"),
+        ({"fixed_s": (("all_reduce", ()),)}, "fixed_s.all_reduce is (), must have at least one point"),
+        ({"fixed_s": [("all_reduce", FLAT)]}, "fixed_s is a list, must be a tuple"),
+        ({"step_s": -1.0}, "step_s is -1.0, must not be negative"),
+        ({"middle_most": 0.0}, "middle_most is 0.0, must be positive"),
+        ({"tree": ((4.0, 0.5), (2.0, 0.5))}, "tree has points at [4.0, 2.0], must ascend"),
+    ],
+)
+def test_a_law_between_nodes_checks_itself(values, problem):
+    with pytest.raises(InputError) as error:
+        Between(ALL, **values)
+    assert problem in str(error.value)

@@ -1,0 +1,167 @@
+"""Laws of collectives fitted to measured times: known laws are found again, and errors are of rows not seen."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import make_cluster, make_link
+
+from profiles.clusters import CLUSTERS, load_cluster
+from profiles.collectives import Group, collective_law
+from profiles.fabrics import OPERATIONS, Between, Collectives
+from validate.__main__ import main
+from validate.fitting.collective_files import FILES, file_text, fitted_cluster
+from validate.fitting.collective_laws import bare, errors_of, fit_between, fit_inside, held_out
+from validate.fitting.collective_report import judged
+from validate.fitting.collective_rows import curves_of, launch_s, of_sources, read_measured
+
+DATA = Path(__file__).parents[2] / "shared" / "measured"
+MEASURED = pytest.mark.skipif(not DATA.exists(), reason="needs the measurements beside the checkout")
+FLAT = ((1.0, 1.0),)
+SIZES = [512 * 2**power for power in range(21)]
+WHAT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def flat(value):
+    return tuple((operation, ((1.0, value),)) for operation in OPERATIONS)
+
+
+def curved(least, most):
+    return tuple(
+        (operation, ((2.0, least), (4.0, (least + most) / 2), (8.0, most))) for operation in OPERATIONS
+    )
+
+
+KNOWN = replace(
+    make_cluster(make_link(bandwidth=300e9), make_link("nic", 50e9), devices_per_node=8, max_nodes=8),
+    collectives=Collectives(
+        0.0,
+        curved(0.7, 0.9),
+        FLAT,
+        middle=curved(2.0, 1.0),
+        fixed_s=flat(8e-6),
+        step_s=1e-6,
+        between=Between(
+            flat(0.8),
+            ((2.0, 0.85),),
+            flat(1.5),
+            (*flat(8e-6)[:3], ("all_to_all", ((1.0, 100e-6),))),
+            40e-6,
+            6.0,
+        ),
+    ),
+)
+
+
+def rows_of(cluster, groups, disturbed=0.0):
+    """Times of a cluster as a table of measurements has them."""
+    noise, rows = np.random.default_rng(7), []
+    for operation in WHAT:
+        for group in groups:
+            law = collective_law(cluster, operation, group)
+            for size in SIZES:
+                seconds = law.time(size).total_s * float(np.exp(disturbed * noise.standard_normal()))
+                rows.append((group.num_nodes, group.size, operation, size, seconds * 1e6, "NCCL", "made"))
+    names = ["nodes", "gpus", "operation", "size_bytes", "latency_us", "implementation", "source_id"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def test_a_known_law_inside_a_node_is_found_again():
+    rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)])
+    found = fit_inside(bare(KNOWN, "ring"), rows).collectives
+    assert found.step_s == pytest.approx(1e-6, rel=1e-3)
+    for key in ("efficiency", "middle", "fixed_s"):
+        for operation, curve in getattr(KNOWN.collectives, key):
+            there = dict(getattr(found, key))[operation]
+            assert [value for _, value in there] == pytest.approx([value for _, value in curve], rel=1e-3)
+
+
+def test_a_known_law_between_nodes_is_found_again():
+    inside = replace(KNOWN, collectives=replace(KNOWN.collectives, between=None))
+    rows = rows_of(KNOWN, [Group(8 * nodes, nodes) for nodes in (2, 4, 8)])
+    found = fit_between(inside, rows)
+    assert errors_of(found, curves_of(rows)).worst < 0.02  # what values are taken for draws at them a little
+    between = found.collectives.between
+    assert between.step_s == pytest.approx(40e-6, rel=0.02)
+    assert dict(between.efficiency)["all_gather"][0][1] == pytest.approx(0.8, rel=0.02)
+    assert between.tree[0][1] == pytest.approx(0.85, rel=0.02)
+
+
+def test_errors_are_of_rows_that_the_fit_has_not_seen():
+    """One group size that obeys no law of the others shows where it is left out, and nowhere else."""
+    rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)])
+    rows.loc[rows["gpus"] == 4, "latency_us"] *= 3
+    found = {(of.scheme, of.operation): of.errors for of in held_out(fit_inside, bare(KNOWN, "ring"), rows)}
+    assert found["each group size", "all_gather"].worst > 0.6
+    assert found["every other size", "all_gather"].median < 0.4
+    assert len(found["every other size", "all_reduce"]) == len(found["each group size", "all_reduce"]) == 63
+
+
+def test_noise_of_the_measurements_is_what_remains():
+    rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)], disturbed=0.05)
+    sizes = [of for of in held_out(fit_inside, bare(KNOWN, "ring"), rows) if of.scheme == "every other size"]
+    assert len(sizes) == len(WHAT)
+    assert all(0.02 < of.errors.median < 0.06 for of in sizes)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "collectives.csv: cannot be read: "),
+        ("nodes,gpus\n1,2\n", "collectives.csv:1: column operation is missing"),
+        (
+            "nodes,gpus,operation,size_bytes,latency_us,implementation,source_id\n1,2,all_reduce,8,9,NCCL,x\n",
+            "collectives.csv has no rows of aic:a100_sxm",
+        ),
+    ],
+)
+def test_a_folder_without_the_measurements_is_refused_in_one_line(tmp_path, capsys, text, problem):
+    if text:
+        (tmp_path / "collectives.csv").write_text(text)
+    assert main(["fit-collectives", "--data", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert problem in err and err.count("\n") == 1
+
+
+@MEASURED
+@pytest.mark.slow
+def test_a_refit_reproduces_the_shipped_files():
+    rows = read_measured(DATA)
+    for name in FILES:
+        text = (CLUSTERS / f"{name}.toml").read_text(encoding="utf-8")
+        assert file_text(name, fitted_cluster(rows, name)) == text
+
+
+@MEASURED
+@pytest.mark.slow
+def test_rows_left_out_are_predicted_within_15_percent():
+    """Sizes of all machines and networks, and groups of the NVSwitch machines; each median over one operation.
+
+    Groups of GB200's tray are two and four: one says as much of the other as it can.
+    """
+    found = {
+        (of.name, of.found.scheme, of.found.operation): of.found.errors.median
+        for of in judged(read_measured(DATA))
+    }
+    sizes = {key: error for key, error in found.items() if key[1] == "every other size"}
+    groups = {key: e for key, e in found.items() if key[1] == "each group size" and key[0] != "gb200"}
+    assert len(sizes) >= 25 and len(groups) == 16
+    assert max(sizes.values()) < 0.15 and max(groups.values()) < 0.15
+    for nodes in ("32 GPUs", "64 GPUs"):
+        for operation in ("all_reduce", "all_gather", "all_to_all"):
+            assert found["efa-32x100", nodes, operation] < 0.25
+
+
+@MEASURED
+@pytest.mark.slow
+def test_software_is_what_small_calls_from_python_take():
+    rows = read_measured(DATA)
+    for name, launched in (
+        ("a100-nvlink-8", "a100_sxm/comm/vllm/0.14.0"),
+        ("p5", "h100_sxm/comm/vllm/0.24.0"),
+    ):
+        seconds = launch_s(rows, f"aic:{launched}/custom_allreduce")
+        assert load_cluster(name).collectives.call_s == pytest.approx(seconds, rel=0.01)
+    assert len(of_sources(rows, ["adt:nccl/p4de-2"], inside=False)) == 29

@@ -1,0 +1,203 @@
+"""The cluster files whose collectives are fitted to measured times: which rows set which file, and the lines they set.
+
+A file's table ``[collectives]`` and what follows it is written by ``fit-collectives``; what stands before is not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pandas as pd
+
+from profiles.clusters import CLUSTERS, Cluster, load_cluster
+from profiles.errors import InputError
+from profiles.fabrics import OPERATIONS, RING, SWITCH, Between, Curve, Curves
+from profiles.units import MICROSECOND
+from validate.fitting.collective_laws import Known, bare, errors_of, fit_between, fit_inside
+from validate.fitting.collective_rows import curves_of, launch_s, of_sources
+from validate.writing import write_files
+
+COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
+HEAD: Final = "[collectives]"
+ALL_TO_ALL: Final = "all_to_all"
+DIGITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One kind of machine: the source of its collectives, that of calls from Python, and how it sums."""
+
+    source: str
+    launched: str
+    all_reduce_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """One kind of network: the sources of its collectives, and the cluster whose machines they ran on.
+
+    Attributes:
+        cluster: whose ports and inside law the rows are fitted with.
+        sources: ids of the rows.
+        tree: whether all-reduces may go by trees.
+        shares_of: the network whose shares of the port are taken over.
+        step_of: the network whose step is.
+    """
+
+    cluster: str
+    sources: tuple[str, ...]
+    tree: bool = True
+    shares_of: str = ""
+    step_of: str = ""
+
+
+BOXES: Final[Mapping[str, Box]] = {
+    "a100": Box("aic:a100_sxm/comm/nccl/2.27.3", "aic:a100_sxm/comm/vllm/0.14.0/custom_allreduce", RING),
+    "h100": Box("aic:h100_sxm/comm/nccl/2.29.2", "aic:h100_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
+    "h200": Box("aic:h200_sxm/comm/nccl/2.29.2", "aic:h200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
+    "b200": Box("aic:b200_sxm/comm/nccl/2.29.2", "aic:b200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
+    "gb200": Box("aic:gb200/comm/nccl/2.29.2", "aic:b200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
+}
+WIRES: Final[Mapping[str, Wires]] = {
+    "efa-4x100": Wires("p4d", ("efaeks:p4d-2", "issue:nccl/527")),
+    "efa-4x100-later": Wires("p4de", ("adt:nccl/p4de-2",), shares_of="efa-4x100"),
+    "efa-32x100": Wires(
+        "p5", ("adt:nccl/p5-2", "cg:nccl_all_reduce", "cg:nccl_all_gather", "cg:nccl_alltoall")
+    ),
+    "ib-8x200": Wires("a100-ib", ("idx:23234045404",), tree=False),
+    "ib-8x400": Wires(
+        "h100-ib", ("dstack:nebius", "idx:13206703100"), shares_of="ib-8x200", step_of="ib-8x200"
+    ),
+}
+FILES: Final[Mapping[str, tuple[str, str]]] = {
+    "a100-nvlink-8": ("a100", ""),
+    "p4d": ("a100", "efa-4x100"),
+    "p4de": ("a100", "efa-4x100-later"),
+    "a100-ib": ("a100", "ib-8x200"),
+    "h100-nvlink-8": ("h100", ""),
+    "h20-nvlink-8": ("h100", ""),
+    "p5": ("h100", "efa-32x100"),
+    "h100-ib": ("h100", "ib-8x400"),
+    "h200-ib": ("h200", "ib-8x400"),
+    "b200-ib": ("b200", "ib-8x400"),
+    "gb200-nvl72": ("gb200", "ib-8x400"),
+}
+"""The machine and the network of each cluster file."""
+
+
+class Fitted(NamedTuple):
+    """A cluster with fitted collectives, and what they are fitted to, one sentence each."""
+
+    cluster: Cluster
+    notes: tuple[str, ...]
+
+
+def fitted_cluster(rows: pd.DataFrame, name: str) -> Fitted:
+    """The cluster of a file, its collectives fitted anew."""
+    box, wires = FILES[name]
+    of = BOXES[box]
+    cluster = inside_cluster(rows, name)
+    law = replace(cluster.collectives, call_s=launch_s(rows, of.launched))
+    note = _note("inside a node", cluster, of_sources(rows, [of.source], inside=True))
+    if not wires:
+        return Fitted(replace(cluster, collectives=law), (note,))
+    network = WIRES[wires]
+    there = network_cluster(rows, network)
+    chosen = of_sources(rows, network.sources, inside=False)
+    between = _between_of(there)
+    fixed = dict(law.fixed_s)
+    if ALL_TO_ALL in set(chosen["operation"]):
+        fixed[ALL_TO_ALL] = dict(between.fixed_s)[ALL_TO_ALL]
+    law = replace(law, between=replace(between, fixed_s=tuple(fixed.items())))
+    return Fitted(replace(cluster, collectives=law), (note, _note("between nodes", there, chosen)))
+
+
+def bare_cluster(name: str) -> Cluster:
+    """The cluster of a file, its collectives still to be fitted."""
+    return bare(load_cluster(name), BOXES[FILES[name][0]].all_reduce_by)
+
+
+def inside_cluster(rows: pd.DataFrame, name: str) -> Cluster:
+    """The cluster of a file with the law of groups in one node."""
+    return fit_inside(bare_cluster(name), of_sources(rows, [BOXES[FILES[name][0]].source], inside=True))
+
+
+def network_cluster(rows: pd.DataFrame, wires: Wires) -> Cluster:
+    """The cluster on whose machines a network's rows were measured, with the laws of both."""
+    chosen = of_sources(rows, wires.sources, inside=False)
+    return fit_between(inside_cluster(rows, wires.cluster), chosen, known_of(rows, wires))
+
+
+def known_of(rows: pd.DataFrame, wires: Wires) -> Known:
+    """What other networks say of one."""
+    efficiency: Curves = ()
+    step_s = None
+    if wires.shares_of:
+        efficiency = _between_of(network_cluster(rows, WIRES[wires.shares_of])).efficiency
+    if wires.step_of:
+        step_s = _between_of(network_cluster(rows, WIRES[wires.step_of])).step_s
+    return Known(wires.tree, efficiency, step_s)
+
+
+def _between_of(cluster: Cluster) -> Between:
+    between = cluster.collectives.between
+    assert between is not None
+    return between
+
+
+def _note(where: str, cluster: Cluster, rows: pd.DataFrame) -> str:
+    errors = errors_of(cluster, curves_of(rows))
+    return f"{where}: {', '.join(sorted(set(rows['source_id'])))}: {len(errors)} rows, {errors}"
+
+
+def block_text(fitted: Fitted) -> str:
+    """The lines of a cluster file from ``[collectives]`` on."""
+    law = fitted.cluster.collectives
+    lines = [HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)]
+    lines.append(f"call_us = {_number(law.call_s / MICROSECOND)}")
+    lines += [
+        f'all_reduce_by = "{law.all_reduce_by}"',
+        f"step_us = {_number((law.step_s or 0.0) / MICROSECOND)}",
+    ]
+    lines += [*_lines(law.efficiency), "", "[collectives.fixed_us]", *_lines(law.fixed_s, MICROSECOND)]
+    lines += ["", "[collectives.middle]", *_lines(law.middle)]
+    if between := law.between:
+        lines += ["", "[collectives.between]", f"step_us = {_number((between.step_s or 0.0) / MICROSECOND)}"]
+        lines.append(f"middle_most = {_number(between.middle_most)}")
+        lines += [*_lines(between.efficiency)]
+        lines += [f"tree = {{ 2 = {_number(between.tree[0][1])} }}"] if between.tree else []
+        lines += ["", "[collectives.between.fixed_us]", *_lines(between.fixed_s, MICROSECOND)]
+        lines += ["", "[collectives.between.middle]", *_lines(between.middle)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(curves: Curves, unit: float = 1.0) -> list[str]:
+    of = dict(curves)
+    return [
+        f"{operation} = {_curve_text(of[operation], unit)}" for operation in OPERATIONS if operation in of
+    ]
+
+
+def _curve_text(curve: Curve, unit: float) -> str:
+    if len(curve) == 1:
+        return _number(curve[0][1] / unit)
+    return "{ " + ", ".join(f"{at:.0f} = {_number(value / unit)}" for at, value in curve) + " }"
+
+
+def _number(value: float) -> str:
+    return f"{value:.{DIGITS}g}"
+
+
+def file_text(name: str, fitted: Fitted) -> str:
+    """The text of a cluster file, its collectives written anew."""
+    path = CLUSTERS / f"{name}.toml"
+    head, found, _ = path.read_text(encoding="utf-8").partition(f"\n{HEAD}\n")
+    if not found:
+        raise InputError(f"{path}: has no table {HEAD}")
+    return f"{head}\n{block_text(fitted)}"
+
+
+def write_clusters(texts: Mapping[str, str]) -> None:
+    """Write cluster files."""
+    write_files(CLUSTERS, {Path(f"{name}.toml"): text for name, text in texts.items()})

@@ -1,0 +1,236 @@
+"""Fitting: the law of collectives from measured NCCL times, and what it is worth on rows that were left out.
+
+Predictions are asked of ``profiles.collectives.collective_law``, so what is fitted is what is simulated. Residuals are
+logarithmic and robust (soft L1): measured curves have steps where NCCL changes its protocol. Software is no part of
+it: nccl-tests launches its calls back to back.
+
+Inside a node one step time, one fixed time for each operation, and by operation and group size a middle and a share of
+the port. Between nodes the step time, a fixed time of all-to-all alone, the most of the middle, and by operation a
+middle and one share of the port, whatever the nodes; all-reduces over two nodes may take trees, which reach a share of
+their own: those over 4 and 8 do not come near it. Shares of a node's port are drawn to what InfiniBand and EFA reach
+(``WIRE``): sizes that end early leave them open, and a bound would be no finding.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from profiles.clusters import Cluster
+from profiles.collectives import collective_law
+from profiles.costs import FloatArray
+from profiles.fabrics import OPERATIONS, Between, Collectives, Curves
+from profiles.units import MICROSECOND
+from validate.fitting.collective_rows import Curve, curves_of
+from validate.fitting.errors import Errors
+
+
+class Belief(NamedTuple):
+    """What a value is taken for before rows are looked at, and by which ratio (its logarithm) it may well differ."""
+
+    value: float
+    spread: float
+
+
+STEP: Final = Belief(20.0, 2.0)
+"""Microseconds of a step between nodes, of which InfiniBand takes 8 and EFA 30 to 80."""
+SERVED: Final = Belief(50.0, 2.0)
+"""Microseconds that all-to-all takes to begin between nodes."""
+SOFT: Final = 0.1
+"""Relative residual beyond which rows count less than by their square."""
+STEP_US, FIXED_US, MIDDLE, SHARE = 2.0, 7.0, 1.0, 0.7
+"""Where fits begin."""
+WIRE: Final = Belief(0.9, 0.2)
+"""Share of a node's port that large messages reach: over 2 nodes of 8 x 200 Gbit/s InfiniBand 0.95, of all-gathers over
+2 to 8 nodes of EFA 0.82 at most."""
+PIECES: Final = Belief(5.0, 1.0)
+"""The most of a middle, in latencies: one network says 3, another 7."""
+LARGE: Final = 64e6
+"""Bytes beyond which sizes are left out together."""
+FREE: Final = tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS)
+STAND_INS: Final = {"send_recv": "all_gather", "reduce_scatter": "all_gather", "all_gather": "all_reduce"}
+"""Whose curves an operation takes that was not measured; all-to-all between nodes has all-reduce's."""
+
+Fit = Callable[[Cluster, pd.DataFrame], Cluster]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a network before its rows are looked at.
+
+    Attributes:
+        tree: whether all-reduces over two nodes may go by trees, whose two nodes exchange each byte but once.
+        efficiency: shares of the port, of another machine with this network; fitted where empty.
+        step_s: seconds of a step, likewise.
+    """
+
+    tree: bool = True
+    efficiency: Curves = ()
+    step_s: float | None = None
+
+
+NOTHING: Final = Known()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Errors of rows that a fit has not seen; ``scheme`` says what was left out, at most one of it at a time."""
+
+    scheme: str
+    operation: str
+    errors: Errors
+
+
+def predict(cluster: Cluster, curve: Curve) -> FloatArray:
+    """Seconds of a curve's rows, without software."""
+    law = collective_law(cluster, curve.operation, curve.group)
+    return np.array([law.time(size).total_s for size in curve.rows["size_bytes"].tolist()]) - law.call_s
+
+
+def errors_of(cluster: Cluster, curves: Sequence[Curve]) -> Errors:
+    """Errors of what the law predicts."""
+    measured = [curve.rows["latency_us"].to_numpy() * MICROSECOND for curve in curves]
+    return Errors(np.concatenate(measured), np.concatenate([predict(cluster, curve) for curve in curves]))
+
+
+def fit_inside(cluster: Cluster, rows: pd.DataFrame) -> Cluster:
+    """Cluster with the law of groups in one node, fitted to rows of one machine."""
+    curves = curves_of(rows)
+    operations = [operation for operation in OPERATIONS if operation in set(rows["operation"])]
+    sizes = [float(size) for size in sorted(rows["gpus"].unique())]
+    shape = (2, len(operations), len(sizes))
+
+    def made(logs: FloatArray) -> Cluster:
+        values = np.exp(logs)
+        fixed, (middles, shares) = (
+            values[1 : 1 + len(operations)],
+            values[1 + len(operations) :].reshape(shape),
+        )
+        law = replace(
+            cluster.collectives,
+            step_s=float(values[0]) * MICROSECOND,
+            fixed_s=_completed(
+                {o: ((1.0, float(a) * MICROSECOND),) for o, a in zip(operations, fixed, strict=True)}
+            ),
+            middle=_completed(dict(zip(operations, (_points(sizes, of) for of in middles), strict=True))),
+            efficiency=_completed(dict(zip(operations, (_points(sizes, of) for of in shares), strict=True))),
+        )
+        return replace(cluster, collectives=law)
+
+    count = shape[1] * shape[2]
+    start = [STEP_US / 2, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
+    most = [np.inf] * (len(start) - count) + [1.0] * count
+    return made(_fitted(made, curves, start, most))
+
+
+def fit_between(cluster: Cluster, rows: pd.DataFrame, known: Known = NOTHING) -> Cluster:
+    """Cluster with the law of groups over several nodes, fitted to rows of machines with its links.
+
+    What is ``known`` of other machines with such a network is not fitted.
+    """
+    curves = curves_of(rows)
+    operations = [operation for operation in OPERATIONS if operation in set(rows["operation"])]
+
+    def made(logs: FloatArray) -> Cluster:
+        values = np.exp(logs)
+        middles, shares = values[4:].reshape(2, len(operations))
+        fixed = dict(cluster.collectives.fixed_s)
+        if "all_to_all" in operations:
+            fixed["all_to_all"] = ((1.0, float(values[1]) * MICROSECOND),)
+        reached = _completed({o: ((1.0, float(e)),) for o, e in zip(operations, shares, strict=True)})
+        between = Between(
+            efficiency=known.efficiency or reached,
+            tree=((2.0, float(values[3])),) if known.tree else (),
+            middle=_completed({o: ((1.0, float(m)),) for o, m in zip(operations, middles, strict=True)}),
+            fixed_s=tuple(fixed.items()),
+            step_s=float(values[0]) * MICROSECOND if known.step_s is None else known.step_s,
+            middle_most=float(values[2]),
+        )
+        return replace(cluster, collectives=replace(cluster.collectives, between=between))
+
+    count = len(operations)
+    beliefs = {0: STEP, 1: SERVED, 2: PIECES, 3: WIRE} | dict.fromkeys(range(4 + count, 4 + 2 * count), WIRE)
+    start = [*(beliefs[at].value for at in range(4)), *[MIDDLE] * count, *[WIRE.value] * count]
+    most = [np.inf, np.inf, np.inf, 1.0, *[np.inf] * count, *[1.0] * count]
+    return made(_fitted(made, curves, start, most, beliefs))
+
+
+def _fitted(
+    made: Callable[[FloatArray], Cluster],
+    curves: Sequence[Curve],
+    start: Sequence[float],
+    most: Sequence[float],
+    beliefs: Mapping[int, Belief] = MappingProxyType({}),
+) -> FloatArray:
+    """Logarithms of the values that predict the curves best, given what some are taken for."""
+    measured = np.concatenate([curve.rows["latency_us"].to_numpy() * MICROSECOND for curve in curves])
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        cluster = made(logs)
+        predicted = np.concatenate([predict(cluster, curve) for curve in curves])
+        held = [SOFT * (logs[at] - np.log(belief.value)) / belief.spread for at, belief in beliefs.items()]
+        return np.append(np.log(predicted / measured), held)
+
+    upper = np.log(np.asarray(most, dtype=float))
+    return np.asarray(
+        least_squares(
+            residuals, np.log(np.asarray(start)), loss="soft_l1", f_scale=SOFT, bounds=(-np.inf, upper)
+        ).x
+    )
+
+
+def _points(sizes: Sequence[float], values: FloatArray) -> tuple[tuple[float, float], ...]:
+    return tuple((size, float(value)) for size, value in zip(sizes, values, strict=True))
+
+
+def _completed(curves: dict[str, tuple[tuple[float, float], ...]]) -> Curves:
+    """Curves of all operations; what was not measured takes those of its stand-in."""
+
+    def curve(operation: str) -> tuple[tuple[float, float], ...]:
+        return curves[operation] if operation in curves else curve(STAND_INS.get(operation, "all_reduce"))
+
+    return tuple((operation, curve(operation)) for operation in OPERATIONS)
+
+
+def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
+    """Errors of rows left out of a fit: every other size, each group size in turn, and the large sizes.
+
+    Over several nodes each group size is judged for itself: two nodes have most of the rows, and all small ones.
+    """
+    sizes, gpus = sorted(rows["size_bytes"].unique()), sorted(rows["gpus"].unique())
+    even = rows["size_bytes"].isin(sizes[::2])
+    yield from _judged(
+        "every other size", fit, cluster, [(rows[even], rows[~even]), (rows[~even], rows[even])]
+    )
+    groups = [(rows[rows["gpus"] != size], rows[rows["gpus"] == size]) for size in gpus]
+    if len(groups) > 1 and rows["nodes"].max() == 1:
+        yield from _judged("each group size", fit, cluster, groups)
+    elif len(groups) > 1:
+        for size, group in zip(gpus, groups, strict=True):
+            yield from _judged(f"{size} GPUs", fit, cluster, [group])
+    large = rows["size_bytes"] > LARGE
+    yield from _judged(f"above {LARGE / 1e6:.0f} MB", fit, cluster, [(rows[~large], rows[large])])
+
+
+def _judged(
+    scheme: str, fit: Fit, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
+) -> Iterator[HeldOut]:
+    """Errors by operation over all folds, each a pair of rows to fit to and rows to be judged by."""
+    found: dict[str, list[Errors]] = {}
+    for seen, unseen in folds:
+        fitted = fit(cluster, seen)
+        for operation, of in unseen.groupby("operation", sort=False):
+            found.setdefault(str(operation), []).append(errors_of(fitted, curves_of(of)))
+    for operation, parts in found.items():
+        measured, predicted = zip(*[(of.measured, of.predicted) for of in parts], strict=True)
+        yield HeldOut(scheme, operation, Errors(np.concatenate(measured), np.concatenate(predicted)))
+
+
+def bare(cluster: Cluster, all_reduce_by: str) -> Cluster:
+    """Cluster whose collectives are still to be fitted."""
+    unknown = Collectives(0.0, FREE, ((1.0, 1.0),), all_reduce_by=all_reduce_by)
+    return replace(cluster, collectives=unknown)
