@@ -55,7 +55,7 @@ def test_bounds_are_not_drawn_and_numbers_of_a_fit_are_marked():
     ]
     info = plot_published_info(training_ledger(found))
     assert [(one.row.group, one.standing) for one in info["train"]] == [
-        ("DiffusionPipe, Tables 1 and 2", Standing.FITTED)
+        ("DiffusionPipe, Tables 1 and 2", Standing.IN_VIEW)
     ]
 
 
