@@ -22,8 +22,8 @@ CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5
 (2022). Their own recipes train without."""
 STACK: Final = "eager-2023"
 """What DiffusionPipe ran: mixed precision of early 2023."""
-TWO_BATCHES: Final = (1, 2)
-"""Two points fix a time that is linear in the batch."""
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Local batches at which layers are timed; between them times are interpolated."""
 LARGE_BATCH: Final = 64
 """The local batch at which the longest layers of DiffusionPipe's Fig. 5 are given."""
 HEAD_CHANNELS: Final = 32
@@ -72,7 +72,7 @@ def with_all_gradients(name: str, cluster: str) -> Model:
         if not component.trainable:
             return component
         costs = ComponentCosts(component, device, stack=load_stack(STACK))
-        times = _times(TWO_BATCHES, costs.forward_s, costs.backward_s)
+        times = _times(BATCHES, costs.forward_s, costs.backward_s)
         layers = tuple(replace(layer, backward="full") for layer in component.layers)
         return replace(component, layers=layers, times=((device.name, times),))
 
