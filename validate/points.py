@@ -6,7 +6,7 @@ from typing import Any
 
 from profiles.clusters import Cluster, load_cluster
 from profiles.models import Model, load_model
-from profiles.stacks import DEFAULT_STACK, load_stack
+from profiles.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.replay.engine import simulate
@@ -27,14 +27,15 @@ def scenario(
     num_gpus: int,
     batch_size: int,
     *,
-    stack: str = DEFAULT_STACK,
+    stack: str | Stack = DEFAULT_STACK,
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
     """What is trained where, by names or with model and cluster at hand."""
     of = model_of(model) if isinstance(model, str) else model
     where = cluster_of(cluster) if isinstance(cluster, str) else cluster
     workload = TrainingWorkload(num_gpus, batch_size, **options)
-    return Scenario(of, where, workload, stack=load_stack(stack))
+    how = load_stack(stack) if isinstance(stack, str) else stack
+    return Scenario(of, where, workload, stack=how)
 
 
 def drawing(
