@@ -1,5 +1,6 @@
 """Published training runs on real clusters: how they are asked, and how near the simulator comes."""
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -34,12 +35,18 @@ def test_the_stacks_reach_the_share_that_one_run_sets():
 
 
 @pytest.mark.parametrize("run", SHIPPED, ids=IDS)
-def test_a_run_is_within_a_fifth_of_what_was_published(run):
-    assert abs(errors([run])[0]) <= 0.2
+def test_a_run_is_within_a_fifth_of_what_was_published_and_within_a_quarter_where_nothing_saw_it(run):
+    assert abs(errors([run])[0]) <= (0.25 if run.role == "independent" else 0.2)
 
 
 def test_half_of_the_runs_are_within_a_tenth():
     assert median(map(abs, errors(SHIPPED))) <= 0.1
+
+
+def test_a_component_that_runs_although_others_are_cached_takes_time():
+    (run,) = (run for run in SHIPPED if run.online)
+    assert (run.online, run.asked["frozen"]) == ("text_encoder", "cached")
+    assert replace(run, online="").predicted() > run.predicted() > run.predicted(frozen="online")
 
 
 def test_what_a_stack_adds_makes_the_same_run_faster_in_the_published_order():

@@ -2,27 +2,36 @@
 
 import csv
 import json
-from math import inf
-from statistics import median
+from dataclasses import replace
+from math import exp, inf, log
 
 import pytest
 
 from profiles.errors import InputError
+from strategies.registry import all_samplers, all_strategies
 from validate.__main__ import main
 from validate.fitting.equations import OBSERVATIONS
-from validate.published.ledger import Ledger, judged_errors, training_ledger
+from validate.published.clusters import read_runs
+from validate.published.contests import Contest
+from validate.published.kinds import KINDS, ONE_GPU, OTHER, kind_of
+from validate.published.ledger import Ledger, independent_errors, training_ledger
 from validate.published.records import (
     LATENCY,
     MEMORY,
+    SAMPLES_PER_S,
+    Conditions,
     Published,
     Record,
-    Standing,
     all_published,
+    columns_of,
     source_name,
     source_names,
 )
-from validate.published.sampling.rows import sampling_rows
-from validate.published.sampling.runs import all_runs, sampling_ledger
+from validate.published.report import MARKERS, write_between
+from validate.published.sampling.rows import Uncovered, sampling_rows
+from validate.published.sampling.runs import all_runs
+from validate.published.sampling.tables import sampling_ledger
+from validate.published.standings import Standing, entries, entry_of
 
 pytestmark = pytest.mark.slow
 
@@ -37,23 +46,16 @@ def ledger(predicted):
     return sampling_ledger(predicted)
 
 
-def judged(found):
-    """Runs on several GPUs whose latency is judged."""
-    return [
-        one
-        for one in found
-        if one.error is not None and one.row.num_gpus != 1 and one.record.standing is Standing.JUDGED
-    ]
-
-
 SOURCE = ("DistriFusion arXiv 2402.19481", "Table1")
 
 
-def record(standing=Standing.JUDGED, predicted=1.1, published=1.0, reason="because", source=SOURCE, **values):
+def record(
+    standing=Standing.INDEPENDENT, predicted=1.1, published=1.0, reason="because", source=SOURCE, **values
+):
     """One of DistriFusion's latencies."""
     about = {"model": "SDXL", "machine": "A100", "num_gpus": 8, "method": "distrifusion", "batch_size": 1}
     row = Published("sample", *source, **(about | {"quantity": LATENCY, "value": published} | values))
-    return Record(row, predicted, standing, "" if standing is Standing.JUDGED else reason)
+    return Record(row, predicted, standing, "" if standing is Standing.INDEPENDENT else reason)
 
 
 def by_source(records):
@@ -65,18 +67,18 @@ def by_source(records):
 
 def test_every_row_of_sampling_stands_in_the_ledger_once(ledger):
     rows = sampling_rows()
-    assert len(ledger.records) == len(rows) == 340
+    assert len(ledger.records) == len(rows) == 380
     assert [one.row.source for one in ledger.records] == [row["source"] for row in rows]
     for one, row in zip(ledger.records, rows, strict=True):
         said = [cell for cell in (row.latency_s, row.memory_gib) if cell is not None]
         assert one.row.value in said or (one.row.value == inf and row.out_of_memory)
-        assert (one.standing is Standing.JUDGED) == (one.reason == "")
+        assert (one.standing is Standing.INDEPENDENT) == (one.reason == "")
         assert (one.standing is Standing.UNCOVERED) == (one.predicted is None) == (one.provenance == "")
-        assert one.standing is not Standing.JUDGED or one.error is not None
+        assert one.standing is not Standing.INDEPENDENT or one.error is not None
 
 
 def test_all_latencies_that_rates_or_times_were_fitted_to_are_said_to_be_fitted(ledger, predicted):
-    """Of observations and anchors none is judged; FLUX.1-schnell and Stable Diffusion 2 were fitted to nowhere."""
+    """Of observations and anchors none is independent."""
     observed = [
         float(row["value"])
         for path in OBSERVATIONS.glob("*.csv")
@@ -88,8 +90,9 @@ def test_all_latencies_that_rates_or_times_were_fitted_to_are_said_to_be_fitted(
     single = [one for one in ledger.records if one.row.num_gpus == 1 and one.row.quantity == LATENCY]
     fitted = {one.row.value for one in single if one.standing is Standing.FITTED}
     assert fitted.issuperset(observed)
-    free = [one for one in single if one.standing is Standing.JUDGED]
-    assert {one.row.model for one in free} == {"FLUX.1-schnell", "SD-v2"}
+    free = [one for one in single if one.standing is Standing.INDEPENDENT]
+    assert {"FLUX.1-schnell", "SD-v2"} <= {one.row.model for one in free}
+    assert not {one.row.value for one in free} & set(observed)
     assert not any(one.anchored for one in predicted if one.row.num_gpus != 1)
 
 
@@ -109,6 +112,7 @@ def test_provenance_says_what_scales_the_estimates(ledger):
 def test_every_source_has_a_name_and_every_name_a_source():
     found = {source_name(row.source, row.item) for row in all_published()}
     found |= {source_name(row["source"], row.figure) for row in sampling_rows()}
+    found |= {source_name(run.source, run.name) for run in read_runs()}
     assert found == set(source_names())
     with pytest.raises(ValueError, match=r"sources\.csv has no name for source 'x', y"):
         source_name("x", "y")
@@ -117,13 +121,14 @@ def test_every_source_has_a_name_and_every_name_a_source():
 # Tables.
 
 
-def test_only_judged_numbers_enter_median_and_worst():
+def test_only_independent_numbers_enter_median_and_worst():
     group = [record(), record(predicted=0.7), record(predicted=1.2)]
-    others = [record(standing, 9.0) for standing in (Standing.FITTED, Standing.APART)]
+    others = [record(standing, 9.0) for standing in list(Standing)[1:-1]]
     uncovered = record(Standing.UNCOVERED, None)
-    (cells,) = by_source([*group, *others, uncovered]).rows
-    assert cells == ["DistriFusion, paper", "6", "5", "3", "20.0%", "-30.0%", "1", "1", "1", "1"]
-    (cells,) = by_source(others).rows
+    cells, every = by_source([*group, *others, uncovered]).rows
+    assert cells == ["DistriFusion, paper", "8", "7", "3", "20.0%", "-30.0%", "1", "1", "1", "1", "1", "1"]
+    assert every == ["all", *cells[1:]]
+    cells, _ = by_source(others).rows
     assert cells[3:7] == ["0", "-", "-", "-"]
 
 
@@ -142,22 +147,66 @@ def test_reasons_are_counted_without_the_thing_that_is_missing():
     missing = [
         record(Standing.UNCOVERED, None, reason=f"no model folder of {name}") for name in ("A", "B", "A")
     ]
-    section = Ledger((*missing, record(), record(Standing.FITTED, reason="sets the links of x"))).not_judged()
+    section = Ledger(
+        (*missing, record(), record(Standing.FITTED, reason="sets the links of x"))
+    ).not_independent()
     assert section.rows == [
         ["fitted", "sets the links of x", "1", "DistriFusion, paper"],
         ["not covered", "no model folder", "3", "A; B"],
     ]
-    assert section.title == "Not judged: 4 of 5 numbers"
+    assert section.title == "Not independent: 4 of 5 numbers"
 
 
 def test_every_row_counts_once_in_every_table(ledger):
-    for section, columns in ((ledger.by_source(), 1), (ledger.by_source_and_method(), 2)):
-        numbers = [[int(cell) for cell in (*row[columns:][:3], *row[columns:][-3:])] for row in section.rows]
-        assert sum(number[0] for number in numbers) == len(ledger.records)
-        for total, covered, of_judged, fitted, apart, uncovered in numbers:
-            assert total == covered + uncovered == of_judged + fitted + apart + uncovered
-    left = sum(int(row[2]) for row in ledger.not_judged().rows)
-    assert left + len(judged_errors(ledger.records)) == len(ledger.records)
+    *sources, every = ledger.by_source().rows
+    for rows, columns in ((sources, 1), (ledger.by_source_and_method().rows, 2)):
+        numbers = [[int(cell) for cell in (*row[columns:][:3], *row[columns:][-5:])] for row in rows]
+        assert sum(number[0] for number in numbers) == len(ledger.records) == int(every[1])
+        for total, covered, *standings in numbers:
+            assert total == covered + standings[-1] == sum(standings)
+    left = sum(int(row[2]) for row in ledger.not_independent().rows)
+    assert left + len(independent_errors(ledger.records)) == len(ledger.records)
+
+
+def test_times_that_rest_on_a_device_a_stack_and_a_kind_of_method_have_residuals(ledger):
+    frame = ledger.residuals()
+    assert set(frame["kind"]) <= set(KINDS)
+    assert len(frame) == sum(int(row[3]) for row in ledger.by_conditions().rows)
+    numbers = [one for one in ledger.records if one.log_ratio is not None]
+    for one, value in zip(numbers, frame["log_ratio"], strict=True):
+        assert exp(value) == pytest.approx(one.predicted / one.row.value)
+        assert one.row.quantity == LATENCY
+
+
+def test_more_images_per_second_than_published_are_less_time():
+    values = {"quantity": SAMPLES_PER_S, "published": 2.0, "predicted": 4.0}
+    one = replace(record(**values), conditions=Conditions("d", "eager", "one GPU"))
+    assert one.log_ratio == pytest.approx(log(1 / 2))
+
+
+def test_every_shipped_strategy_is_of_one_kind():
+    names = [name for group in KINDS.values() for name in group]
+    assert sorted(names) == sorted([*all_strategies(), *all_samplers()])
+    assert kind_of("ring", 8) == "sequence"
+    assert kind_of("ddp", 1) == ONE_GPU
+    assert kind_of("mine", 8) == OTHER
+
+
+# Entries.
+
+
+def test_every_entry_is_about_some_number():
+    numbers = [columns_of(row) for row in all_published()]
+    numbers += [columns_of(row.published, machine=of_cluster(row)) for row in sampling_rows()]
+    for entry in entries():
+        assert any(entry_of(said) is entry for said in numbers), entry
+
+
+def of_cluster(row):
+    try:
+        return row.cluster
+    except Uncovered:
+        return ""
 
 
 def test_every_number_is_written_with_its_provenance(ledger, tmp_path):
@@ -166,7 +215,7 @@ def test_every_number_is_written_with_its_provenance(ledger, tmp_path):
     both.write(path)
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert list(rows[0]) == list(both.frame().columns)
-    assert len(rows) == 467
+    assert len(rows) == 380 + len(all_published())
     for cells, one in zip(rows, both.records, strict=True):
         assert (cells["provenance"] == "") == (cells["predicted"] == "") == (one.predicted is None)
         assert cells["error"] == ("" if one.error is None else f"{one.error:.4f}")
@@ -180,7 +229,7 @@ def test_a_name_that_ends_in_json_gets_the_same_numbers_as_json(ledger, tmp_path
     path = tmp_path / "numbers.json"
     ledger.write(path)
     rows = json.loads(path.read_text())
-    assert len(rows) == 340
+    assert len(rows) == 380
     for cells, one in zip(rows, ledger.records, strict=True):
         assert (cells["quantity"], cells["unit"]) in (("latency_s", "s"), ("memory_GiB", "GiB"))
         assert cells["published"] == (None if one.row.value == inf else one.row.value)
@@ -196,28 +245,30 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed
 # README.md.
 
 
-def test_the_readme_says_what_sampling_amounts_to(ledger, readme):
-    """The lines of README's table by source are those that the command prints, and count every row of both files."""
-    useful = next(row for row in all_published() if row.item == "3.3")
-    section = (ledger + Ledger((Record.of(useful, useful.value),))).by_source()
+def test_the_readme_counts_every_number_once(readme):
+    """Its table stands between the markers of the command that writes it; errors in it may only get better."""
     header, *rows = readme.table("source")
-    assert header == list(section.header)
-    assert [row for row in rows if not row[0].startswith(("DiffusionPipe", "PULSE"))] == section.rows
-    assert sum(int(row[1]) for row in rows) == len(sampling_rows()) + len(all_published())
+    assert header == list(Ledger(()).by_source().header)
+    *sources, every = rows
+    assert [row[0] for row in sources] == source_names()
+    total = len(sampling_rows()) + len(all_published()) + len(read_runs())
+    assert sum(int(row[1]) for row in sources) == int(every[1]) == total
+    for row in rows:
+        numbers = [int(cell) for cell in (*row[1:4], *row[-5:])]
+        assert numbers[0] == numbers[1] + numbers[-1] == sum(numbers[2:])
 
 
-def test_the_readme_says_how_many_rows_are_not_covered_and_why(ledger, readme):
-    left = [one for one in training_ledger([]).records if "no frozen part" in one.reason]
-    both = ledger + Ledger(tuple(left))
-    rows = [row for row in both.not_judged().rows if row[0] == "not covered"]
-    assert f"Not covered are {sum(int(number) for _, _, number, _ in rows)}: " in readme.words
-    for _, why, number, _ in rows:
-        assert f"{why} ({number}" in readme.words
-
-
-def test_the_readme_says_how_far_off_latencies_on_several_gpus_are(predicted, readme):
-    errors = [abs(one.error) for one in judged(predicted)]
-    near = sum(error <= 0.15 for error in errors)
-    said = f"median {median(errors):.1%}, worst -{max(errors):.0%}, {near} within 15 %".replace("%", " %")
-    assert f"several GPUs {len(errors)} are judged" in readme.words
-    assert said.replace("  ", " ") in readme.words
+def test_the_command_writes_its_tables_between_the_markers_of_a_text(tmp_path, capsys):
+    path = tmp_path / "README.md"
+    path.write_text("a\n" + "\nold\n".join(MARKERS) + "\nb\n")
+    write_between(path, Ledger((record(),), (Contest("x", {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}),)))
+    text = path.read_text()
+    assert text.startswith(f"a\n{MARKERS[0]}\n\n| source | numbers |")
+    assert text.endswith(f"|\n\n{MARKERS[1]}\nb\n")
+    assert "old" not in text
+    path.write_text("nothing")
+    assert main(["published", "--readme", str(path)]) == 2
+    assert "must hold a line" in capsys.readouterr().err
+    path.write_text("\n".join(MARKERS))
+    assert main(["published", "--task", "train", "--readme", str(path)]) == 2
+    assert "--readme is of both tasks" in capsys.readouterr().err

@@ -40,6 +40,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
                 "type": Path, "metavar": "FILE", "help": "write the bands of errors here (profiles/bands.toml)"
             },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
+            "--readme": {"type": Path, "metavar": "FILE", "help": "write the table by source between its markers"},
         },
     ),
     "clusters": (

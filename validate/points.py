@@ -26,12 +26,16 @@ def scenario(
     cluster: str | Cluster,
     num_gpus: int,
     batch_size: int,
+    *,
+    stack: str | Stack = DEFAULT_STACK,
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
     """What is trained where, by names or with model and cluster at hand."""
     of = model_of(model) if isinstance(model, str) else model
     where = cluster_of(cluster) if isinstance(cluster, str) else cluster
-    return Scenario(of, where, TrainingWorkload(num_gpus, batch_size, **options))
+    workload = TrainingWorkload(num_gpus, batch_size, **options)
+    how = load_stack(stack) if isinstance(stack, str) else stack
+    return Scenario(of, where, workload, stack=how)
 
 
 def drawing(

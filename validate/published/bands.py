@@ -33,8 +33,9 @@ from profiles.stacks import DEFAULT_STACK
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
-from validate.published.records import Record, Standing
+from validate.published.records import Record
 from validate.published.sampling.runs import Run
+from validate.published.standings import Standing
 from validate.writing import write_file
 
 COMMAND: Final = "python -m validate published --bands"
@@ -93,12 +94,18 @@ def together(runs: Iterable[Run]) -> Iterator[Miss]:
     """Published latencies of several GPUs over those predicted from one GPU's."""
     for run in runs:
         place, outcome, error = run.place, run.outcome, run.error
-        if place is None or outcome is None or error is None or run.record.standing is not Standing.JUDGED:
+        if (
+            place is None
+            or outcome is None
+            or error is None
+            or run.record.standing is not Standing.INDEPENDENT
+        ):
             continue
         device = place.cluster.device.name
         if place.num_gpus > 1 and any(a.device == device for a in model_of(place.model).anchors):
             exposed = outcome.expected.exposed_communication_s / outcome.latency_s
-            yield Miss(device, DEFAULT_STACK, PATCHES, 1 / (1 + error), run.row.published.paper, exposed)
+            stack = place.stack.name.split()[0]
+            yield Miss(device, stack, PATCHES, 1 / (1 + error), run.row.published.paper, exposed)
 
 
 def trainings(runs: Iterable[ClusterRun]) -> Iterator[Miss]:
@@ -123,7 +130,7 @@ def speedups(records: Iterable[Record]) -> Iterator[Miss]:
     """Predicted over published speedups of a pipeline over another method: the seconds of one over the other's."""
     for record in records:
         row, error = record.row, record.error
-        if row.quantity != "speedup" or record.standing is not Standing.JUDGED or error is None:
+        if row.quantity != "speedup" or record.standing is not Standing.INDEPENDENT or error is None:
             continue
         if row.machine in cluster_names() and "partition" not in row.method:
             device = cluster_of(row.machine).device.name
@@ -135,7 +142,11 @@ def waits(records: Iterable[Record]) -> list[float]:
     found = []
     for record in records:
         share = record.predicted
-        if record.row.quantity == "synchronisation_ratio" and record.standing is Standing.JUDGED and share:
+        if (
+            record.row.quantity == "synchronisation_ratio"
+            and record.standing is Standing.INDEPENDENT
+            and share
+        ):
             published = record.row.value
             found.append(published / (1 - published) / (share / (1 - share)))
     return found

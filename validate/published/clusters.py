@@ -17,6 +17,7 @@ from profiles.clusters import cluster_names, load_cluster
 from profiles.devices import load_device
 from profiles.errors import InfeasibleError
 from profiles.files import Row, read_rows
+from profiles.models import Model, load_model
 from profiles.stacks import FLAGS, Shares, Stack, load_stack
 from sim import api
 from validate.printing import show, table
@@ -28,6 +29,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 SETS: Final = "sets the rates"
 ROLES: Final = (SETS, "in view", "independent")
+BUT: Final = " but "
+"""Stands between ``cached`` and the component that is not."""
 HALVINGS: Final = 20
 """Steps of the search for a share."""
 
@@ -45,6 +48,7 @@ class ClusterRun:
         stack: of the software, with the changes that the run made to it.
         role: one of ``ROLES``.
         samples_per_s: published throughput.
+        online: the frozen component that runs although the outputs of the others are cached; empty if none does.
     """
 
     name: str
@@ -55,6 +59,7 @@ class ClusterRun:
     stack: Stack
     role: str
     samples_per_s: float
+    online: str = ""
 
     @classmethod
     def of(cls, row: Row) -> Self:
@@ -63,6 +68,7 @@ class ClusterRun:
         texts = ("model", "strategy", "frozen", "ema")
         asked: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
         asked |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
+        asked["frozen"], _, online = row.text("frozen").partition(BUT)
         return cls(
             row.text("name"),
             row.text("source"),
@@ -72,10 +78,17 @@ class ClusterRun:
             _changed(row.text("stack"), row.cells(("changes",))[0]),
             row.choice("role", ROLES),
             row.number("samples_per_s"),
+            online,
         )
 
-    def predicted(self, stack: Stack | None = None) -> float | None:
-        """Simulated throughput, by another stack where one is given; None where no such cluster is shipped."""
+    @property
+    def device_name(self) -> str:
+        """The device in the cluster; of a cluster that is not shipped its name."""
+        there = self.cluster in cluster_names()
+        return self.device or (load_cluster(self.cluster).device.name if there else self.cluster)
+
+    def predicted(self, stack: Stack | None = None, **other: str | int) -> float | None:
+        """Simulated throughput, by another stack or arguments where given; None where no such cluster is shipped."""
         if self.cluster not in cluster_names():
             return None
         cluster = load_cluster(self.cluster)
@@ -83,8 +96,16 @@ class ClusterRun:
             cluster = replace(
                 cluster, name=f"{self.cluster} of {self.device}", device=load_device(self.device)
             )
-        result = api.run(cluster=cluster, stack=stack or self.stack, **self.asked)  # type: ignore[arg-type]
+        asked = self.asked | other | {"model": self._model()}
+        result = api.run(cluster=cluster, stack=stack or self.stack, **asked)  # type: ignore[arg-type]
         return result.samples_per_s
+
+    def _model(self) -> Model:
+        model = load_model(str(self.asked["model"]))
+        parts = (
+            replace(one, cacheable=False) if one.name == self.online else one for one in model.components
+        )
+        return replace(model, components=tuple(parts))
 
 
 def _changed(name: str, changes: str) -> Stack:

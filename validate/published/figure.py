@@ -14,16 +14,20 @@ from sim.report.plots.charts import (
     Chart,
     set_title,
 )
-from validate.published.ledger import NEAR, Ledger, judged_errors, near
-from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
+from validate.published.ledger import NEAR, Ledger, independent_errors, near
+from validate.published.records import LATENCY, TASKS, Record, source_names
+from validate.published.standings import Standing
 from validate.reporting.sections import grouped
 
 TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}
 """Title and unit of the panel of a task."""
 
 
+DRAWN: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
+
+
 def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
-    """What ``plot_published`` draws by task: what is judged, and what was fitted.
+    """What ``plot_published`` draws by task: all numbers that have an error, but formulas.
 
     Of sampling, latencies alone; those of one GPU that predictions start from lie on the diagonal and are left out.
     """
@@ -33,14 +37,14 @@ def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
 
 
 def _drawable(one: Record) -> bool:
-    if one.standing not in (Standing.JUDGED, Standing.FITTED) or not 0 < (one.predicted or 0) < inf:
+    if one.standing not in DRAWN or not 0 < (one.predicted or 0) < inf:
         return False
     start = one.row.num_gpus == 1 and one.standing is Standing.FITTED
     return one.row.task == TASKS[0] or (one.row.quantity == LATENCY and not start)
 
 
 def plot_published(ledger: Ledger) -> Chart:
-    """Predicted against published numbers by source; hollow ones were fitted to, within the band 15 % off."""
+    """Predicted against published numbers by source; hollow ones are not independent, within the band 15 % off."""
     panels = [(task, records) for task, records in plot_published_info(ledger).items() if records]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
@@ -56,25 +60,27 @@ def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None: 
     groups = grouped(records, lambda one: one.row.group)
     for number, name in enumerate(filter(groups.__contains__, source_names())):
         _scatter(axes, groups[name], name, number)
-    axes.scatter([], [], s=34, facecolor="none", edgecolor=INK, label="hollow: fitted to it, not judged")
+    axes.scatter(
+        [], [], s=34, facecolor="none", edgecolor=INK, label="hollow: fitted or in view, not independent"
+    )
     axes.set(xscale="log", yscale="log", xlabel=f"published, {unit}", ylabel=f"predicted, {unit}")
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=8.5)
-    errors = judged_errors(records)
-    set_title(axes, title, f"{near(errors)} of {len(errors)} judged within {NEAR:.0%}")
+    errors = independent_errors(records)
+    set_title(axes, title, f"{near(errors)} of {len(errors)} independent within {NEAR:.0%}")
 
 
 def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> None:  # noqa: ANN401  as above
-    """Draw one source: hollow what was fitted, above it filled what is judged."""
+    """Draw one source: hollow what was fitted or in view, above it filled what is independent."""
     colour = STRATEGY_COLOURS[number % len(STRATEGY_COLOURS)]
     marker = STRATEGY_MARKERS[number % len(STRATEGY_MARKERS)]
     looks = {
-        Standing.FITTED: {"facecolor": "none", "edgecolor": colour, "linewidth": 1.0, "zorder": 2},
-        Standing.JUDGED: {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3},
+        False: {"facecolor": "none", "edgecolor": colour, "linewidth": 1.0, "zorder": 2},
+        True: {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3},
     }
-    for standing, look in looks.items():
-        own = [one for one in records if one.standing is standing]
+    for independent, look in looks.items():
+        own = [one for one in records if (one.standing is Standing.INDEPENDENT) is independent]
         values = [one.row.value for one in own], [one.predicted for one in own]
         axes.scatter(*values, s=34, marker=marker, **look)
     axes.scatter([], [], s=34, marker=marker, color=colour, label=f"{group} ({len(records)})")

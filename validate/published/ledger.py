@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -12,41 +12,52 @@ import pandas as pd
 
 from profiles.errors import InputError
 from profiles.units import GIB
-from validate.published.records import LATENCY, Record, Standing, all_published, source_names, why
+from validate.published.contests import Contest, side_by_side
+from validate.published.records import LATENCY, Record, all_published, source_names, standing_of
+from validate.published.standings import Standing
 from validate.reporting.sections import Section, grouped, percent, signed
 from validate.writing import write_file
 
 NEAR: Final = 0.15
 """Relative error within which a prediction counts as near."""
 COUNTED: Final = (
-    "numbers", "predicted", "judged", "median error", "worst error", f"within {NEAR:.0%}", "fitted", "apart",
-    "not covered",
+    "numbers", "predicted", "independent", "median error", "worst error", f"within {NEAR:.0%}", "in view", "formula",
+    "fitted", "apart", "not covered",
 )  # fmt: skip
 REMARK: Final = (
-    "Each number stands in one of the columns judged, fitted, apart and not covered. Errors, simulated over published"
-    " less one, are of judged numbers alone; the median is of absolute values. Fitted: a rate, a link, a constant or"
-    " the way to count was set by the number, or with it in view. Apart: predicted, but a bound, a zero, seconds of a"
-    " solver, memory that ran out, or printed before."
+    "Each number stands in one of the columns independent, in view, formula, fitted, apart and not covered. Errors,"
+    " simulated over published less one, are of independent numbers alone; the median is of absolute values. In view: a"
+    " model variant, a precision, a reading or a constant was chosen knowing the number. Formula: it follows from its"
+    " definition. Fitted: it set a constant. Apart: predicted, but a bound, a zero, seconds of a solver, memory that"
+    " ran out, printed before or not as a number."
 )
 COVERAGE: Final = (
-    "where", "number", "published", "simulated", "error", "setting, or why not", "all settings, why it misses"
-)  # fmt: skip
+    "where",
+    "number",
+    "published",
+    "simulated",
+    "error",
+    "setting, or why not",
+    "all settings",
+)
 COLUMNS: Final = (
     "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "batch_size",
     "resolution_px", "steps", "quantity", "unit", "published", "predicted", "error", "standing", "reason",
-    "provenance", "setting", "predicted_memory_GiB", "miss",
+    "provenance", "setting", "predicted_memory_GiB", "device", "stack", "kind",
 )  # fmt: skip
+RESIDUALS: Final = ("task", "source", "device", "stack", "kind", "num_gpus", "standing", "log_ratio")
 OUT_OF_MEMORY: Final = "OOM"
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Published numbers, each with one record, in the order of the files."""
+    """Published numbers, each with one record, in the order of the files; and methods published side by side."""
 
     records: tuple[Record, ...]
+    contests: tuple[Contest, ...] = ()
 
     def __add__(self, other: "Ledger") -> "Ledger":
-        return Ledger(self.records + other.records)
+        return Ledger(self.records + other.records, self.contests + other.contests)
 
     def of(self, standing: Standing) -> list[Record]:
         """The records of one standing."""
@@ -54,13 +65,14 @@ class Ledger:
 
     def sections(self) -> list[Section]:
         """The tables of the summary, the longest first."""
-        return [self.by_source_and_method(), self.not_judged(), self.by_source()]
+        tables = [self.by_source_and_method(), self.not_independent(), self.by_conditions(), self.by_source()]
+        return [*tables, *([side_by_side(self.contests)] if self.contests else [])]
 
     def by_source(self) -> Section:
         """One line per source."""
         rows = [[name, *_counts(group)] for name, group in self._sources()]
         title = f"By source: {len(self.records)} published numbers"
-        return Section(title, ("source", *COUNTED), rows, REMARK)
+        return Section(title, ("source", *COUNTED), [*rows, ["all", *_counts(self.records)]], REMARK)
 
     def by_source_and_method(self) -> Section:
         """One line per source and method; where it is no latency, with what was measured."""
@@ -77,9 +89,21 @@ class Ledger:
         groups = grouped(self.records, lambda one: one.row.group)
         return ((name, groups[name]) for name in source_names() if name in groups)
 
-    def not_judged(self) -> Section:
+    def by_conditions(self) -> Section:
+        """One line per device, stack and kind of method, of times and throughputs."""
+        known = [one for one in self.records if one.log_ratio is not None]
+        groups = grouped(known, lambda one: one.conditions)
+        rows = [
+            [conditions.device, conditions.stack, conditions.kind, *_counts(group)]
+            for conditions, group in groups.items()
+            if conditions is not None
+        ]
+        title = f"By device, stack and kind of method: {len(known)} times and throughputs"
+        return Section(title, ("device", "stack", "kind", *COUNTED), sorted(rows))
+
+    def not_independent(self) -> Section:
         """Why numbers judge nothing: how many, and which."""
-        left = [one for one in self.records if one.standing is not Standing.JUDGED]
+        left = [one for one in self.records if one.standing is not Standing.INDEPENDENT]
         order = list(Standing)
         groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0]))
         ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1]))
@@ -87,13 +111,30 @@ class Ledger:
         for (standing, reason), group in ordered:
             which = dict.fromkeys(_split(one.reason)[1] or one.row.group for one in group)
             rows.append([order[standing], reason, f"{len(group)}", "; ".join(which)])
-        title = f"Not judged: {len(left)} of {len(self.records)} numbers"
+        title = f"Not independent: {len(left)} of {len(self.records)} numbers"
         return Section(title, ("", "why", "numbers", "which"), rows)
 
     def frame(self) -> pd.DataFrame:
         """One line per published number, with its prediction and what became of it."""
         frame = pd.DataFrame([_flat(one) for one in self.records], columns=list(COLUMNS))
         return frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
+
+    def residuals(self) -> pd.DataFrame:
+        """One line per time or throughput that has an error: ``log_ratio`` of predicted over published time."""
+        known = [one for one in self.records if one.log_ratio is not None]
+        rows = [
+            [
+                one.row.task,
+                one.row.group,
+                *astuple(one.conditions),
+                one.row.num_gpus,
+                f"{one.standing}",
+                one.log_ratio,
+            ]
+            for one in known
+            if one.conditions is not None
+        ]
+        return pd.DataFrame(rows, columns=list(RESIDUALS))
 
     def write(self, path: Path | None) -> None:
         """Write the frame as CSV, or as JSON where the file ends so, if a file is given."""
@@ -109,16 +150,16 @@ class Ledger:
 
 
 def training_ledger(records: Iterable[Record]) -> Ledger:
-    """Every number of training, in the order of the file, by the first record of each: the base setting."""
+    """Every number of training, those of the file first, by the first record of each: the base setting."""
     return Ledger(tuple(base for base, *_ in all_training(records)))
 
 
 def all_training(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each number of training in the order of the file; one says why where there is none."""
+    """The records of each number of training, those of the file first; one says why where there is none."""
     found = grouped(records, lambda one: one.row)
     return [
-        found.get(row) or [Record(row, None, Standing.UNCOVERED, why(row) or "not predicted")]
-        for row in all_published()
+        found.get(row) or [Record(row, None, Standing.UNCOVERED, standing_of(row)[1] or "not predicted")]
+        for row in dict.fromkeys([*all_published(), *found])
     ]
 
 
@@ -135,10 +176,9 @@ def line(base: Record, *others: Record) -> list[str]:
     head = [f"{row}", row.quantity.replace("_", " "), f"{row.value:g}".replace("inf", "out of memory")]
     if base.predicted is None:
         return [*head, "-", "-", base.reason, "-"]
-    said = [f"{min(values):.4g} to {max(values):.4g}"] if others else []
-    said += [base.miss] if base.miss else []
+    said = f"{min(values):.4g} to {max(values):.4g}" if others else "-"
     predicted = f"{base.predicted:.4g}".replace("inf", "out of memory")
-    return [*head, predicted, error_words(base), base.words, "; ".join(said) or "-"]
+    return [*head, predicted, error_words(base), base.words, said]
 
 
 def error_words(record: Record) -> str:
@@ -157,18 +197,18 @@ def method_of(record: Record) -> str:
 
 def _counts(records: Sequence[Record]) -> list[str]:
     numbers = Counter(one.standing for one in records)
-    errors = judged_errors(records)
+    errors = independent_errors(records)
     said = ["-", "-", "-"]
     if errors:
         said = [percent(median(map(abs, errors))), signed(max(errors, key=abs)), f"{near(errors)}"]
     covered = len(records) - numbers[Standing.UNCOVERED]
-    left = (f"{numbers[one]}" for one in (Standing.FITTED, Standing.APART, Standing.UNCOVERED))
-    return [f"{len(records)}", f"{covered}", f"{numbers[Standing.JUDGED]}", *said, *left]
+    left = (f"{numbers[one]}" for one in list(Standing)[1:])
+    return [f"{len(records)}", f"{covered}", f"{numbers[Standing.INDEPENDENT]}", *said, *left]
 
 
-def judged_errors(records: Iterable[Record]) -> list[float]:
-    """Errors of the judged numbers."""
-    return [one.error for one in records if one.standing is Standing.JUDGED and one.error is not None]
+def independent_errors(records: Iterable[Record]) -> list[float]:
+    """Errors of the independent numbers."""
+    return [one.error for one in records if one.standing is Standing.INDEPENDENT and one.error is not None]
 
 
 def near(errors: Iterable[float]) -> int:
@@ -190,7 +230,8 @@ def _flat(one: Record) -> Mapping[str, Any]:
         "error": one.error,
         "predicted_memory_GiB": memory,
     }
-    return asdict(one.row) | asdict(one) | more
+    conditions = {} if one.conditions is None else asdict(one.conditions)
+    return asdict(one.row) | asdict(one) | more | conditions
 
 
 def _number(value: float) -> str:

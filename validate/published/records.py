@@ -1,31 +1,34 @@
 """Records: each published number once, what is predicted of it, and what becomes of it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
-from math import inf
+from math import inf, log1p
 from pathlib import Path
 from typing import Final
 
 from profiles.files import Row, read_rows
+from validate.published.standings import INDEPENDENT, KEYS, Reason, Standing, entry_of
 
 HERE: Final = Path(__file__).parent
 TRAINING: Final = HERE / "training.csv"
 SOURCES: Final = HERE / "sources.csv"
-MISSES: Final = HERE / "misses.csv"
 TASKS: Final = ("train", "sample")
 LATENCY: Final = "latency_s"
+SAMPLES_PER_S: Final = "samples_per_s"
 MEMORY: Final = "memory_GiB"
 UNITS: Final = {
-    "samples_per_s": "samples/s",
+    SAMPLES_PER_S: "samples/s",
     "micro_batch": "samples",
     "_MB_per_sample": "MiB/sample",
     "_GiB": "GiB",
+    "gpu_hours": "h",
+    "tflops_per_gpu": "TFLOP/s",
     "_s": "s",
 }
 """Units by how a quantity's name ends; of all others 1."""
+TIMES: Final = {LATENCY: 1, SAMPLES_PER_S: -1}
+"""Quantities that are times, or what is done in a time."""
 UNSAID: Final = "-"
 """What stands in a cell where the paper says nothing."""
 ESTIMATED: Final = "estimated"
@@ -99,17 +102,13 @@ def _integer(row: Row, key: str) -> int | None:
     return None if row.text(key) == UNSAID else row.integer(key, minimum=1)
 
 
-class Standing(StrEnum):
-    """What becomes of a published number; each has one.
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a prediction rests on: the device, the software stack and the kind of method (``KINDS``)."""
 
-    ``APART``: there is a prediction, but no error that could be judged: the number is a bound, a zero, seconds of
-    another machine's solver, memory that ran out, or printed a second time.
-    """
-
-    JUDGED = "judged"
-    FITTED = "fitted"
-    APART = "apart"
-    UNCOVERED = "not covered"
+    device: str
+    stack: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +116,9 @@ class Record:
     """One published number beside a predicted one, or the reason why there is none.
 
     ``predicted`` is infinite where memory runs out, None where the number is not covered; ``reason`` says why it is
-    not judged; ``setting`` what was simulated: of training the choices that the paper leaves open; ``provenance``
-    where the layer times are from; ``miss`` what is known of a large error; ``memory_bytes`` are of the fullest device
-    in sampling.
+    not independent; ``setting`` what was simulated: of training the choices that the paper leaves open; ``provenance``
+    where the layer times are from; ``memory_bytes`` are of the fullest device in sampling; ``conditions`` are known
+    where the number is a time or a throughput.
     """
 
     row: Published
@@ -128,40 +127,28 @@ class Record:
     reason: str = ""
     setting: str = ""
     provenance: str = ""
-    miss: str = ""
     memory_bytes: float | None = None
+    conditions: Conditions | None = None
 
     def __post_init__(self) -> None:
-        if (self.standing is Standing.JUDGED) != (self.reason == ""):
+        if (self.standing is Standing.INDEPENDENT) != (self.reason == ""):
             raise ValueError(f"{self.row} is {self.standing}, but the reason is '{self.reason}'")
         if (self.standing is Standing.UNCOVERED) != (self.predicted is None):
             raise ValueError(f"{self.row} is {self.standing}, but predicted as {self.predicted}")
 
     @classmethod
     def of(
-        cls,
-        row: Published,
-        predicted: float,
-        setting: str = "",
-        *,
-        fitted: str = "",
-        provenance: str = ESTIMATED,
-        miss: str = "",
+        cls, row: Published, predicted: float, setting: str = "", *, provenance: str = ESTIMATED
     ) -> "Record":
-        """What is predicted of a number of training, in a setting of the choices that the paper leaves open.
-
-        ``fitted`` says what the number set, or which choice was made by it, so that it judges nothing.
-        """
+        """What is predicted of a number of training, in a setting of the choices that the paper leaves open."""
         apart = _apart(row, predicted)
-        standing = Standing.APART if apart else Standing.FITTED if fitted else Standing.JUDGED
-        return cls(row, predicted, standing, apart or fitted, setting, provenance, miss)
+        standing, why = (Standing.APART, apart) if apart else standing_of(row)
+        return cls(row, predicted, standing, why, setting, provenance)
 
     @property
     def words(self) -> str:
         """The setting, and what the number set."""
-        return "; ".join(
-            filter(None, (self.setting, self.reason if self.standing is Standing.FITTED else ""))
-        )
+        return "; ".join(filter(None, (self.setting, self.reason if self.error is not None else "")))
 
     @property
     def relative_error(self) -> float | None:
@@ -174,6 +161,13 @@ class Record:
     def error(self) -> float | None:
         """The relative error; None also where it is none to judge by."""
         return None if self.standing is Standing.APART else self.relative_error
+
+    @property
+    def log_ratio(self) -> float | None:
+        """Natural logarithm of predicted over published time; None where the number is no time that has an error."""
+        if self.error is None or self.conditions is None or self.row.quantity not in TIMES:
+            return None
+        return TIMES[self.row.quantity] * log1p(self.error)
 
 
 def _apart(row: Published, predicted: float) -> str:
@@ -207,51 +201,36 @@ def the_published(item: str, **wanted: str | int) -> Published:
     return row
 
 
-Patterns = tuple[str, ...]
+def standing_of(row: Published, model: str = "", machine: str = "") -> Reason:
+    """What a number is worth, and why, with the model's folder and the cluster's file if it has others."""
+    entry = entry_of(columns_of(row, model, machine))
+    return INDEPENDENT if entry is None else (entry.standing, entry.why)
+
+
+def columns_of(row: Published, model: str = "", machine: str = "") -> dict[str, str]:
+    """The columns of a number as texts, likewise."""
+    own = {"model": model, "machine": machine}
+    values = {key: own.get(key) or getattr(row, key) for key in KEYS}
+    return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
 @cache
-def _patterns(path: Path, columns: Patterns) -> tuple[tuple[Patterns, str], ...]:
-    """The lines of a table of patterns (with ``*``) and the text in its last column."""
-    rows = [tuple(row.text(column) for column in columns) for row in read_rows(path, columns)]
-    return tuple((patterns, text) for *patterns, text in rows)  # type: ignore[misc]  # a list of them
-
-
-def _texts(lines: tuple[tuple[Patterns, str], ...], said: Patterns) -> Iterator[str]:
-    return (text for patterns, text in lines if all(map(fnmatchcase, said, patterns)))
-
-
-def _names() -> tuple[tuple[Patterns, str], ...]:
-    return _patterns(SOURCES, ("source", "item", "name"))
+def _names() -> tuple[tuple[str, str, str], ...]:
+    columns = ("source", "item", "name")
+    return tuple(
+        (row.text("source"), row.text("item"), row.text("name")) for row in read_rows(SOURCES, columns)
+    )
 
 
 def source_names() -> list[str]:
     """The sources in the order in which they are listed."""
-    return list(dict.fromkeys(name for _, name in _names()))
+    return list(dict.fromkeys(name for *_, name in _names()))
 
 
 @cache
 def source_name(source: str, item: str) -> str:
     """The name of a source: that of the first pattern it fits; it must fit one."""
-    for name in _texts(_names(), (source, item)):
-        return name
+    for of_source, of_item, name in _names():
+        if fnmatchcase(source, of_source) and fnmatchcase(item, of_item):
+            return name
     raise ValueError(f"{SOURCES.name} has no name for source '{source}', {item}")
-
-
-def explanations() -> tuple[tuple[Patterns, str], ...]:
-    """All texts on misses and on numbers that nothing predicts, with the patterns of the numbers they are about."""
-    return _patterns(
-        MISSES, ("source", "item", "model", "machine", "num_gpus", "method", "resolution_px", "why")
-    )
-
-
-def about(row: Published, model: str = "", machine: str = "") -> Patterns:
-    """What the patterns of a text are held against, with the model's folder and the cluster's file if it has others."""
-    gpus = "" if row.num_gpus is None else str(row.num_gpus)
-    what = (model or row.model, machine or row.machine, gpus, row.method, row.resolution_px)
-    return (row.source, row.item, *what)
-
-
-def why(row: Published, model: str = "", machine: str = "") -> str:
-    """The first text that is about a number; empty where there is none."""
-    return next(_texts(explanations(), about(row, model, machine)), "")

@@ -56,8 +56,8 @@ def published_chapters(task: str | None) -> Iterator[Chapter]:
     tables: dict[str, list[Section]] = {name: [] for name in TASKS}
     ledger = published.report(task, lambda of, section: tables[of].append(section))
     words = (
-        "Every number that papers print, by source: filled markers are judged, hollow ones were fitted to; what lies in"
-        " the band is predicted within 15 %. Numbers that judge nothing are listed with the reason."
+        "Every number that papers print, by source: filled markers are independent, hollow ones fitted or in view;"
+        " what lies in the band is predicted within 15 %. Numbers that are not independent are listed with the reason."
     )
     figure = ("predicted against published numbers", plot_published(ledger))
     summaries = ledger.sections()[::-1]  # the shortest first: a page is read from its top

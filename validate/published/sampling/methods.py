@@ -18,7 +18,6 @@ from strategies.strategy import Sampler
 from validate.points import candidates, sampler
 from validate.published.sampling.rows import SamplingRow, Uncovered
 
-COMPILED: Final = "torch.compile"
 IN_GRAPHS: Final = replace(
     load_stack(), name="eager in CUDA graphs", forward_operator_s=0.0, backward_operator_s=0.0
 )
@@ -83,9 +82,7 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
 
 def stack_of(row: SamplingRow) -> Stack:
     """The software stack that a row was run by."""
-    if COMPILED in row["method_config"]:
-        return load_stack("compiled")
-    return IN_GRAPHS if row["source"].startswith("DistriFusion") else load_stack()
+    return IN_GRAPHS if row["source"].startswith("DistriFusion") else load_stack(row.stack)
 
 
 def guidance(row: SamplingRow, model_guidance: str) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from math import inf
+from pathlib import Path
 from typing import Final
 
 from profiles.files import parse_number, read_text
+from profiles.stacks import DEFAULT_STACK
 from validate.fitting.anchors import FRAMES, INFERENCE, MODELS, STEPS
 from validate.published.records import LATENCY, MEMORY, TASKS, Published
 
@@ -18,7 +20,13 @@ COLUMNS: Final = (
     "interconnect", "num_gpus", "method", "method_config", "latency_s", "memory_GB", "comm_GB", "note",
 )  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
+ENGINES: Final = INFERENCE.with_name("engines.csv")
+"""Rows of today's engines; all but these are in ``INFERENCE``."""
+ALONE: Final = "collective only"
+COMPILED: Final = "compiled"
+"""The stack of rows whose settings speak of a compiler."""
 MACHINES: Final = (
+    ("B200", "", "b200-ib"),
     ("A100", "PCIe", "a100-pcie-4"),
     ("A100", "", "a100-nvlink-8"),
     ("H100", "", "h100-nvlink-8"),
@@ -54,16 +62,17 @@ class SamplingRow:
     out_of_memory: bool
 
     @classmethod
-    def of(cls, cells: Mapping[str, str], line: int) -> "SamplingRow":
-        """What a row of the file says."""
-        gpus = _number(cells, line, "num_gpus")
+    def of(cls, cells: Mapping[str, str], line: int, path: Path = INFERENCE) -> "SamplingRow":
+        """What a row of a file says."""
+        where = f"{path}:{line}"
+        gpus = _number(cells, where, "num_gpus")
         return cls(
             line=line,
             cells=tuple(cells[column] for column in COLUMNS),
             num_gpus=None if gpus is None else int(gpus),
-            latency_s=_number(cells, line, "latency_s"),
-            memory_gib=_number(cells, line, "memory_GB"),
-            sent_gb=_number(cells, line, "comm_GB"),
+            latency_s=_number(cells, where, "latency_s"),
+            memory_gib=_number(cells, where, "memory_GB"),
+            sent_gb=_number(cells, where, "comm_GB"),
             out_of_memory=OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"]),
         )
 
@@ -98,8 +107,15 @@ class SamplingRow:
         return " ".join(filter(None, (self["method"], self["method_config"])))
 
     @property
+    def stack(self) -> str:
+        """The software stack that ran."""
+        return COMPILED if "compile" in self["method_config"] else DEFAULT_STACK
+
+    @property
     def model(self) -> str:
         """The model's folder."""
+        if self["model"] == ALONE:
+            raise Uncovered("a collective alone, which no sampler runs")
         if self["model"] not in MODELS:
             raise Uncovered(f"no model folder of {self['model']}")
         return MODELS[self["model"]]
@@ -138,14 +154,17 @@ class SamplingRow:
         return int(cell)
 
 
-def _number(cells: Mapping[str, str], line: int, key: str) -> float | None:
+def _number(cells: Mapping[str, str], where: str, key: str) -> float | None:
     if cells[key] in ("", OUT_OF_MEMORY):
         return None
-    return parse_number(f"{INFERENCE}:{line}", key, cells[key], whole=key == "num_gpus")
+    return parse_number(where, key, cells[key], whole=key == "num_gpus")
 
 
 @cache
 def sampling_rows() -> tuple[SamplingRow, ...]:
-    """All published rows of sampling, in the order of the file."""
-    reader = csv.DictReader(StringIO(read_text(INFERENCE)))
-    return tuple(SamplingRow.of(cells, reader.line_num) for cells in reader)
+    """All published rows of sampling, in the order of the files."""
+    found = []
+    for path in (INFERENCE, ENGINES):
+        reader = csv.DictReader(StringIO(read_text(path)))
+        found += [SamplingRow.of(cells, reader.line_num, path) for cells in reader]
+    return tuple(found)

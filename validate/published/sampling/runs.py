@@ -19,10 +19,11 @@ from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
-from validate.published.ledger import Ledger
-from validate.published.records import MEMORY, Record, Standing, why
+from validate.published.kinds import kind_of
+from validate.published.records import MEMORY, Conditions, Record, standing_of
 from validate.published.sampling.methods import IN_GRAPHS, guidance, samplers, stack_of
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
+from validate.published.standings import Reason, Standing
 
 FREE: Final = "patch_parallel_no_comm"
 """The method that is run without communication: on free links."""
@@ -34,11 +35,6 @@ HOST_PIXELS: Final = "1024"
 HOST_METHODS: Final = ("distrifusion", "sp_ring", "sp_ulysses", "tensor_parallel")
 """The methods of these rows: all of their steps are alike."""
 FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
-MEMORY_SOURCE: Final = "Fig7 memory.py"
-MEMORY_METHODS: Final = ("original", "sp_ulysses")
-"""The rows from which the constants of a sampler's memory were taken."""
-MISSED: Final = 0.20
-"""Relative error beyond which a row needs a text."""
 TWICE: Final = 0.002
 """Relative difference below which two numbers of one point are one measurement, rounded twice."""
 
@@ -127,19 +123,6 @@ class Run:
         )
 
     @property
-    def missed(self) -> bool:
-        """Whether the prediction is so far off that it needs a text, or says wrongly whether memory suffices."""
-        if self.outcome is None:
-            return False
-        wrong = self.row.out_of_memory != self.out_of_memory
-        return wrong or (self.error is not None and abs(self.error) > MISSED)
-
-    @property
-    def why(self) -> str:
-        """The first text that is about the row; empty where there is none, or the row needs none."""
-        return why(self.row.published, self.model, self.cluster) if self.missed else ""
-
-    @property
     def record(self) -> Record:
         """What becomes of the row's number."""
         row, outcome = self.row.published, self.outcome
@@ -152,20 +135,27 @@ class Run:
         lacking = self.out_of_memory and not self.row.out_of_memory
         setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
         provenance, memory_bytes = self._provenance(outcome), outcome.peak_memory_bytes
-        return Record(row, predicted, standing, reason, setting, provenance, self.why, memory_bytes)
+        conditions = self._conditions(outcome)
+        return Record(row, predicted, standing, reason, setting, provenance, memory_bytes, conditions)
 
-    def _standing(self) -> tuple[Standing, str]:
+    def _standing(self) -> Reason:
         if self.row.out_of_memory:
             return Standing.APART, f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
         if self.for_links:
-            return Standing.FITTED, f"in view when the links of {self.cluster} were set"
+            return Standing.FITTED, f"sets the links of {self.cluster}"
         if self.for_host:
             return Standing.FITTED, f"sets the pace of the host of {self.cluster}"
-        if self.row.figure == MEMORY_SOURCE and self.row["method"] in MEMORY_METHODS:
-            return Standing.FITTED, "sets the constants of memory"
         if self.anchored:
             return Standing.FITTED, "a one-GPU latency that predictions start from"
-        return (Standing.APART, "printed a second time") if self.again else (Standing.JUDGED, "")
+        found = standing_of(self.row.published, self.model, self.cluster)
+        if self.again and found[0] is not Standing.FITTED:
+            return Standing.APART, "printed a second time"
+        return found
+
+    def _conditions(self, outcome: Result) -> Conditions:
+        assert self.place is not None
+        kind = kind_of(outcome.strategy, outcome.num_gpus)
+        return Conditions(self.place.cluster.device.name, outcome.stack, kind)
 
     def _provenance(self, outcome: Result) -> str:
         """Where layer times are from, and by what published latencies of one GPU scale them."""
@@ -204,11 +194,6 @@ def all_runs() -> list[Run]:
     return runs(lambda _: True)
 
 
-def sampling_ledger(found: Iterable[Run]) -> Ledger:
-    """Every row of sampling that was run, in their order."""
-    return Ledger(tuple(one.record for one in found))
-
-
 def same_number(one: float | None, other: float | None) -> bool:
     """Whether two numbers of one point are one measurement, rounded twice."""
     return one is not None and other is not None and abs(one / other - 1) < TWICE
@@ -227,11 +212,12 @@ def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
 
 
 def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
+    model = row.model
     if row.num_gpus is None:
         raise Uncovered("the number of GPUs is not said")
     if row["batch"] != "1":
         raise Uncovered(f"the batch is {row['batch'] or 'not said'}")
-    name, model = row.cluster, row.model
+    name = row.cluster
     if model not in model_names():
         raise Uncovered(f"no model folder of {model}")
     if name not in clusters and name not in cluster_names():
@@ -298,15 +284,8 @@ def sent_bytes(run: Run) -> float:
 def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
     size = (place.height, place.width)
-    return drawing(
-        place.model,
-        place.cluster,
-        place.num_gpus,
-        size,
-        place.steps,
-        guidance=place.guidance,
-        stack=place.stack,
-    )
+    of = place.model, place.cluster, place.num_gpus, size, place.steps
+    return drawing(*of, guidance=place.guidance, stack=place.stack)
 
 
 def describe(outcome: Result, place: Place) -> str:

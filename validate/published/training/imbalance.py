@@ -6,14 +6,13 @@ Source: PULSE, sections IV and VII-C1, Figs. 6, 7 and 13.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from profiles.models import Model
 from sim.explore.pulse_equations import schedule_s
 from sim.results import Result
 from strategies.training.pulse import Pulse
 from validate.points import scenario, trained
 from validate.published.records import Record, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import costs_of
+from validate.published.training.models import Costs, costs_of
 from validate.reporting.sections import percent
 
 DEGREES: Final = (2, 4, 8)
@@ -56,11 +55,11 @@ def forwards_s(of: Result) -> list[float]:
     return [float(stage["forward_s"]) for stage in of.stages]
 
 
-def gains(model: Model, num_gpus: int, p2p: str) -> Iterator[Gain]:
+def gains(costs: Costs, num_gpus: int, p2p: str) -> Iterator[Gain]:
     """What the partition gains at each degree, micro-batches of ``MICRO_BATCH``, as many as devices."""
     for degree in DEGREES:
         point = scenario(
-            model, "v100-2node", num_gpus, MICRO_BATCH * num_gpus,
+            costs.model, "v100-2node", num_gpus, MICRO_BATCH * num_gpus, stack=costs.stack,
             self_conditioning=0.0, memory_recipe="pulse", placement="data-inner",
         )  # fmt: skip
         asked = {"pipeline_degree": degree, "micro_batches": degree, "p2p": p2p}
@@ -79,11 +78,11 @@ def longest_stages() -> Found:
     """Section IV-B: the longest stage, and the imbalance of Fig. 6."""
     row, imbalance = the_published("IV-B"), the_published("IV-A")
     yield ["published", *([f"up to {imbalance.value:g}, {percent(-row.value)}"] * len(DEGREES))]
-    for costs, model in costs_of(row.model).items():
-        found = list(gains(model, 8, "overlapped"))
-        yield [costs, *(f"{gain.imbalance:.1f}, {percent(-gain.shorter)}" for gain in found)]
+    for words, costs in costs_of(row.model).items():
+        found = list(gains(costs, 8, "overlapped"))
+        yield [words, *(f"{gain.imbalance:.1f}, {percent(-gain.shorter)}" for gain in found)]
         for gain in _base_first(found):
-            setting = f"{costs}; P = {gain.degree}"
+            setting = f"{words}; P = {gain.degree}"
             yield Record.of(row, gain.shorter, setting)
             yield Record.of(imbalance, gain.imbalance, setting)
 
@@ -93,12 +92,12 @@ def partition_speed_ups() -> Found:
     """Section VII-C1: throughput with the skip-aware partition over that with block-wise stages."""
     row = the_published("VII-C1")
     yield ["published", *([f"up to {row.value:g}"] * len(DEGREES))]
-    for costs, model in costs_of(row.model).items():
-        waiting, overlapped = (list(gains(model, 16, p2p)) for p2p in ("blocking", "overlapped"))
+    for words, costs in costs_of(row.model).items():
+        waiting, overlapped = (list(gains(costs, 16, p2p)) for p2p in ("blocking", "overlapped"))
         overlapping = {gain.degree: gain.faster for gain in overlapped}
         cells = (f"{w.faster:.2f}, {overlapping[w.degree]:.2f}, {w.by_equation:.2f}" for w in waiting)
-        yield [costs, *cells]
+        yield [words, *cells]
         for wait in _base_first(waiting):
             ratios = (wait.faster, overlapping[wait.degree], wait.by_equation)
             for how, ratio in zip(("blocking", "overlapped", "by Eq. 15"), ratios, strict=True):
-                yield Record.of(row, ratio, f"{costs}; P = {wait.degree}; {how}")
+                yield Record.of(row, ratio, f"{words}; P = {wait.degree}; {how}")

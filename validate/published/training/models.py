@@ -8,48 +8,54 @@ bytes per parameter (Eq. 14) and the throughputs for the second. Its V100s and N
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.clusters import Cluster
 from profiles.components import Component, Layer
 from profiles.costs import ComponentCosts, FloatArray
 from profiles.models import MeasuredTime, Model
+from profiles.stacks import Fusion, Stack, load_stack
 from validate.points import cluster_of, model_of
 
 CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5}
 """Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
 (2022). Their own recipes train without."""
-TWO_BATCHES: Final = (1, 2)
-"""Two points fix a time that is linear in the batch."""
+STACK: Final = "eager-2023"
+"""What DiffusionPipe ran: mixed precision of early 2023."""
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Local batches at which layers are timed; between them times are interpolated."""
 LARGE_BATCH: Final = 64
 """The local batch at which the longest layers of DiffusionPipe's Fig. 5 are given."""
-HEAD_CHANNELS: Final = 32
-"""Of the widened U-Nets: self-attention takes 4 FLOP per score and channel."""
-SCORE_PASSES: Final = 4
-"""Unfused attention writes its scores, reads and writes them for the softmax, and reads them again: an estimate."""
 SLOWER: Final = 4.0
 """Memory at a quarter of its data-sheet bandwidth: the far end of a row of assumptions, measured nowhere."""
 SINGLE: Final = "activations in single precision"
 HALF: Final = "activations in half precision"
 UNFUSED: Final = "attention unfused"
 SLOWEST: Final = f"attention unfused, memory {SLOWER:g} times slower"
+NOTHING: Final = Fusion(0.0, 0.0, 0.0, 0.0, 0.0)
 COSTS: Final = (SINGLE, HALF, "FLOP alone", UNFUSED, SLOWEST)
 """Assumptions on what layers cost. The first is the base; the others change it."""
 
 
+class Costs(NamedTuple):
+    """A model and the stack that runs it."""
+
+    model: Model
+    stack: Stack
+
+
 @cache
-def costs_of(name: str) -> dict[str, Model]:
-    """A model under each assumption on what its layers cost."""
-    single = model_of(name)
-    unfused = with_unfused_attention(single)
-    models = (
-        single,
-        in_half_precision(name),
-        with_more_traffic(single, 0.0),
-        unfused,
-        with_more_traffic(unfused, SLOWER),
-    )
-    return dict(zip(COSTS, models, strict=True))
+def costs_of(name: str) -> dict[str, Costs]:
+    """A model and its stack under each assumption on what its layers cost."""
+    single, eager = model_of(name), load_stack()
+    free = replace(eager, name="eager, FLOP alone", traffic=NOTHING, launches=NOTHING, cast_weights=False)
+    unfused = replace(eager, name="eager, attention unfused", attention="math")
+    memory = eager.rates.memory / SLOWER
+    rates = replace(eager.rates, memory=memory, layout=memory)
+    slow = replace(unfused, name=f"{unfused.name}, slow memory", rates=rates)
+    half = Costs(in_half_precision(name), eager)
+    found = (Costs(single, eager), half, *(Costs(single, stack) for stack in (free, unfused, slow)))
+    return dict(zip(COSTS, found, strict=True))
 
 
 @cache
@@ -68,8 +74,8 @@ def with_all_gradients(name: str, cluster: str) -> Model:
     def train_all(component: Component) -> Component:
         if not component.trainable:
             return component
-        costs = ComponentCosts(component, device)
-        times = _times(TWO_BATCHES, costs.forward_s, costs.backward_s)
+        costs = ComponentCosts(component, device, stack=load_stack(STACK))
+        times = _times(BATCHES, costs.forward_s, costs.backward_s)
         layers = tuple(replace(layer, backward="full") for layer in component.layers)
         return replace(component, layers=layers, times=((device.name, times),))
 
@@ -86,7 +92,7 @@ def with_long_layers(name: str, cluster: str, layers: tuple[int, ...], long_s: f
     def lengthen(component: Component) -> Component:
         if component.trainable or not component.name.startswith(("vae", "hint")):
             return component
-        forward_s = ComponentCosts(component, device).forward_s(LARGE_BATCH)
+        forward_s = ComponentCosts(component, device, stack=load_stack(STACK)).forward_s(LARGE_BATCH)
         longer_s = forward_s.copy()
         longer_s[list(layers)] = 0.0
         longer_s *= (forward_s.sum() - long_s * len(layers)) / longer_s.sum()
@@ -109,7 +115,7 @@ def _times(
 
 
 def in_half_precision(name: str) -> Model:
-    """A model counted in single precision with all its bytes halved; its FLOP stay."""
+    """A model counted in single precision as it is in half: half the bytes, and no casts; its FLOP stay."""
     model = model_of(name)
     assert model.dtype == "float32"
 
@@ -117,24 +123,11 @@ def in_half_precision(name: str) -> Model:
         sizes = {key: getattr(layer, key) / 2 for key in ("moved_bytes", "output_bytes", "saved_bytes")}
         return replace(layer, **sizes)
 
-    halved = _changed(model, lambda part: replace(part, carried_bytes=part.carried_bytes / 2))
+    def lighten(part: Component) -> Component:
+        return replace(part, carried_bytes=part.carried_bytes / 2, kernels=part.half_kernels)
+
+    halved = _changed(model, lighten)
     return replace(_with_layers(halved, halve), dtype="float16")
-
-
-def with_unfused_attention(model: Model) -> Model:
-    """A model whose self-attention writes and reads its score matrices.
-
-    ``SCORE_PASSES`` times over, in the model's type; saved bytes stay, as if they were computed again.
-    """
-    passes = SCORE_PASSES * {"float32": 4, "float16": 2}[model.dtype] / (4 * HEAD_CHANNELS)
-    return _with_layers(
-        model, lambda one: replace(one, moved_bytes=one.moved_bytes + passes * one.attention_flop)
-    )
-
-
-def with_more_traffic(model: Model, factor: float) -> Model:
-    """A model whose memory traffic takes that much longer."""
-    return _with_layers(model, lambda one: replace(one, moved_bytes=one.moved_bytes * factor))
 
 
 def _changed(model: Model, change: Callable[[Component], Component]) -> Model:

@@ -14,7 +14,7 @@ from sim.runs import run_point
 from validate.points import drawing, replayed, sampler, scenario, trained
 from validate.published.records import Published, Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import with_all_gradients
+from validate.published.training.models import STACK, with_all_gradients
 from validate.reporting.sections import percent
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
@@ -34,7 +34,7 @@ STEPS: Final = 50
 def frozen_ratio(model: str, batch: int | None) -> float:
     """Forward time of the frozen part over forward and backward time of the trained part."""
     assert batch is not None
-    point = scenario(model, "p4de", 1, 1)
+    point = scenario(model, "p4de", 1, 1, stack=STACK)
     costs = point.costs.components
     frozen_s = sum(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
     backbones = [costs[i] for i in point.model.backbones]
@@ -48,7 +48,7 @@ def frozen_ratios() -> Found:
     for row in published("Table 1", model="sd21"):
         also = the_published("Table 1", model="controlnet", batch_size=row.batch_size or 0)
         own, *others = (frozen_ratio(model, row.batch_size) for model in ("sd21", *CONTROLNETS))
-        yield Record.of(row, own, "sd21", fitted="sets the A100's rates")
+        yield Record.of(row, own, "sd21")
         for ratio, model in zip(others, CONTROLNETS, strict=True):
             yield Record.of(also, ratio, model)
         yield [f"local batch {row.batch_size}", *map(percent, (row.value, own, also.value, *others))]
@@ -57,7 +57,13 @@ def frozen_ratios() -> Found:
 def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> float:
     """Share of an iteration of data parallelism in which gradients are reduced, after the backward."""
     point = scenario(
-        model, "p4de", num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe
+        model,
+        "p4de",
+        num_gpus,
+        LOCAL_BATCH * num_gpus,
+        stack=STACK,
+        self_conditioning=0.0,
+        memory_recipe=recipe,
     )
     found = trained("ddp", point, overlap="none").expected
     return found.collective_s / found.duration_s
@@ -77,12 +83,11 @@ def synchronisation_shares() -> Found:
         "controlnet-hint-vae, locked U-Net too": ("controlnet", with_all_gradients(CONTROLNETS[0], "p4de")),
     }
     for name, (asked, model) in cases.items():
-        sets = "sets p4de's collective efficiencies" if asked == "sd21" else ""
         for gradients, recipe in RECIPES.items():
             cells, factors = [], []
             for row in published("Table 2", model=asked):
                 share = synchronisation_share(model, row.num_gpus or 1, recipe)
-                yield Record.of(row, share, f"{name}; {gradients} gradients", fitted=sets)
+                yield Record.of(row, share, f"{name}; {gradients} gradients")
                 factors.append(slowness(row.value, share))
                 cells.append(f"{percent(row.value)}, {percent(share)}")
             yield [f"{name}; {gradients}", *cells, f"{min(factors):.2f} to {max(factors):.2f}"]
@@ -122,9 +127,8 @@ def unfilled_bubbles() -> Found:
         share = frozen_share(row.model)
         stages, count = (int(words.split()[0]) for words in row.note.split(", ")[:2])
         found = unfilled_bubbles_of(share, stages, count)[row.quantity]
-        sets = "sets the frozen share" if row == _first(row.model) else ""
         setting = f"equal layers, frozen over trained {share:.4f}"
-        yield Record.of(row, found, setting, fitted=sets, provenance=EQUAL)
+        yield Record.of(row, found, setting, provenance=EQUAL)
         differences.setdefault(row.quantity, []).append(abs(found - row.value))
     for quantity, of in differences.items():
         yield [quantity.replace("_", " "), f"{len(of)}", f"{max(of):.4f}"]

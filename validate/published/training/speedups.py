@@ -17,7 +17,7 @@ from strategies.scenario import Scenario
 from validate.points import best, fastest, scenario
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import CONDITIONED, with_all_gradients, with_long_layers
+from validate.published.training.models import CONDITIONED, STACK, with_all_gradients, with_long_layers
 from validate.published.training.ratios import CONTROLNETS
 from validate.reporting.sections import percent
 
@@ -80,7 +80,13 @@ def speed_ups(
     """The throughputs of one model on one machine under each way to draw self-conditioning."""
     for probability, draw in draws:
         point = scenario(
-            model, "p4de", num_gpus, batch_size, self_conditioning=probability, self_conditioning_draw=draw
+            model,
+            "p4de",
+            num_gpus,
+            batch_size,
+            self_conditioning=probability,
+            self_conditioning_draw=draw,
+            stack=STACK,
         )
         drawn = "half, one draw" if draw == "iteration" else "half, each group draws"
         yield SpeedUp(
@@ -147,7 +153,9 @@ def ablation() -> Found:
     cases = [(name, model, batch) for name, model in models.items() for batch in (256, 384)]
     for name, model, batch in (*cases, ("sd21", "sd21", 256)):
         trained = name.split(",")[0]
-        filled = by_fill(scenario(model, "p4de", 8, batch, self_conditioning=CONDITIONED[trained]))
+        filled = by_fill(
+            scenario(model, "p4de", 8, batch, self_conditioning=CONDITIONED[trained], stack=STACK)
+        )
         rates = {fill: result.samples_per_s for fill, result in filled.items()}
         losses = [f"{rate(filled[fill])}, {rates[fill] / rates['partial'] - 1:+.1%}" for fill in FILLS[1:]]
         yield [name, f"{batch}", rate(filled["partial"]), *losses, percent(rates["full"] / rates["none"] - 1)]
@@ -178,7 +186,7 @@ def cascades(machines: Sequence[tuple[int, int]] = MACHINES) -> Found:
     row = the_published("6.1", model="cdm-lsun")
     yield ["published", "close", "-", "-", "-", "comparable"]
     for model, (num_gpus, batch) in ((model, machine) for model in CASCADES for machine in machines):
-        point = scenario(model, "p4de", num_gpus, batch)
+        point = scenario(model, "p4de", num_gpus, batch, stack=STACK)
         pipe = fastest(point, "diffusionpipe", fill="none")
         ratios = {}
         for backbones in ("sequential", "parallel"):

@@ -78,14 +78,16 @@ class Setting:
 
     def scenario(self, task: Task) -> Scenario:
         """What a strategy is asked about."""
+        costs = costs_of(task.model)[self.costs]
         return scenario(
-            costs_of(task.model)[self.costs],
+            costs.model,
             with_collectives_of(task.cluster, self.collectives or task.cluster),
             task.num_gpus,
             self.micro_batch * task.num_gpus,
             self_conditioning=0.0,
             memory_recipe=self.recipe,
             placement=self.placement,
+            stack=costs.stack,
         )
 
 

