@@ -97,6 +97,7 @@ class ComponentCosts:
     ) -> None:
         self.component: Final = component
         self.extent: Final = Extent.reference(component) if extent is None else extent
+        self._calibration: Final = calibration
         self._kept: dict[Hashable, FloatArray] = {}
         of = load_stack() if stack is None else stack
         times = dict(component.times).get(device.name)
@@ -130,7 +131,7 @@ class ComponentCosts:
     @cached_property
     def host_s(self) -> FloatArray:
         """Seconds in which the host dispatches the forward of each layer, whatever the batch, shape (layers,)."""
-        return self._times.host_s()
+        return self._calibration * self._times.host_s()
 
     def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""

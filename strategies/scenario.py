@@ -479,7 +479,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """
         if not self.costs.host_s(self.backbone_index).any():
             return NO_CALLS
-        return Calls(self.cluster.host.pace, AHEAD * self.paced_stack.forward_operator_s)
+        factor = self.calibration.factor
+        ahead_s = AHEAD * self.paced_stack.forward_operator_s
+        return Calls(factor * self.cluster.host.pace, factor * ahead_s)
 
     @cached_property
     def streams(self) -> Cluster:

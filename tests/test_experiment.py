@@ -165,9 +165,10 @@ def test_a_result_has_the_documented_keys(scenario, pipeline):
     found = run_point(pipeline, scenario()).to_json()
     assert list(found) == [
         "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution",
-        "frozen", "options", "iteration_s", "first_iteration_s", "samples_per_s", "bubble_ratio",
+        "frozen", "options", "iteration_s", "first_iteration_s", "iteration_s_low", "iteration_s_high",
+        "samples_per_s", "bubble_ratio",
         "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes",
-        "fits_memory", "provenance", "stages",
+        "fits_memory", "provenance", "compute_factor", "stages",
     ]  # fmt: skip
     assert found["provenance"] == "measured"
 

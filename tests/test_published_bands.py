@@ -13,6 +13,7 @@ from validate.__main__ import main
 from validate.published.bands import FEWEST, Miss, alone, bands_of, speedups, text_of, trainings, waits
 from validate.published.clusters import read_runs
 from validate.published.records import Record, the_published
+from validate.published.standings import Standing
 
 A100, L40 = "a100-80gb-sxm", "l40-48gb"
 
@@ -71,7 +72,7 @@ def test_the_error_of_what_is_awaited_is_that_of_exposed_seconds_beside_the_same
     (found,) = waits([Record.of(row, row.value / 2)])
     share = row.value / 2
     assert found == pytest.approx((row.value / (1 - row.value)) / (share / (1 - share)))
-    assert waits([Record.of(row, 0.3, fitted="it set the links")]) == []
+    assert waits([replace(Record.of(row, 0.3), standing=Standing.FITTED, reason="it set the links")]) == []
     assert bands_of([], [0.5, 2.0, 2.0, 2.0], load_bands()).exposed.spread == pytest.approx(log(4) / 2)
 
 
@@ -80,7 +81,10 @@ def test_a_speedup_that_is_predicted_too_small_is_a_pipeline_predicted_too_slow(
     (found,) = speedups([Record.of(row, row.value * exp(-0.1))])
     assert (found.method, found.device) == ("pipeline", A100)
     assert found.ratio == pytest.approx(exp(-0.1))
-    assert list(speedups([Record.of(row, 1.0, fitted="it chose a variant")])) == []
+    assert (
+        list(speedups([replace(Record.of(row, 1.0), standing=Standing.IN_VIEW, reason="it chose a variant")]))
+        == []
+    )
 
 
 def test_training_within_a_node_is_of_compute_and_across_nodes_of_data_parallelism():
@@ -112,4 +116,4 @@ def test_one_gpu_is_judged_by_latencies_that_scale_nothing():
 
 def test_bands_need_the_numbers_of_both_tasks(capsys, tmp_path):
     assert main(["published", "--task", "train", "--bands", str(tmp_path / "bands.toml")]) == 2
-    assert "--bands needs the numbers of both tasks, but --task is train" in capsys.readouterr().err
+    assert "--task is 'train', but --bands is of both tasks: leave it out" in capsys.readouterr().err

@@ -118,8 +118,8 @@ def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
 @pytest.mark.parametrize(
     "cluster", ["a100-nvlink-8", "p4de"]
 )  # the other slows compute beside collectives down
-def test_the_bound_of_a_pipeline_of_patches_is_its_time_where_no_port_is_shared(cluster):
-    scenario = pixart(8, cluster, steps=3)
+def test_the_bound_of_a_pipeline_of_patches_is_its_time_where_no_port_is_shared_and_no_host_pays(cluster):
+    scenario = replace(pixart(8, cluster, steps=3), stack=load_stack("compiled"))
     for point in simulate_everything(scenario):
         if point.name in PIPELINES:
             there, taken = scenario.on(point.num_gpus), point.result.latency_s
@@ -136,7 +136,7 @@ def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everythi
 
 def test_most_points_need_no_replay(sweep):
     assert len(sweep.points) > 5 * TOP
-    assert len([point for point in sweep.points if point.result is not None]) < 2.5 * TOP
+    assert len([point for point in sweep.points if point.result is not None]) < 3 * TOP
 
 
 def test_two_processes_find_exactly_what_one_finds(sweep):

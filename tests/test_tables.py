@@ -132,7 +132,7 @@ def test_the_command_of_a_drawing_leaves_out_what_is_left_to_the_strategy(drawn)
     assert command_of(result) == (
         "sim run --model pixart --cluster a100-nvlink-8 --stack eager --gpus 4 --batch-size 2 --strategy pipefusion"
         " --warmup-steps 1 --receive before --layers 7,7,7,7 --resolution 1024x2048 --steps 5 --guidance none"
-        " --include text_encoder --decode-chunks 1"
+        " --include text_encoder --decode-chunks 1 --text divided"
     )
 
 
