@@ -70,3 +70,28 @@ def read_host(table: Table) -> Host:
     table.text("source")
     table.finish()
     return host
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the calls of collectives and messages cost the host of a run, beside the operators that it dispatches.
+
+    Attributes:
+        pace: seconds that a call takes over those of ``CALLS_S``; 0 where graphs leave none.
+        ahead_s: seconds of dispatching that the host may be ahead of the GPU.
+    """
+
+    pace: float = 0.0
+    ahead_s: float = 0.0
+
+    def collective_s(self, operation: str, calls: int) -> float:
+        """Seconds of some calls of an operation."""
+        return self.pace * calls * CALLS_S[operation]
+
+    @property
+    def message_s(self) -> float:
+        """Seconds of one end of a message."""
+        return self.pace * MESSAGE_S
+
+
+NO_CALLS: Final = Calls()

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from profiles.stacks import load_stack as load_stack
     from profiles.synthetic import equal_layers_model as equal_layers_model
     from sim.api import calibrate as calibrate
-    from sim.api import clusters as clusters
-    from sim.api import models as models
     from sim.api import run as run
     from sim.api import schedule as schedule
-    from sim.api import stacks as stacks
-    from sim.api import strategies as strategies
     from sim.api import sweep as sweep
     from sim.explore.sweep import Sweep as Sweep
+    from sim.listings import clusters as clusters
+    from sim.listings import models as models
+    from sim.listings import stacks as stacks
+    from sim.listings import strategies as strategies
     from sim.report import plots as plots
     from sim.results import Result as Result
     from strategies.scenario import Scenario as Scenario
@@ -38,17 +38,17 @@ _HOMES = {
     "Scenario": "strategies.scenario",
     "Sweep": "sim.explore.sweep",
     "calibrate": "sim.api",
-    "clusters": "sim.api",
+    "clusters": "sim.listings",
     "equal_layers_model": "profiles.synthetic",
     "load_cluster": "profiles.clusters",
     "load_model": "profiles.models",
     "load_stack": "profiles.stacks",
-    "models": "sim.api",
+    "models": "sim.listings",
     "plots": "sim.report",
     "run": "sim.api",
     "schedule": "sim.api",
-    "stacks": "sim.api",
-    "strategies": "sim.api",
+    "stacks": "sim.listings",
+    "strategies": "sim.listings",
     "sweep": "sim.api",
 }
 """Modules of the names; each is imported when it is first asked for, so that the command line starts fast."""

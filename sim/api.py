@@ -7,30 +7,29 @@ parameters, where the command line speaks of flags.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import accumulate, chain
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from profiles.calibration import MeasuredRun
-from profiles.clusters import Cluster, cluster_names, load_cluster
+from profiles.clusters import Cluster
 from profiles.errors import DiffusimError, InputError
-from profiles.models import Model, load_model, model_names
-from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
+from profiles.models import Model
+from profiles.stacks import DEFAULT_STACK, Stack
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.measured_runs import Run, calibrated
-from sim.report.facts import cluster_facts, model_facts, stack_facts, strategy_facts
 from sim.results import Result
 from sim.runs import bound, named_traces, replay_parts, source_of, weigh
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
 from strategies.parameters import check_parameters
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import Order, StageAction, format_order, format_torch
-from strategies.registry import make, strategies_of
+from strategies.registry import make
 from strategies.scenario import SamplingScenario, Scenario, Scene
 from strategies.strategy import (
     AnyScenario,
@@ -38,11 +37,10 @@ from strategies.strategy import (
     Phase,
     Sampler,
     Scheduled,
-    is_seamless,
 )
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -389,50 +387,3 @@ def _format_patches(sampler: AnyStrategy, scenario: AnyScenario) -> str:
     starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
     parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
     return format_order(chain.from_iterable(row) for row in zip(*parts, strict=True))
-
-
-def models() -> "DataFrame":
-    """The models that come with the package, a row for each component."""
-    return _frame(
-        {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")}
-        | {"component": component.name, "tasks": ", ".join(component.tasks)}
-        | {name: value for name, value in own.items() if name != "name"}
-        for model in map(load_model, model_names())
-        for facts in [model_facts(model)]
-        for component, own in zip(model.components, facts["components"], strict=True)
-    )
-
-
-def clusters() -> "DataFrame":
-    """The clusters that come with the package; links in bytes per second and seconds."""
-    return _frame(map(_flat_cluster, map(load_cluster, cluster_names())))
-
-
-def _flat_cluster(cluster: Cluster) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in cluster_facts(cluster).items():
-        flat |= (
-            {f"{key}_{name}": of for name, of in value.items()} if isinstance(value, dict) else {key: value}
-        )
-    return flat
-
-
-def stacks() -> "DataFrame":
-    """The software stacks that come with the package."""
-    return _frame(map(stack_facts, map(load_stack, stack_names())))
-
-
-def strategies() -> "DataFrame":
-    """The strategies with what they are and their parameters."""
-    return _frame(
-        strategy_facts(cls)
-        | {"seamless": is_seamless(cls), "parameters": ", ".join(item.name for item in fields(cls))}  # type: ignore[arg-type]
-        for task in ("train", "sample")
-        for cls in strategies_of(task).values()
-    )
-
-
-def _frame(rows: Iterable[dict[str, Any]]) -> "DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(list(rows))

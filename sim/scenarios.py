@@ -16,14 +16,9 @@ from profiles.models import Model, load_model
 from profiles.resolutions import check_whole_tokens, in_words
 from profiles.stacks import DEFAULT_STACK, Stack, load_stack
 from strategies.parameters import check_integer, flag_of
+from strategies.plans.workloads import DEFAULT_BATCH_PER_GPU, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, strategies_of, task_of
-from strategies.scenario import (
-    DEFAULT_BATCH_PER_GPU,
-    SamplingScenario,
-    SamplingWorkload,
-    Scenario,
-    TrainingWorkload,
-)
+from strategies.scenario import SamplingScenario, Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {

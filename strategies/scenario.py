@@ -7,60 +7,23 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import sqrt
-from numbers import Real
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
-from profiles.hosts import AHEAD, CALLS_S, MESSAGE_S
+from profiles.hosts import AHEAD, NO_CALLS, Calls
 from profiles.models import Model
-from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, resized, sides_of
 from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.stacks import Stack, load_stack
-from profiles.texts import MAX_TEXT, with_text
-from strategies.parameters import check_integer, check_option
+from profiles.texts import with_text
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
-
-DRAWS: Final = ("iteration", "rank")
-CHECKPOINTINGS: Final = ("none", "full")
-PLACEMENTS: Final = ("pipeline-inner", "data-inner")
-FROZEN: Final = ("online", "cached")
-DEFAULT_BATCH_PER_GPU: Final = 32
-GUIDANCES: Final = ("none", "batch", "parallel")
-TEXTS: Final = ("divided", "replicated")
-MAX_SIDE: Final = 65536
-MAX_STEPS: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """What the calls of collectives and messages cost the host of a run, beside the operators that it dispatches.
-
-    Attributes:
-        pace: seconds that a call takes over those of ``CALLS_S``; 0 where graphs leave none.
-        ahead_s: seconds of dispatching that the host may be ahead of the GPU.
-    """
-
-    pace: float = 0.0
-    ahead_s: float = 0.0
-
-    def collective_s(self, operation: str, calls: int) -> float:
-        """Seconds of some calls of an operation."""
-        return self.pace * calls * CALLS_S[operation]
-
-    @property
-    def message_s(self) -> float:
-        """Seconds of one end of a message."""
-        return self.pace * MESSAGE_S
-
-
-NO_CALLS: Final = Calls()
 
 
 @dataclass(frozen=True)
@@ -188,61 +151,6 @@ def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
         raise InputError(f"measured is {scene.measured!r}, must be a MeasuredRun")
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingWorkload:
-    """The workload of one training iteration.
-
-    Attributes:
-        num_gpus: GPUs in all.
-        batch_size: samples of all GPUs together.
-        self_conditioning: probability of the extra forward pass of all backbones; None takes their own.
-        self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
-            draws, and the slowest decides.
-        checkpointing: ``none``, or ``full``: keep each stage's input, run its forward again before its backward.
-        memory_recipe: bytes per trained parameter, a key of ``RECIPES``.
-        placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
-        extra_forward: whether the iteration at hand runs the extra forward pass.
-        resolution: pixels, one number or width x height; None takes the model's reference.
-        frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
-            data loader, but for those that cannot be computed before training.
-        ema: moving average of the weights, a key of ``EMA_BYTES``.
-    """
-
-    num_gpus: int
-    batch_size: int
-    self_conditioning: float | None = None
-    self_conditioning_draw: str = "iteration"
-    checkpointing: str = "none"
-    memory_recipe: str = "mixed"
-    placement: str = "pipeline-inner"
-    extra_forward: bool = False
-    resolution: str | None = None
-    frozen: str = "online"
-    ema: str = "none"
-
-    def __post_init__(self) -> None:
-        check_integer("num_gpus", self.num_gpus, flag="gpus")
-        check_integer("batch_size", self.batch_size)
-        for pixels in () if self.resolution is None else sides_of(self.resolution):
-            check_integer("resolution", pixels, most=MAX_SIDE)
-        share = self.self_conditioning
-        if share is not None and (
-            isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
-        ):
-            raise wrong("self_conditioning", f"is {share!r}, must be between 0 and 1")
-        check_option("self_conditioning_draw", self.self_conditioning_draw, DRAWS)
-        check_option("checkpointing", self.checkpointing, CHECKPOINTINGS)
-        check_option("memory_recipe", self.memory_recipe, tuple(RECIPES))
-        check_option("placement", self.placement, PLACEMENTS)
-        check_option("frozen", self.frozen, FROZEN)
-        check_option("ema", self.ema, tuple(EMA_BYTES))
-
-    @property
-    def recipe(self) -> MemoryRecipe:
-        """The memory recipe."""
-        return recipe_of(self.memory_recipe, self.ema)
-
-
 @dataclass(frozen=True, repr=False)
 class Scenario(Scene[TrainingWorkload]):
     """A model that is trained on a cluster under a workload; of the model, only what training needs.
@@ -361,61 +269,6 @@ def _check_self_conditioning(model: Model) -> None:
             f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
             " --self-conditioning"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingWorkload:
-    """The workload of one run of the sampler.
-
-    Attributes:
-        num_gpus: GPUs in all.
-        height: pixels.
-        width: pixels.
-        steps: denoising steps.
-        guidance: classifier-free guidance: ``none``; ``batch`` runs both predictions in one batch; ``parallel``
-            on two groups of GPUs.
-        batch_size: images drawn together.
-        include: frozen components that run too, by name; all are resident in any case.
-        decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
-        text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
-        text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
-            or ``replicated`` on all devices, as xDiT did before.
-    """
-
-    num_gpus: int
-    height: int
-    width: int
-    steps: int = 20
-    guidance: str = "batch"
-    batch_size: int = 1
-    include: tuple[str, ...] = ()
-    decode_chunks: int = 1
-    text_tokens: int | None = None
-    text: str = TEXTS[0]
-
-    def __post_init__(self) -> None:
-        check_integer("num_gpus", self.num_gpus, flag="gpus")
-        check_integer("height", self.height, most=MAX_SIDE, flag="resolution")
-        check_integer("width", self.width, most=MAX_SIDE, flag="resolution")
-        check_integer("steps", self.steps, most=MAX_STEPS)
-        check_integer("batch_size", self.batch_size)
-        check_integer("decode_chunks", self.decode_chunks, most=self.height)
-        check_option("guidance", self.guidance, GUIDANCES)
-        check_option("text", self.text, TEXTS)
-        if self.text_tokens is not None:
-            check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
-        if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
-            raise wrong("include", f"is {self.include!r}, must be a tuple of names")
-
-    @property
-    def resolution(self) -> str:
-        """Width and height, one number where they are the same."""
-        return in_words(self.height, self.width)
-
-    @property
-    def predictions(self) -> int:
-        """Noise predictions per image and step: with and without the prompt, where there is guidance."""
-        return 1 if self.guidance == "none" else 2
 
 
 @dataclass(frozen=True, repr=False)

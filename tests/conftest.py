@@ -14,7 +14,8 @@ from profiles.stacks import load_stack
 from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
-from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
+from strategies.scenario import SamplingScenario, Scenario
 
 pytest.register_assert_rewrite("conformance")  # the checks there assert, too
 

@@ -17,8 +17,9 @@ from sim.calibrating import Number, measure, question
 from sim.cli.main import main
 from sim.measured_runs import calibrated
 from sim.runs import run_point
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 
 DDP = {"cluster": "p4de", "gpus": 8, "batch_size": 128}
 RING = {"cluster": "a100-nvlink-8", "gpus": 4, "steps": 4}

@@ -16,8 +16,9 @@ from profiles.clusters import cluster_names, load_cluster
 from profiles.models import load_model, model_names
 from sim.cli.main import main
 from sim.runs import run_point
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 
 TRAINING = list(all_strategies())
 

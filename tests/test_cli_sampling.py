@@ -21,8 +21,9 @@ from strategies.plans.actions import (
     format_order,
     parse_order,
 )
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 
 SAMPLERS = list(all_samplers())
 

@@ -9,8 +9,9 @@ from sim.replay.engine import simulate
 from sim.runs import replay
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 from strategies.training.diffusionpipe import _split
 
 

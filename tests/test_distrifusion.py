@@ -18,9 +18,10 @@ from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.runs import run_point
 from strategies.patching.patch_parallel import Kind, Patches
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 
 LAYERS, LAYER_S = 6, 0.4
 ROWS, HIDDEN = 16, 64

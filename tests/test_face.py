@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import sim
 from sim.cli.main import main
-from strategies.scenario import TrainingWorkload
+from strategies.plans.workloads import TrainingWorkload
 from strategies.training.gpipe import GPipe
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,8 @@ from profiles.models import load_model
 from sim.explore.frames import check_out, check_writable, row, rows, write_rows
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.plans.workloads import TrainingWorkload
+from strategies.scenario import Scenario
 
 RESULT_KEYS = [
     "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution", "frozen",

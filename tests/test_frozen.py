@@ -12,8 +12,8 @@ from profiles.models import load_model
 from strategies.pipelining.frozen import FrozenWork, all_at_once, frozen_chains
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import FilledLayer
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
-from strategies.scenario import TrainingWorkload
 
 TRAINING = list(all_strategies())
 

@@ -12,8 +12,9 @@ from profiles.synthetic import equal_blocks_transformer
 from sim.runs import replay_parts, run_point
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 
 TEXT_S, DECODER_S = (0.1, 0.2), (0.3, 0.4, 0.5)
 LAYERS, LAYER_S = 4, 1.0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from profiles.clusters import load_cluster, read_cluster
 from profiles.errors import InputError
-from profiles.hosts import AHEAD, BOX, CALLS_S, FREE, MESSAGE_S, Host
+from profiles.hosts import AHEAD, BOX, CALLS_S, FREE, MESSAGE_S, NO_CALLS, Calls, Host
 from profiles.models import load_model
 from profiles.shares import Share
 from profiles.stacks import load_stack
@@ -18,8 +18,9 @@ from strategies.patching.grid import Team
 from strategies.patching.layer_runs import Run, run_seconds
 from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import NO_CALLS, Calls, SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 from validate.fitting.hosts import BOXES, host_rows, pace_of
 
 WORK = PatchAction(0, 0, 0)

@@ -12,8 +12,9 @@ from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
 from strategies.orders.named import interleaved_order
 from strategies.plans.actions import format_order
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 
 rounds = st.integers(1, 5)
 degrees = st.integers(1, 6)

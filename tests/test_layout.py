@@ -9,8 +9,9 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 
 ROOT = Path(__file__).parents[1]
 MOST_FILES = 35

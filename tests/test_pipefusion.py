@@ -18,8 +18,9 @@ from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
 from sim.runs import run_point
 from strategies.patching.pacing import paced_layers, stage_layers
+from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 
 LAYERS = 8
 LAYER_S = 0.25

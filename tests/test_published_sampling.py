@@ -9,6 +9,7 @@ from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
 from sim.runs import run_point
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.hybrid import Hybrid
@@ -20,7 +21,7 @@ from strategies.sampling.sync_patch import SyncPatch
 from strategies.sampling.tensor import TensorParallel
 from strategies.sampling.ulysses import Ulysses
 from strategies.sampling.usp import USP
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 from validate.__main__ import main
 from validate.published.contests import Contest, least, side_by_side
 from validate.published.report import report

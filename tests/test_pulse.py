@@ -8,8 +8,9 @@ from profiles.models import load_model
 from profiles.units import MIB
 from sim.replay.engine import simulate
 from sim.runs import replay, run_point
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 
 

@@ -13,8 +13,9 @@ from sim.explore.sweep import Sweep, run_sweep
 from sim.report.rankings import BEST, command, print_rows_json, print_sweep
 from sim.report.tables import print_result
 from sim.runs import run_point
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 
 
 @pytest.fixture(scope="module")

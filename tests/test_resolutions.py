@@ -13,7 +13,8 @@ from profiles.models import load_model
 from profiles.resolutions import check_resolution, resized, sides_of
 from profiles.sampling_costs import SamplingCosts
 from profiles.stacks import load_stack
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.plans.workloads import TrainingWorkload
+from strategies.scenario import Scenario
 
 A100 = load_device("a100-80gb-sxm")
 SUMS = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")

@@ -10,8 +10,9 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import Point
 from sim.runs import replay, run_point
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.ulysses import Ulysses
-from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, Scenario
 from strategies.training.gpipe import GPipe
 
 TRAINING = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))

@@ -14,10 +14,11 @@ from profiles.laws import Laws
 from profiles.models import Model, load_model
 from profiles.stacks import Fusion, Shares, Stack
 from sim.runs import bound, run_point
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_strategies
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling.ulysses import Ulysses
-from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, Scenario
 from strategies.training.ddp import DDP
 from strategies.training.diffusionpipe import DiffusionPipe
 

@@ -15,10 +15,11 @@ from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.runs import run_point
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 
 LAYERS = 6
 ROWS, HIDDEN, HEADS = 16, 64, 8

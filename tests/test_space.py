@@ -12,7 +12,8 @@ from sim.explore.points import find_points
 from sim.explore.space import pareto_front, samples_per_s
 from sim.explore.sweep import Sweep, run_sweep
 from sim.runs import run_point
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.plans.workloads import TrainingWorkload
+from strategies.scenario import Scenario
 
 NAMES = ["1f1b", "ddp", "diffusionpipe", "gpipe", "spp"]
 

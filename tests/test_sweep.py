@@ -12,8 +12,9 @@ from sim.explore.points import Point, find_points
 from sim.explore.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Sweep, run_sweep
 from sim.report.rankings import print_sweep
 from sim.runs import bound, run_point
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 
 TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
 

@@ -8,8 +8,9 @@ from profiles.devices import load_device
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer, equal_layers_model
 from sim.runs import run_point
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 
 FIGURE_4 = {
     0.4384: {  # Stable Diffusion 2.1: per cent by stages, for 1 to 4 micro-batches

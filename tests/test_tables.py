@@ -16,8 +16,9 @@ from sim.report.tables import (
     progress,
 )
 from sim.runs import run_point
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
-from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, Scenario
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from profiles.models import load_model
 from profiles.shares import Extent, Share
 from profiles.texts import with_text
 from strategies.patching.layer_runs import exchanged
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.plans.workloads import SamplingWorkload
+from strategies.scenario import SamplingScenario
 
 
 def drawing(text_tokens=None, text="divided", gpus=8, size=1024):

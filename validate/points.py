@@ -13,8 +13,9 @@ from sim.replay.engine import simulate
 from sim.results import Result
 from sim.runs import replay, run_point
 from strategies.plans.traces import Trace
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, make_sampler, make_strategy
-from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, Scenario
 from strategies.strategy import Sampler
 
 model_of, cluster_of = cache(load_model), cache(load_cluster)

@@ -15,8 +15,8 @@ from profiles.recipes import EMA_BYTES, RECIPES
 from profiles.stacks import DEFAULT_STACK
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
+from strategies.plans.workloads import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS, TEXTS
 from strategies.registry import class_of, strategies_of
-from strategies.scenario import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS, TEXTS
 
 MAX_INTEGER: Final = 10**12
 """Orders of more positions or micro-batches than this would take hours."""

@@ -82,10 +82,8 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
-            raise InputError(
-                f"--objective is '{self.objective}', must be one of {', '.join(offered)} in a sweep of"
-                f" {KIND[self.scenario.task]}"
-            )
+            rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
+            raise InputError(f"--objective is '{self.objective}', {rule}")
         check_integer("top", self.top)
 
     def ranked(self) -> list[Point]:

@@ -20,7 +20,8 @@ from profiles.shares import WHOLE, Share
 from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
-from strategies.scenario import TEXTS, SamplingScenario
+from strategies.plans.workloads import TEXTS
+from strategies.scenario import SamplingScenario
 
 REPLICATED: Final = TEXTS[1]
 

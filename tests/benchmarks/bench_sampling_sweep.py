@@ -10,8 +10,9 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Sweep, run_sweep
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 
 
 def space(model_name, num_gpus, resolution, steps=20):

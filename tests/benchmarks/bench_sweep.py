@@ -14,7 +14,8 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Sweep, run_sweep
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.plans.workloads import TrainingWorkload
+from strategies.scenario import Scenario
 
 NUM_GPUS, SAMPLES_PER_GPU = 2048, 840
 

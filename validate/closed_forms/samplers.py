@@ -18,8 +18,9 @@ from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s
 from sim.runs import run_point
 from strategies.plans.traces import Trace
+from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario, SamplingWorkload
+from strategies.scenario import SamplingScenario
 from validate.closed_forms.forms import Form, form, said
 from validate.points import cluster_of, drawing, drawn_at_once, sampler
 

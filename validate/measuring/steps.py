@@ -16,8 +16,9 @@ from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
 from sim.runs import replay, replay_parts, step_s
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
-from strategies.scenario import SamplingScenario, SamplingWorkload, Scenario, TrainingWorkload
+from strategies.scenario import SamplingScenario, Scenario
 from strategies.training.ddp import DDP
 from validate.counting.component import ModelCount
 from validate.counting.specs import Architecture

@@ -10,8 +10,9 @@ from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
 from sim.runs import jobs, replay
 from strategies.plans.plan import Plan
+from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
-from strategies.scenario import Scenario, TrainingWorkload
+from strategies.scenario import Scenario
 from validate.running.comparison import Job
 from validate.running.links import DEVICE, emulated_cluster
 from validate.running.training.blocks import LayerTimes, measure_layers

@@ -1,0 +1,59 @@
+"""What comes with the package, as frames: models, clusters, software stacks and strategies."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+import pandas as pd
+
+from profiles.clusters import Cluster, cluster_names, load_cluster
+from profiles.models import load_model, model_names
+from profiles.stacks import load_stack, stack_names
+from sim.report.facts import cluster_facts, model_facts, stack_facts, strategy_facts
+from strategies.registry import strategies_of
+from strategies.strategy import is_seamless
+
+
+def models() -> pd.DataFrame:
+    """The models that come with the package, a row for each component."""
+    return _frame(
+        {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")}
+        | {"component": component.name, "tasks": ", ".join(component.tasks)}
+        | {name: value for name, value in own.items() if name != "name"}
+        for model in map(load_model, model_names())
+        for facts in [model_facts(model)]
+        for component, own in zip(model.components, facts["components"], strict=True)
+    )
+
+
+def clusters() -> pd.DataFrame:
+    """The clusters that come with the package; links in bytes per second and seconds."""
+    return _frame(map(_flat_cluster, map(load_cluster, cluster_names())))
+
+
+def _flat_cluster(cluster: Cluster) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in cluster_facts(cluster).items():
+        flat |= (
+            {f"{key}_{name}": of for name, of in value.items()} if isinstance(value, dict) else {key: value}
+        )
+    return flat
+
+
+def stacks() -> pd.DataFrame:
+    """The software stacks that come with the package."""
+    return _frame(map(stack_facts, map(load_stack, stack_names())))
+
+
+def strategies() -> pd.DataFrame:
+    """The strategies with what they are and their parameters."""
+    return _frame(
+        strategy_facts(cls)
+        | {"seamless": is_seamless(cls), "parameters": ", ".join(item.name for item in fields(cls))}  # type: ignore[arg-type]
+        for task in ("train", "sample")
+        for cls in strategies_of(task).values()
+    )
+
+
+def _frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows))
