@@ -49,6 +49,8 @@ def test_the_committed_clusters_have_the_fitted_links(name):
     assert cluster.overlap_slowdown == links.slowdown
     assert cluster.collectives.call_s == cluster.intra_node.call_s == pytest.approx(CALL_US * 1e-6)
     for operation in OPERATIONS:
+        if operation == ALL_TO_ALL and name != CLUSTER:
+            continue  # that of the box which was measured says nothing of others
         curve = links.all_to_all if operation == ALL_TO_ALL else links.ring
         for size, efficiency in curve:
             found = cluster.collectives.efficiency_of(operation, size, 1)
@@ -80,7 +82,7 @@ def test_only_rows_of_one_node_are_used():
 
 def test_efficiencies_fall_with_the_group_and_all_to_all_collapses():
     ring, all_to_all = dict(fitted().ring), dict(fitted().all_to_all)
-    assert 1 > ring[2] > ring[4] > ring[8] > 0.5
+    assert 1 >= ring[2] > ring[4] > ring[8] > 0.5
     assert all_to_all[2] > 0.9 and all_to_all[4] < 0.25 and all_to_all[8] < 0.06
 
 

@@ -251,8 +251,10 @@ def test_without_communication_only_compute_is_left(predicted):
     ideal = [one for one in predicted if one.row["method"] == "patch_parallel_no_comm"]
     assert len(ideal) == 3
     for one in ideal:
+        expected = one.outcome.expected
+        assert expected.collective_s == expected.exposed_communication_s == 0
         bound_s = make_sampler(one.outcome.strategy, one.outcome.parameters).bound(scenario_of(one.place))
-        assert one.outcome.latency_s == pytest.approx(bound_s, rel=1e-9)
+        assert bound_s <= one.outcome.latency_s < 1.25 * bound_s  # what is gathered is still copied
 
 
 def test_the_fastest_is_the_least_of_all_and_those_that_do_not_fit_lose(predicted):
