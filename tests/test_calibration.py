@@ -306,7 +306,7 @@ def test_times_without_a_header_belong_to_the_only_model(tmp_path):
 
 
 def test_a_few_layers_are_too_few(tmp_path):
-    model = load_model("uvit-h")
+    model = by_rates(load_model("uvit-h"))
     (whole,) = model.components
     one = replace(model, components=(replace(whole, layers=whole.layers[:2], skips=(), exchanges=()),))
     path = write(tmp_path, "times", lines_of(one, batches=(1,)))

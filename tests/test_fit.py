@@ -27,6 +27,7 @@ from validate.fitting.equations import (
     read_work,
 )
 from validate.fitting.rates import fit, leave_one_out, read_target
+from validate.measuring.steps import by_rates
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def test_the_committed_device_is_what_the_fit_gives():
 
 
 def test_an_equation_predicts_what_the_cost_model_does():
-    model, device = load_model("sd21").for_task("train"), load_device(NAME)
+    model, device = by_rates(load_model("sd21")).for_task("train"), load_device(NAME)
     text, image, unet = ModelCosts(model, device).components
     for row in report().fitted:
         seen = row.observation

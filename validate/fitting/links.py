@@ -98,7 +98,7 @@ def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring =
     curves = _collective_curves(measurement.idle())
     laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}
     cluster = _with_latencies(cluster, laws, notes)
-    reached = {key: _efficiency(cluster, samples) for key, samples in curves.items()}
+    reached = {key: _efficiency(cluster, samples, laws[key]) for key, samples in curves.items()}
     cluster = replace(cluster, collectives=_collectives(cluster, reached, notes))
     return LinkFit(cluster, tuple(notes))
 
@@ -216,11 +216,14 @@ def _steps(cluster: Cluster, key: Curve, which: str) -> float:
     return collective_time(probe, operation, 1.0, group).fixed_s
 
 
-def _efficiency(cluster: Cluster, samples: Sequence[Sample]) -> float:
-    """Share of the port's bandwidth reached, given the fixed times; may exceed 1."""
+def _efficiency(cluster: Cluster, samples: Sequence[Sample], law: Law) -> float:
+    """Share of the port's bandwidth reached, given the fixed times; may exceed 1.
+
+    Of a curve whose own fixed time is less than all curves together say, that stands: its wire would seem faster.
+    """
     first = samples[0]
     fixed_s = collective_time(cluster, first.operation, first.size_bytes, first.group).fixed_s
-    seconds = seconds_of(samples)
+    seconds, fixed_s = seconds_of(samples), min(fixed_s, law.fixed_s)
     (stretch,) = robust_fit(_volumes(cluster, samples)[:, None], seconds - fixed_s, seconds)
     return 1 / float(stretch) if stretch > 0 else float("inf")
 

@@ -1,8 +1,8 @@
 """Steps: one training iteration and one sampling step on a single device, predicted and measured.
 
 The prediction is the simulator's own (``ddp`` on one device, ``single``), from the layers as measured or from the
-rates of a calibrated device. The measurement runs the whole thing: frozen encoders on the batch, forward and
-backward of every micro-batch, the optimizer.
+rates of a calibrated device. The measurement runs the whole thing: frozen encoders, forward and backward of every
+micro-batch, the optimizer.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from profiles.clusters import Cluster, load_cluster
 from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
+from profiles.stacks import load_stack
 from sim.runs import replay, replay_parts, step_s
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
@@ -60,29 +61,30 @@ class TrainingStep:
         if first:
             model = in_turn(model, device.name, first, self.micro_batches)
         workload = TrainingWorkload(1, self.batch, self_conditioning=0.0, memory_recipe=RECIPES[dtype])
-        scenario = Scenario(model, alone(device), workload)
+        fused = replace(load_stack(), optimizer="fused")  # as ``update_of`` makes it
+        scenario = Scenario(model, alone(device), workload, stack=fused)
         return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
         """Run the iteration."""
         parts = [component for component in counted.components if "train" in component.spec.tasks]
         for part in parts:
-            share = self.micro_batches if part.spec.trainable else 1
-            check_memory(part, self.batch // share, settings.dtype, clock)
+            check_memory(part, self.batch // self.micro_batches, settings.dtype, clock)
         size = (counted.height, counted.width)
         with out_of_memory(f"{self.model} at batch {self.batch}"):
             subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
             return self._measure(subjects, settings, clock)
 
     def _measure(self, subjects: Sequence[Subject], settings: Settings, clock: Clock) -> "MeasuredStep":
-        frozen = [(each, each.inputs(self.batch)) for each in subjects if not each.spec.trainable]
-        backbones = [each for each in subjects if each.spec.trainable]
-        given = [(each, each.inputs(self.batch // self.micro_batches)) for each in backbones]
-        update = update_of([weight for subject in backbones for weight in subject.trained])
+        inputs = [(each, each.inputs(self.batch // self.micro_batches)) for each in subjects]
+        frozen = [pair for pair in inputs if not pair[0].spec.trainable]
+        given = [pair for pair in inputs if pair[0].spec.trainable]
+        update = update_of([weight for subject, _ in given for weight in subject.trained])
 
         def encode() -> None:
-            for subject, sample in frozen:
-                _forward(subject, sample)
+            for _ in range(self.micro_batches):
+                for subject, sample in frozen:
+                    _forward(subject, sample)
 
         def train() -> None:
             for subject, sample in given:
@@ -171,8 +173,9 @@ def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int
 
 
 def by_rates(model: Model) -> Model:
-    """A model without its measured times, so that it is estimated from a device's rates."""
-    return replace(model, components=tuple(replace(part, times=()) for part in model.components))
+    """A model without its measured times and its kernels: its totals over a device's rates, as these are fitted."""
+    bare = (replace(part, times=(), kernels=(), half_kernels=()) for part in model.components)
+    return replace(model, components=tuple(bare))
 
 
 def _forward(subject: Subject, given: Given) -> None:
