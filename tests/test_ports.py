@@ -3,7 +3,7 @@
 import pytest
 
 from sim.replay.engine import simulate
-from strategies.bounds.ports import busiest_port_s, chain_traffic
+from strategies.bounds.pipelines import busiest_port_s, chain_traffic
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.network import network_of
