@@ -125,7 +125,8 @@ class Result:
     def title(self) -> str:
         """Model, strategy, GPUs, stack and what departs from plain training in words."""
         gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
-        where = f"{self.model} by {self.strategy} on {gpus} of {self.cluster}, stack {self.stack}"
+        doing = activity(self.task, self.options)
+        where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
         return ", ".join([where, *self.departures])
 
     def _time(self, key: str) -> float:
@@ -299,6 +300,15 @@ class Result:
 
 def _made(values: dict[str, Any]) -> Result:
     return Result(**values)
+
+
+def activity(task: str, options: Mapping[str, Any]) -> str:
+    """What is simulated, in words for titles: sampling is of the denoising steps, and what is included beside them."""
+    if task == "train":
+        return "training"
+    return (
+        f"denoising with {options['include'].replace(',', ', ')}" if options["include"] else "denoising only"
+    )
 
 
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from profiles.errors import InfeasibleError, InputError
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
-from sim.results import OUT_OF_MEMORY, Result, missing_memory
+from sim.results import OUT_OF_MEMORY, Result, activity, missing_memory
 from sim.runs import named_traces, replay_parts, source_of
 from sim.scenarios import KIND
 from strategies.parameters import check_integer
@@ -32,17 +32,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from sim.report.verdicts import Verdict
+
 __all__ = [
-    "MAX_MICRO_BATCHES",
-    "OBJECTIVES",
-    "TOP",
-    "Point",
-    "Report",
-    "Sweep",
-    "find_points",
-    "objectives",
-    "run_sweep",
-]
+    "MAX_MICRO_BATCHES", "OBJECTIVES", "TOP", "Point", "Report", "Sweep", "find_points", "objectives", "run_sweep",
+]  # fmt: skip
 
 OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("throughput", "latency", "memory", "pareto"),
@@ -121,6 +115,13 @@ class Sweep:
         return [point for point in others if point.tied(best, self.objective)]
 
     @property
+    def verdict(self) -> "Verdict | None":
+        """The recommendation, how sure it is and what would change it; None where nothing recommended fits."""
+        from sim.report.verdicts import verdict_of
+
+        return verdict_of(self)
+
+    @property
     def best(self) -> Result:
         """The result of the best point.
 
@@ -173,7 +174,8 @@ class Sweep:
         """The scenario in words."""
         scenario, workload = self.scenario, self.scenario.workload
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
-        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {where}"
+        doing = activity(scenario.task, scenario.options)
+        title = f"{scenario.model.title}, {doing} on {workload.num_gpus} GPUs of {where}"
         asked = scenario.asked
         drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
         return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
@@ -185,7 +187,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """The best of each strategy as a table, in a notebook."""
-        names = (
+        names = [
             "status",
             "strategy",
             "num_gpus",
@@ -194,11 +196,10 @@ class Sweep:
             "bubble_ratio",
             "peak_memory_bytes",
             "reason",
-        )
+        ]
         frame = self.frame(best_of_each=True)
-        return f"<b>{escape(self.title)}</b>" + str(
-            frame[[n for n in names if n in frame]].to_html(index=False)
-        )
+        shown = frame[[name for name in names if name in frame]]
+        return f"<b>{escape(self.title)}</b>{shown.to_html(index=False)}"
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """All points, or the best of each strategy, under their public keys, best first."""
