@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sim.api import run as run
     from sim.api import schedule as schedule
     from sim.api import sweep as sweep
+    from sim.explore.scaling import Scaling as Scaling
     from sim.explore.sweep import Sweep as Sweep
     from sim.listings import clusters as clusters
     from sim.listings import models as models
@@ -35,6 +36,7 @@ _HOMES = {
     "InfeasibleError": "profiles.errors",
     "InputError": "profiles.errors",
     "Result": "sim.results",
+    "Scaling": "sim.explore.scaling",
     "Scenario": "strategies.scenario",
     "Sweep": "sim.explore.sweep",
     "calibrate": "sim.api",
@@ -58,6 +60,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "Result",
+    "Scaling",
     "Scenario",
     "Sweep",
     "calibrate",

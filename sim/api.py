@@ -21,6 +21,7 @@ from profiles.models import Model
 from profiles.stacks import DEFAULT_STACK, Stack
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
+from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.measured_runs import Run, calibrated
 from sim.results import Result
@@ -220,6 +221,7 @@ def _strategy(strategy: str | AnyStrategy, request: Request) -> AnyStrategy:
     return check_parameters(strategy)
 
 
+@over_counts
 @_speaks_of_parameters
 def sweep(
     model: str | Model | AnyScenario,
@@ -242,7 +244,8 @@ def sweep(
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
-        gpus: GPUs in all; by default one node.
+        gpus: GPUs in all; by default one node. Of several numbers, such as ``[8, 16, 32]``, the sweeps come as a
+            ``Scaling``, which knows the knee.
         strategy: strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
         objective: what is ranked by; by default throughput, of sampling latency.

@@ -88,7 +88,7 @@ def test_strategies_as_json_describe_every_parameter(capsys):
 def test_a_result_is_shown_with_its_stages(capsys, result):
     print_result(result)
     text = capsys.readouterr().out
-    assert "spp (pipeline_degree 4, micro_batches 4, group_size 4" in text
+    assert "pipeline_degree 4, micro_batches 4, group_size 4" in text
     assert f"{result.iteration_s * 1e3:,.1f} ms" in text
     assert f"compute {1 - result.bubble_ratio:.1%}" in text
     assert re.findall(r"^ +(\d) ", text, re.MULTILINE) == ["0", "1", "2", "3"]
@@ -108,7 +108,7 @@ def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
     print_result(result)
     text = capsys.readouterr().out
     words = " ".join(text.replace("│", "").split())
-    assert "pipefusion (warmup_steps 1, receive before, layers 7,7,7,7)" in words
+    assert "strategy pipefusion with warmup_steps 1, receive before, layers 7,7,7,7" in words
     assert (
         "pixart by pipefusion, denoising with text_encoder on 4 GPUs of a100-nvlink-8, stack eager, 2 images of"
         " 1024x2048 pixels, 5 steps, no guidance" in words

@@ -153,7 +153,8 @@ def lines_of(result: Result) -> list[Line]:
     """A result line by line: the strategy, speed, memory, time, then what else came out."""
     trust = None if result.source is None else trust_in(result, result.source.scenario.cluster.device.name)
     return [
-        ("strategy", _title(result.strategy, result.parameters)),
+        ("strategy", result.strategy),
+        *([("with", words)] if (words := _parameters(result.parameters)) else []),
         *result_lines(result),
         *_words(result).quantities,
         ("layer times", _provenance(result)),
@@ -203,10 +204,9 @@ def _communication(result: Result, samples: int, whose: str) -> list[Line]:
     ]
 
 
-def _title(strategy: str, parameters: Mapping[str, Any]) -> str:
-    """A strategy with its parameters in words; those left to it are not said."""
-    words = [f"{key} {_joined(value)}" for key, value in parameters.items() if value is not None]
-    return f"{strategy} ({', '.join(words)})" if words else strategy
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    """Parameters in words; those left to the strategy are not said."""
+    return ", ".join(f"{key} {_joined(value)}" for key, value in parameters.items() if value is not None)
 
 
 def _joined(value: Any) -> str:  # noqa: ANN401
