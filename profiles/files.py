@@ -1,6 +1,7 @@
 """Strict readers for TOML and CSV: every refusal names file, line or key, value and rule."""
 
 import csv
+import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,22 @@ def read_text(path: Path) -> str:
     if "\0" in text:
         raise InputError(f"{path}: holds a NUL character, must be a text file")
     return text
+
+
+def read_json(path: Path) -> Any:
+    """The value that a JSON file holds.
+
+    Raises:
+        InputError: the file cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(read_text(path))
+    except RecursionError:
+        raise InputError(f"{path}: is not valid JSON: nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: is not valid JSON: {' '.join(str(error).split()).lower()}") from None
 
 
 def path_kind(path: Path) -> str:
@@ -123,6 +140,10 @@ class Table:
     def keys(self) -> list[str]:
         """The keys of the table in the order of the file."""
         return list(self._values)
+
+    def values(self) -> Mapping[str, Any]:
+        """All values of the table by key, as they are, for who knows no keys."""
+        return self._values
 
     def _get(self, key: str, default: Any) -> Any:
         self._asked.add(key)

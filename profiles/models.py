@@ -31,6 +31,7 @@ from profiles.components import (
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.kernels import Kernel
+from profiles.names import known_name, unknown_name
 from profiles.units import MB
 
 __all__ = [
@@ -201,15 +202,15 @@ def load_model(name: str) -> Model:
         InputError: there is none, or a file of its folder breaks a rule.
     """
     check_name("model", name)
-    if name in model_names():
-        return read_model(MODELS / name)
+    if (known := known_name("model", name, model_names())) is not None:
+        return read_model(MODELS / known)
     folder = Path(name)
     kind = path_kind(folder)
     if kind == "folder":
         return read_model(folder)
     if kind == "file":
         raise InputError(f"{folder}: is not a folder; a model is a folder with model.toml and layers.csv")
-    raise InputError(f"unknown model '{name}'; choose from {', '.join(model_names())} or pass a model folder")
+    raise unknown_name("model", name, model_names(), " or pass a model folder")
 
 
 def read_model(folder: Path) -> Model:

@@ -98,7 +98,7 @@ def run(
         DeadlockError: the strategy's order can never be carried out.
     """
     request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario, point = _scenario(model, request), _strategy(strategy, request)
+    scenario, point = _scenario(model, request), _strategy(request)
     if measured is not None and measured_run is None:
         scenario = _scaled(point, scenario, Number.of(measured))
     else:
@@ -145,7 +145,7 @@ def calibrate(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario, point, number = _scenario(model, request), _strategy(strategy, request), Number.of(measured)
+    scenario, point, number = _scenario(model, request), _strategy(request), Number.of(measured)
     text = json.dumps({**question(point, scenario), number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
 
@@ -207,13 +207,14 @@ def _scenario(model: str | Model | AnyScenario | None, request: Request) -> AnyS
     return model if isinstance(model, Scenario | SamplingScenario) else scenario_of(request)
 
 
-def _strategy(strategy: str | AnyStrategy, request: Request) -> AnyStrategy:
-    """The strategy asked about, with its parameters.
+def _strategy(request: Request) -> AnyStrategy:
+    """The only strategy asked about, with its parameters.
 
     Raises:
         InputError: a parameter is unknown, given twice, or breaks its rule.
     """
-    parameters = request.parameters
+    assert request.strategies is not None
+    (strategy,), parameters = request.strategies, request.parameters
     if isinstance(strategy, str):
         return make(strategy, parameters)
     if parameters:
@@ -302,7 +303,7 @@ def start_sweep(
     scenario = calibrated(_scenario(model, request), measured, measured_run)
     chosen = objectives(scenario)[0] if objective is None else objective
     found = Sweep(scenario, chosen, top=top)
-    found.points = find_points(scenario, names, request.parameters)
+    found.points = find_points(scenario, request.names, request.parameters)
     return found
 
 
@@ -356,7 +357,7 @@ def schedule(
     if format not in ("text", "torch"):
         raise InputError(f"--format is '{format}', must be one of text, torch")
     request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    sampled, point = find_task(request) == "sample", _strategy(strategy, request)
+    sampled, point = find_task(request) == "sample", _strategy(request)
     if sampled and format == "torch":
         raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")
     if model is None and (sampled or not isinstance(point, Scheduled)):

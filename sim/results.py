@@ -225,6 +225,20 @@ class Result:
             raise InputError(f"the result of {self.title} came without its traces; run it again")
         return self.source.replay()
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags of ``sim run`` that give the result again, by name."""
+        where = {"model": self.model, "cluster": self.cluster, "stack": self.stack, "gpus": self.num_gpus}
+        point = {"batch_size": self.batch_size, "strategy": self.strategy, **self.parameters}
+        return {**where, **point, **self.asked, **self.options}
+
+    @property
+    def experiment(self) -> str:
+        """The question that gives the result again, as TOML for ``sim run --experiment``."""
+        from sim.experiments import as_toml
+
+        return as_toml(self.flags)
+
     def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
         """Draw the trace as a Gantt chart, on axes of one's own or on a new figure."""
         from sim.report.plots import plot_timeline

@@ -343,13 +343,17 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 
 REFUSED = [
     # commands and flags
-    ("", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, stacks, strategies, run, sweep, tune, schedule,"),
+    ("--frob", "COMMAND must be given"),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, sweep, tune, "),
+    ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
-    ("models --loud", "unknown flag --loud; choose from --json"),
+    ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
-    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --stack"),
+    (
+        "run --model sd21 --strategy ddp --gpu 8",
+        "unknown flag --gpu; did you mean --gpus? choose from --help, --model, --cluster, --stack",
+    ),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),

@@ -14,7 +14,6 @@ from sim.report.tables import (
     print_models,
     print_result,
     print_strategies,
-    progress,
 )
 from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
@@ -138,10 +137,3 @@ def test_the_command_of_a_drawing_leaves_out_what_is_left_to_the_strategy(drawn)
         " --warmup-steps 1 --receive before --layers 7,7,7,7 --resolution 1024x2048 --steps 5 --guidance none"
         " --include text_encoder --decode-chunks 1 --text divided"
     )
-
-
-def test_progress_is_silent_where_stderr_is_no_terminal(capsys):
-    with progress() as report:
-        report("simulating", 1, 2)
-        report("simulating", 2, 2)
-    assert capsys.readouterr().err.strip() == ""

@@ -8,24 +8,20 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from profiles.clusters import cluster_names, load_cluster
 from profiles.errors import InputError
-from profiles.models import load_model, model_names
-from profiles.stacks import load_stack, stack_names
 from sim import api
-from sim.cli.flags import strategy_names
-from sim.cli.requests import arguments, given, named
+from sim.calibrating import setting
+from sim.cli.requests import MEASURED, arguments, given, named
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.measured_runs import calibrated
 from sim.results import Result
-from sim.scenarios import Request, scenario_of
-from strategies.registry import class_of
+from sim.scenarios import Request, check_known, scenario_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
@@ -46,42 +42,10 @@ def _termination_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def models_command(options: argparse.Namespace) -> int:
-    """List the models."""
-    from sim.report.tables import print_models
-
-    models = [load_model(name) for name in model_names()]
-    return _print(options, models, print_models)
-
-
-def clusters_command(options: argparse.Namespace) -> int:
-    """List the clusters."""
-    from sim.report.tables import print_clusters
-
-    return _print(options, [load_cluster(name) for name in cluster_names()], print_clusters)
-
-
-def stacks_command(options: argparse.Namespace) -> int:
-    """List the software stacks."""
-    from sim.report.tables import print_stacks
-
-    return _print(options, [load_stack(name) for name in stack_names()], print_stacks)
-
-
-def strategies_command(options: argparse.Namespace) -> int:
-    """List the strategies and their parameters."""
-    from sim.report.tables import print_strategies
-
-    return _print(options, [class_of(name) for name in strategy_names()], print_strategies)
-
-
-def _print(options: argparse.Namespace, items: list[Any], show: Callable[[list[Any], bool], None]) -> int:
-    show(items, options.json)
-    return 0
-
-
 def run_command(options: argparse.Namespace) -> int:
     """Simulate one point and print its result."""
+    if options.print_experiment:
+        return _print_experiment(options)
     _check_files(options)
     result = api.run(strategy=options.strategy, **arguments(options))
     _warn_of_memory(result)
@@ -94,6 +58,25 @@ def run_command(options: argparse.Namespace) -> int:
         from sim.report.tables import print_result
 
         print_result(result)
+    return 0
+
+
+def _print_experiment(options: argparse.Namespace) -> int:
+    """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
+    from sim.experiments import as_toml
+
+    strategies = None if (names := named(options)) is None else tuple(names)
+    where = options.model, options.cluster, options.gpus, strategies, given(options)
+    request = Request(*where, getattr(options, "task", None), options.stack)
+    check_known(request)
+    scenario, command = scenario_of(request), options.asked
+    flags = setting(scenario)
+    if request.names is not None:
+        flags["strategy"] = ",".join(request.names)
+    if command == "sweep":
+        flags |= {"task": scenario.task, "objective": options.objective}
+    flags |= request.parameters | {name: getattr(options, name) for name in MEASURED}
+    sys.stdout.write(f"# sim {command} --experiment FILE\n{as_toml(flags)}")
     return 0
 
 
@@ -144,10 +127,12 @@ def _write_gantt(trace: Any, path: Path) -> None:  # noqa: ANN401
 
 def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
+    if options.print_experiment:
+        return _print_experiment(options)
+    from sim.cli.progress import progress
     from sim.explore.frames import check_out, write_rows
     from sim.explore.sweep import run_sweep
     from sim.report.rankings import print_rows_json, print_sweep
-    from sim.report.tables import progress
 
     _check_files(options)
     sweep = api.start_sweep(
@@ -156,7 +141,7 @@ def sweep_command(options: argparse.Namespace) -> int:
     out = options.out or Path(f"sweep-{_case(sweep.scenario)}.csv")
     check_out(out)
     try:
-        with _termination_as_interrupt(), progress() as report:
+        with _termination_as_interrupt(), progress(sweep, told=options.verbose) as report:
             run_sweep(sweep, report)
     except KeyboardInterrupt:
         _write_reached(sweep, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
@@ -222,7 +207,8 @@ def tune_command(options: argparse.Namespace) -> int:
     asked = Request(*where, (TUNED,), given(options), stack=options.stack)
     scenario = calibrated(scenario_of(asked), options.measured, options.measured_run)
     assert isinstance(scenario, Scenario)
-    return _print(options, tune(scenario, p2p=options.p2p), print_choices)
+    print_choices(tune(scenario, p2p=options.p2p), options.json)
+    return 0
 
 
 def schedule_command(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
 from profiles.components import TASKS
+from profiles.errors import shown
 from profiles.recipes import EMA_BYTES, RECIPES
 from profiles.stacks import DEFAULT_STACK
 from sim.scenarios import DEFAULT_CLUSTER
@@ -90,9 +91,28 @@ def add_scenario(
             " `sim run --measured ... --json`; compute is scaled to it",
         )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+    shared.add_argument(
+        "--experiment",
+        metavar="FILE",
+        help="flags as keys, in TOML, or a result in JSON; those given beside it go before",
+    )
+    _add_what_ifs(parser)
     for task, add in (("train", _add_training), ("sample", _add_sampling)):
         if task in tasks:
             add(parser, task in shown)
+
+
+def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser, "what if", True)
+    add(
+        "--link",
+        action="append",
+        metavar="NAME=CHANGE",
+        help="bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
+    )
+    add("--nodes", help="nodes of the cluster, such as 2, or 2x4: two of 4 devices each")
+    add("--device", help="a device's name, or a device file, in place of the cluster's")
+    add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
 
 
 def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
@@ -184,9 +204,9 @@ def integer(text: str) -> int:
             raise ValueError
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be an integer") from None
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, must be an integer") from None
     if abs(value) > MAX_INTEGER:
-        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_INTEGER}")
+        raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {MAX_INTEGER}")
     return value
 
 
@@ -194,14 +214,14 @@ def small_integer(text: str) -> int:
     """An integer that a parameter of a strategy may have."""
     value = integer(text)
     if value > MAX_PARAMETER:
-        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_PARAMETER}")
+        raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {MAX_PARAMETER}")
     return value
 
 
 def integers(text: str) -> tuple[int, ...]:
     """Integers that stand between commas."""
     if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"is '{text}', must be integers with commas between them")
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, must be integers with commas between them")
     return tuple(map(small_integer, text.split(",")))
 
 
@@ -210,7 +230,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be a number") from None
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, must be a number") from None
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -222,7 +242,7 @@ def resolution(text: str) -> tuple[int, int]:
     """Width and height in pixels; one number is both."""
     if not re.fullmatch(r"-?\d+(x-?\d+)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(
-            f"is '{text}', must be pixels such as 1024, or width x height such as 1280x1920"
+            f"is {shown(text)}, must be pixels such as 1024, or width x height such as 1280x1920"
         )
     sides = [integer(side) for side in text.split("x")]
     return sides[0], sides[-1]

@@ -3,31 +3,27 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from profiles.clusters import Cluster, Link
+from profiles.devices import Device, Rates
 from profiles.models import Model
 from profiles.stacks import Stack
-from profiles.units import GB, GIB, MICROSECOND
+from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.explore.tuning import Choice
 from sim.report.columns import Column, show_table
-from sim.report.facts import cluster_facts, model_facts, sampled_on, stack_facts, strategy_facts
+from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
 from sim.report.numbers import banded, milliseconds
 from sim.report.panels import Line, result_lines, show_panel, trust_in
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 
-REFRESH_S: Final = 0.1
-"""Progress is drawn again at most this often."""
 
 
 def console() -> Console:
@@ -100,6 +96,31 @@ def _link_words(link: Link | None) -> str:
     if link is None:
         return "-"
     return link.kind if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
+
+
+def print_devices(devices: Sequence[Device], as_json: bool) -> None:
+    """Print the devices."""
+    if as_json:
+        print(json.dumps([device_facts(device) for device in devices]))
+        return
+    table = Table(
+        "device", "memory", "convolutions", "products", "attention", "memory traffic", "layer times by"
+    )
+    for device in devices:
+        table.add_row(
+            device.name,
+            "unlimited" if device.memory_bytes is None else f"{device.memory_bytes / GIB:g} GiB",
+            *_rate_words(device.rates),
+            "laws by shape" if device.own_laws else "rates" if device.rates else "measured alone",
+        )
+    console().print(table)
+
+
+def _rate_words(rates: Rates | None) -> list[str]:
+    if rates is None:
+        return ["-"] * 4
+    flop = rates.conv_flop_per_s, rates.matmul_flop_per_s, rates.attention_flop_per_s
+    return [*(f"{rate / TFLOP:g} TFLOP/s" for rate in flop), f"{rates.memory_bytes_per_s / GB:g} GB/s"]
 
 
 def print_stacks(stacks: Sequence[Stack], as_json: bool) -> None:
@@ -175,6 +196,7 @@ def _run_words(result: Result) -> Words:
     guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
     images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
     drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
+    drawn = ", ".join([drawn, *result.departures])
     return Words(drawn, _drawing(result), "per step", ("forward",))
 
 
@@ -281,33 +303,8 @@ def _throughput(choice: Choice) -> str:
 
 def command_of(result: Result) -> str:
     """The command line that gives a result again."""
-    flags = {
-        "model": result.model, "cluster": result.cluster, "stack": result.stack, "gpus": result.num_gpus,
-        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters,
-    }  # fmt: skip
-    flags |= {**result.asked, **result.options}
-    given = {key: value for key, value in flags.items() if value not in (None, "")}
+    given = {key: value for key, value in result.flags.items() if value not in (None, "")}
     words = [word for key, value in given.items() for word in (flag_of(key), _joined(value))]
     return shlex.join(["sim", "run", *words])
 
 
-@contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress on stderr while something runs; nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = sys.stderr is not None and sys.stderr.isatty()
-    # no thread of its own: worker processes may be forked while it is shown
-    with Progress(*columns, console=console, transient=True, disable=not shown, auto_refresh=False) as bar:
-        tasks: dict[str, Any] = {}
-        refreshed = 0.0
-
-        def report(stage: str, done: int, total: int) -> None:
-            nonlocal refreshed
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            due = monotonic() - refreshed > REFRESH_S
-            refreshed = monotonic() if due else refreshed
-            bar.update(tasks[stage], completed=done, total=total, refresh=due)
-
-        yield report
