@@ -8,10 +8,13 @@ parameters, where the command line speaks of flags.
 import json
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import accumulate, chain
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from profiles.calibration import MeasuredRun
@@ -21,6 +24,7 @@ from profiles.models import Model
 from profiles.stacks import DEFAULT_STACK, Stack
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
+from sim.explore.store import Store
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.measured_runs import Run, calibrated
 from sim.results import Result
@@ -233,7 +237,10 @@ def sweep(
     measured: Given | None = None,
     measured_run: Run | None = None,
     top: int = TOP,
+    exhaustive: bool = False,
     workers: int | None = None,
+    executor: Executor | None = None,
+    store: str | PathLike[str] | None = None,
     report: Report = lambda stage, done, total: None,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
@@ -250,7 +257,10 @@ def sweep(
         measured: the number of ``measured_run``, where that does not hold it.
         measured_run: as of ``run``.
         top: so many of the best of all are exact.
-        workers: processes; by default one per core.
+        exhaustive: simulate every point that may fit, also those that can no longer be the best.
+        workers: processes, by default one per core; of an executor the tasks at once, by default 16.
+        executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
+        store: a file that keeps what is done, so that no sweep does it again; made where there is none.
         report: told the stage, how many points are done and how many there are.
         given: options of the scenario, and parameters to hold fixed.
 
@@ -268,10 +278,21 @@ def sweep(
         measured=measured,
         measured_run=measured_run,
         top=top,
+        exhaustive=exhaustive,
         **given,
     )
-    run_sweep(found, report, workers)
+    with open_store(store, found) as kept:
+        run_sweep(found, report, workers, executor, kept)
     return found
+
+
+def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager[Store | None]:
+    """The store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
+
+    Raises:
+        InputError: it cannot be written, or is no store.
+    """
+    return nullcontext() if path is None else Store(Path(path), sweep.scenario)
 
 
 @_speaks_of_parameters
@@ -287,6 +308,7 @@ def start_sweep(
     measured: Given | None = None,
     measured_run: Run | None = None,
     top: int = TOP,
+    exhaustive: bool = False,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
     """A sweep with its points, of which nothing is known yet.
@@ -298,7 +320,7 @@ def start_sweep(
     request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
     scenario = calibrated(_scenario(model, request), measured, measured_run)
     chosen = objectives(scenario)[0] if objective is None else objective
-    found = Sweep(scenario, chosen, top=top)
+    found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive)
     found.points = find_points(scenario, names, request.parameters)
     return found
 
