@@ -8,10 +8,12 @@ parameters, where the command line speaks of flags.
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import wraps
-from itertools import accumulate, chain
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from profiles.calibration import MeasuredRun
@@ -22,21 +24,19 @@ from profiles.stacks import DEFAULT_STACK, Stack
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
 from sim.explore.scaling import over_counts
+from sim.explore.store import Store
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.measured_runs import Run, calibrated
 from sim.results import Result
 from sim.runs import bound, named_traces, replay_parts, source_of, weigh
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
+from sim.schedules import Schedule, format_patches, written
 from strategies.parameters import check_parameters
-from strategies.patching.frozen import with_frozen
-from strategies.plans.actions import Order, StageAction, format_order, format_torch
 from strategies.registry import make
 from strategies.scenario import SamplingScenario, Scenario, Scene
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
-    Phase,
-    Sampler,
     Scheduled,
 )
 
@@ -236,7 +236,10 @@ def sweep(
     measured: Given | None = None,
     measured_run: Run | None = None,
     top: int = TOP,
+    exhaustive: bool = False,
     workers: int | None = None,
+    executor: Executor | None = None,
+    store: str | PathLike[str] | None = None,
     report: Report = lambda stage, done, total: None,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
@@ -254,7 +257,10 @@ def sweep(
         measured: the number of ``measured_run``, where that does not hold it.
         measured_run: as of ``run``.
         top: so many of the best of all are exact.
-        workers: processes; by default one per core.
+        exhaustive: simulate every point that may fit, also those that can no longer be the best.
+        workers: processes, by default one per core; of an executor the tasks at once, by default 16.
+        executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
+        store: a file that keeps what is done, so that no sweep does it again; made where there is none.
         report: told the stage, how many points are done and how many there are.
         given: options of the scenario, and parameters to hold fixed.
 
@@ -272,10 +278,21 @@ def sweep(
         measured=measured,
         measured_run=measured_run,
         top=top,
+        exhaustive=exhaustive,
         **given,
     )
-    run_sweep(found, report, workers)
+    with open_store(store, found) as kept:
+        run_sweep(found, report, workers, executor, kept)
     return found
+
+
+def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager[Store | None]:
+    """The store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
+
+    Raises:
+        InputError: it cannot be written, or is no store.
+    """
+    return nullcontext() if path is None else Store(Path(path), sweep.scenario)
 
 
 @_speaks_of_parameters
@@ -291,6 +308,7 @@ def start_sweep(
     measured: Given | None = None,
     measured_run: Run | None = None,
     top: int = TOP,
+    exhaustive: bool = False,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
     """A sweep with its points, of which nothing is known yet.
@@ -302,30 +320,9 @@ def start_sweep(
     request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
     scenario = calibrated(_scenario(model, request), measured, measured_run)
     chosen = objectives(scenario)[0] if objective is None else objective
-    found = Sweep(scenario, chosen, top=top)
+    found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive)
     found.points = find_points(scenario, request.names, request.parameters)
     return found
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Schedule:
-    """The order in which every device of a strategy works.
-
-    Attributes:
-        strategy: its name.
-        text: a line for each device.
-        notes: what else there is to know about it.
-    """
-
-    strategy: str
-    text: str
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"<Schedule of {self.strategy}: {len(self.text.splitlines())} devices>"
 
 
 @_speaks_of_parameters
@@ -363,31 +360,12 @@ def schedule(
     if model is None and (sampled or not isinstance(point, Scheduled)):
         raise InputError(f"the order of {point.name} depends on the model: give --model")
     if sampled:
-        return Schedule(point.name, _format_patches(point, _scenario(model, request)))
+        return Schedule(point.name, format_patches(point, _scenario(model, request)))
     if model is None:
         assert isinstance(point, Scheduled)
-        return _written(point, point.order(), format)
+        return written(point, point.order(), format)
     parts = replay_parts(point, _scenario(model, request))
     first = {part.variant.job: part.trace for part in reversed(parts)}
     order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
     without = "this is the iteration without the extra forward pass; see --self-conditioning"
-    return _written(point, order, format, (without,) if len(first) < len(parts) else ())
-
-
-def _written(point: AnyStrategy, order: Order, format: str, notes: tuple[str, ...] = ()) -> Schedule:
-    if format == "text":
-        return Schedule(point.name, format_order(order), notes)
-    if any(not isinstance(action, StageAction) or action.kind == "O" for row in order for action in row):
-        notes += ("torch has no word for optimizer steps and frozen layers: they are left out",)
-    return Schedule(point.name, format_torch(order), notes)
-
-
-def _format_patches(sampler: AnyStrategy, scenario: AnyScenario) -> str:
-    """All steps of a run with their exchanges, and the frozen components it includes."""
-    assert isinstance(sampler, Sampler) and isinstance(scenario, SamplingScenario)
-    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
-    run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
-    phases = with_frozen(scenario, (run,), sampler.guidance_groups(scenario))
-    starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
-    parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
-    return format_order(chain.from_iterable(row) for row in zip(*parts, strict=True))
+    return written(point, order, format, (without,) if len(first) < len(parts) else ())

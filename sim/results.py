@@ -9,6 +9,7 @@ from profiles.bands import Doubt
 from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
+from sim.contents import inputs_of
 from sim.measures import Measures
 from strategies.plans.traces import Trace
 from strategies.strategy import AnyScenario
@@ -309,6 +310,7 @@ class Result:
             "compute_factor": self.compute_factor,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
             **({"seamless": self.seamless} if sampled else {}),
+            **({"inputs": inputs_of(self.source.scenario)} if self.source else {}),
         }
 
 

@@ -27,7 +27,7 @@ RESULT_KEYS = [
     "frozen", "options", "iteration_s",
     "first_iteration_s", "iteration_s_low", "iteration_s_high",
     "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
-    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages",
+    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages", "inputs",
 ]  # fmt: skip
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
 OPTION_KEYS = [

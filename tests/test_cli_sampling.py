@@ -32,7 +32,7 @@ RESULT_KEYS = [
     "guidance", "options", "latency_s", "step_s", "latency_s_low", "latency_s_high",
     "samples_per_s", "gpu_s_per_sample", "bubble_ratio",
     "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory",
-    "provenance", "compute_factor", "stages", "seamless",
+    "provenance", "compute_factor", "stages", "seamless", "inputs",
 ]  # fmt: skip
 OPTION_KEYS = ["include", "decode_chunks", "text"]
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]

@@ -6,14 +6,13 @@ What takes long to import is imported where it is used.
 import argparse
 import json
 import re
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from profiles.errors import InputError
+from profiles.errors import InfeasibleError, InputError
 from sim import api
 from sim.calibrating import setting
 from sim.cli.requests import MEASURED, arguments, given, named
@@ -23,23 +22,8 @@ from sim.measured_runs import calibrated
 from sim.results import Result
 from sim.scenarios import Request, check_known, scenario_of
 from strategies.scenario import Scenario
-from strategies.strategy import AnyScenario
 
 FIGURES: Final = (".png", ".svg", ".pdf")
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Treat a request to terminate like Ctrl-C, so that what was computed so far is saved."""
-
-    def interrupt(_number: int, _frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -87,19 +71,18 @@ def _warn_of_memory(result: Result) -> None:
 
 def _check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end."""
-    from sim.explore.frames import check_writable
+    from sim.outputs import check_writable
 
     claimed: dict[Path, str] = {}
-    for flag in ("--out", "--trace", "--gantt", "--plot"):
+    for flag in ("--out", "--store", "--trace", "--gantt", "--plot"):
         path = getattr(options, flag[2:], None)
         if path is None:
             continue
+        check_writable(flag, path)
         if (other := claimed.setdefault(path.resolve(), flag)) != flag:
             raise InputError(f"{flag} is '{path}', which {other} writes")
-        if flag != "--out":
-            check_writable(flag, path)
-            if flag != "--trace" and path.suffix.lower() not in FIGURES:
-                raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
+        if flag in ("--gantt", "--plot") and path.suffix.lower() not in FIGURES:
+            raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
 
 
 def _write_files(options: argparse.Namespace, result: Result) -> None:
@@ -136,38 +119,71 @@ def sweep_command(options: argparse.Namespace) -> int:
 
     _check_files(options)
     sweep = api.start_sweep(
-        strategy=named(options), task=options.task, objective=options.objective, **arguments(options)
+        strategy=named(options),
+        task=options.task,
+        objective=options.objective,
+        exhaustive=options.exhaustive,
+        **arguments(options),
     )
-    out = options.out or Path(f"sweep-{_case(sweep.scenario)}.csv")
+    out = options.out or Path(f"sweep-{_case(sweep)}.csv")
     check_out(out)
     try:
-        with _termination_as_interrupt(), progress(sweep, told=options.verbose) as report:
-            run_sweep(sweep, report)
+        with _help(options, sweep) as given, progress(sweep, told=options.verbose) as report:
+            run_sweep(sweep, report, **given)
+        write_rows(sweep, out)
     except KeyboardInterrupt:
         _write_reached(sweep, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
+        if options.store is not None:
+            print(
+                f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr
+            )
         raise
-    write_rows(sweep, out)
     print(f"sim: wrote {len(sweep)} rows to {out}", file=sys.stderr)
     first = next(iter(sweep), None)
-    if first is None or first.status != "simulated":
-        print("sim: warning: no point of the sweep is feasible", file=sys.stderr)
-    else:
+    found = first is not None and first.status == "simulated"
+    if first is not None and found:
         _draw_sweep(options, sweep, first)
     if options.json:
         print_rows_json(sweep)
     else:
         print_sweep(sweep)
+    if not found:
+        raise InfeasibleError(f"no point of the sweep is feasible: {_why(sweep)}")
     return 0
 
 
-def _case(scenario: AnyScenario) -> str:
-    """The name of a sweep's file, which tells it from those of others."""
-    name, gpus = re.sub(r"[^\w.-]+", "-", scenario.model.name), f"{scenario.workload.num_gpus}gpus"
+def _why(sweep: Sweep) -> str:
+    """The reason of most points that are infeasible, with an example."""
+    kind, count = next(iter(sweep.infeasible_by_reason().items()), ("it has none", 0))
+    example = next((point for point in sweep.points if point.kind == kind), None)
+    if example is None or example.reason is None:
+        return kind
+    such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
+    return f"{count} of {len(sweep.points)} x {kind} (such as {such})"
+
+
+@contextmanager
+def _help(options: argparse.Namespace, sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Who works on a sweep and where answers are kept, as ``run_sweep`` takes it."""
+    from sim.explore.dask_cluster import on_cluster
+
+    with api.open_store(options.store, sweep) as store, on_cluster(options.dask) as workers:
+        yield {**workers, "store": store}
+
+
+def _case(sweep: Sweep) -> str:
+    """The name of a sweep's file: what is asked in words, and its hash, which tells it from all other questions."""
+    scenario = sweep.scenario
+    named = (scenario.model.name, scenario.cluster.name, scenario.stack.name)
+    name, gpus = re.sub(r"[^\w.-]+", "-", "-".join(named)), f"{scenario.workload.num_gpus}gpus"
     batch, pixels = scenario.workload.batch_size, f"{scenario.asked['resolution']}px"
+    words = [name, gpus]
     if scenario.task == "sample":
-        return f"{name}-{gpus}-{pixels}" + (f"-batch{batch}" if batch > 1 else "")
-    cached = "-cached" if scenario.asked["frozen"] == "cached" else ""
-    return f"{name}-{gpus}-batch{batch}" + (f"-{pixels}" if scenario.model.resized_from else "") + cached
+        words += [pixels, *([f"batch{batch}"] if batch > 1 else [])]
+    else:
+        words += [f"batch{batch}", *([pixels] if scenario.model.resized_from else [])]
+        words += ["cached"] if scenario.asked["frozen"] == "cached" else []
+    return "-".join([*words, sweep.content[:8]])
 
 
 def _draw_sweep(options: argparse.Namespace, sweep: Sweep, first: Point) -> None:

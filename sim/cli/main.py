@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
 from sim.cli.console import Parser, guarded
 from sim.cli.examples import epilog
+from sim.interrupts import as_one
 
 if TYPE_CHECKING:
     from sim.experiments import Experiment
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    return guarded("sim", _main, list(sys.argv[1:] if arguments is None else arguments))
+    with as_one():
+        return guarded("sim", _main, list(sys.argv[1:] if arguments is None else arguments))
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -246,6 +248,20 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
         " pareto finds all that nothing beats in both speed and memory",
     )
     sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
+    sweep.add_argument(
+        "--store",
+        type=Path,
+        metavar="FILE",
+        help="keep what is done in an SQLite file: a sweep that was stopped goes on from there",
+    )
+    sweep.add_argument(
+        "--exhaustive",
+        action="store_true",
+        help="simulate every point that may fit, not only what may be best",
+    )
+    sweep.add_argument(
+        "--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address"
+    )
     sweep.add_argument("--json", action="store_true", help="print all rows as JSON")
     sweep.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
@@ -255,6 +271,25 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     _add_print_experiment(sweep)
     add_parameters(sweep, named or [name for name in strategy_names() if task_of(name) in shown_tasks])
     sweep.set_defaults(command=sweep_command, named=named)
+
+
+def _add_compare(compare: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.stores import compare_command
+
+    compare.add_argument(
+        "before", type=Path, metavar="A", help="a store, rows of a sweep (.csv) or results (.json)"
+    )
+    compare.add_argument("after", type=Path, metavar="B", help="another")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.set_defaults(command=compare_command)
+
+
+def _add_merge(merge: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.stores import merge_command
+
+    merge.add_argument("out", type=Path, metavar="OUT", help="the store to make")
+    merge.add_argument("stores", type=Path, nargs="+", metavar="STORE", help="those it is made of")
+    merge.set_defaults(command=merge_command)
 
 
 def _add_tune(tune: argparse.ArgumentParser, *_: object) -> None:
@@ -310,6 +345,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     "strategies": ("list the strategies and their parameters", "", _add_list),
     "run": ("simulate one strategy", "Simulate one strategy.", _add_run),
     "sweep": ("find the best strategy", "Find the best strategy.", _add_sweep),
+    "compare": (
+        "say what changed between two sweeps",
+        "Say what changed between two stores, sweeps or results, and which inputs differ.",
+        _add_compare,
+    ),
+    "merge": ("make one store of several", "Make one store of several.", _add_merge),
     "tune": (
         "tune PULSE's degrees and micro-batch",
         "Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +23,6 @@ from sim.report.panels import Line, result_lines, show_panel, trust_in
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
-
 
 
 def console() -> Console:
@@ -306,5 +305,3 @@ def command_of(result: Result) -> str:
     given = {key: value for key, value in result.flags.items() if value not in (None, "")}
     words = [word for key, value in given.items() for word in (flag_of(key), _joined(value))]
     return shlex.join(["sim", "run", *words])
-
-

@@ -12,7 +12,14 @@ from profiles.errors import InputError
 
 PLOTLY: Final = "plotly"
 SCRIPTS: Final = ("theme.js", "charts.js", "filters.js", "page.js")
-POLICY: Final = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'unsafe-inline'",
+        "img-src data: blob:",
+    )
+)
 """What a browser lets the page do: nothing but itself. Plotly compiles its shaders."""
 
 

@@ -8,7 +8,15 @@ import numpy as np
 
 from profiles.units import GIB, MILLISECOND
 from sim.replay.memory import FloatArray, IntArray
-from sim.replay.timelines import COLLECTIVE, Bar, collective_bars, compute_bars, memory_curves, memory_kinds
+from sim.replay.timelines import (
+    COLLECTIVE,
+    Bar,
+    CollectiveBar,
+    collective_bars,
+    compute_bars,
+    memory_curves,
+    memory_kinds,
+)
 from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Trace
@@ -37,16 +45,9 @@ def timeline_of(trace: Trace) -> dict[str, Any]:
     merged = len(bars) > MOST_BARS
     kinds: dict[str, dict[str, list[Any]]] = {}
     for bar in _joined(bars, trace.end_s / MOST_BARS) if merged else bars:
-        _add(kinds, bar.category, bar.device, bar.start_s, bar.duration_s, "" if merged else _words(bar))
+        _add(kinds, bar.category, bar, "" if merged else _words(bar))
     for one in collective_bars(trace):
-        _add(
-            kinds,
-            COLLECTIVE,
-            one.device,
-            one.start_s,
-            one.end_s - one.start_s,
-            one.operation.replace("_", "-"),
-        )
+        _add(kinds, COLLECTIVE, one, one.operation.replace("_", "-"))
     return {
         "devices": trace.plan.num_devices,
         "end_ms": trace.end_s / MILLISECOND,
@@ -57,14 +58,12 @@ def timeline_of(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _add(
-    kinds: dict[str, dict[str, list[Any]]], name: str, device: int, start_s: float, took_s: float, words: str
-) -> None:
-    if took_s > 0:
+def _add(kinds: dict[str, dict[str, list[Any]]], name: str, bar: Bar | CollectiveBar, words: str) -> None:
+    if bar.end_s > bar.start_s:
         own = kinds.setdefault(name, {"device": [], "start": [], "took": [], "words": []})
-        own["device"].append(device)
-        own["start"].append(round(start_s / MILLISECOND, DIGITS))
-        own["took"].append(round(took_s / MILLISECOND, DIGITS))
+        own["device"].append(bar.device)
+        own["start"].append(round(bar.start_s / MILLISECOND, DIGITS))
+        own["took"].append(round((bar.end_s - bar.start_s) / MILLISECOND, DIGITS))
         own["words"].append(words)
 
 
