@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sim.api import schedule as schedule
     from sim.api import sweep as sweep
     from sim.experiments import load_experiment as load_experiment
-    from sim.explore.scaling import Scaling as Scaling
     from sim.explore.sweep import Sweep as Sweep
     from sim.listings import clusters as clusters
     from sim.listings import devices as devices
@@ -38,7 +37,6 @@ _HOMES = {
     "InfeasibleError": "profiles.errors",
     "InputError": "profiles.errors",
     "Result": "sim.results",
-    "Scaling": "sim.explore.scaling",
     "Scenario": "strategies.scenario",
     "Sweep": "sim.explore.sweep",
     "calibrate": "sim.api",
@@ -64,7 +62,6 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "Result",
-    "Scaling",
     "Scenario",
     "Sweep",
     "calibrate",

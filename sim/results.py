@@ -262,6 +262,20 @@ class Result:
 
         write_chrome_trace(self.trace, Path(path))
 
+    def write_report(self, path: str | Path, asked: str = "") -> None:
+        """Write an HTML page with the timeline and the memory over time, which needs no network.
+
+        Args:
+            path: of the file, which ends in .html.
+            asked: the command line that it says to run again; by default that of the result.
+
+        Raises:
+            InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_run_report
+
+        write_run_report(self, Path(path), asked)
+
     def ops(self) -> "DataFrame":
         """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
         from sim.explore.frames import ops_frame

@@ -95,7 +95,7 @@ def test_a_gantt_chart_is_drawn_on_axes_of_ones_own(result):
     upper, lower = figure.subplots(2)
     assert result.plot_timeline(ax=upper) is figure
     assert result.plot_memory(ax=lower) is figure
-    assert upper.get_title(loc="left").startswith("sd21 by gpipe on 4 GPUs of p4de")
+    assert upper.get_title(loc="left").startswith("sd21 by gpipe, training on 4 GPUs of p4de")
     assert [len(axes.collections) > 0 or len(axes.lines) > 0 for axes in (upper, lower)] == [True, True]
     assert upper.get_legend() and lower.get_legend()
     figure.canvas.draw()
@@ -171,7 +171,7 @@ def test_a_result_travels_without_its_traces(result):
     assert back == result
     assert len(pickle.dumps(result)) < 10_000
     with pytest.raises(
-        sim.InputError, match="the result of sd21 by gpipe on 4 GPUs of p4de, stack eager came without its"
+        sim.InputError, match="the result of sd21 by gpipe, training on 4 GPUs of p4de, stack eager came without its"
     ):
         _ = back.trace
 

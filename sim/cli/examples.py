@@ -29,7 +29,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "sim sweep --model sd21 --nodes 2 --strategy ddp,zero2 --link inter=400Gbit/s",
         "sim sweep --model sd21 --strategy ddp --memory 40GiB --print-experiment > question.toml",
         "sim sweep --experiment question.toml --objective memory",
+        "sim sweep --model sd21 --gpus 2-8 --strategy ddp,zero2 --report scaling.html",
+        "sim sweep --model sd21 --gpus 8 --strategy ddp,zero2 --store monday.db",
+        "sim sweep --model sd21 --gpus 8 --strategy ddp,zero2 --link intra=2x --store tuesday.db",
     ),
+    "compare": ("sim compare monday.db tuesday.db", "sim compare monday.db tuesday.db --json"),
+    "merge": ("sim merge all.db monday.db tuesday.db",),
     "tune": (
         "sim tune --model sdv2-1.7b --cluster v100-2node --gpus 8",
         "sim tune --model sdv2-1.7b --cluster v100-2node --gpus 8 --memory 16GiB",

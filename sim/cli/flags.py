@@ -43,6 +43,7 @@ def add_scenario(
     tasks: Collection[str] = TASKS,
     shown: Collection[str] = TASKS,
     measured: str = "",
+    several: bool = False,
 ) -> None:
     """Offer what says which model does what on which cluster.
 
@@ -53,6 +54,7 @@ def add_scenario(
         tasks: those whose flags it takes.
         shown: those of them whose flags its help shows.
         measured: whose number ``--measured`` gives; empty where compute is not scaled.
+        several: whether it takes several numbers of GPUs.
     """
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
@@ -67,7 +69,13 @@ def add_scenario(
         help=f"a software stack's name, or a stack file (default: {DEFAULT_STACK})",
     )
     gpus = "one node; of single: 1" if "sample" in tasks and "sample" in shown else "one node"
-    shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
+    if several:
+        words = (
+            f"GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before (default: {gpus})"
+        )
+        shared.add_argument("--gpus", type=gpu_counts, metavar="GPUS", help=words)
+    else:
+        shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
     batch = {
         "train": "samples of all GPUs together (default: 32 per GPU)",
         "sample": "images drawn together (default: 1)",
@@ -208,6 +216,31 @@ def integer(text: str) -> int:
     if abs(value) > MAX_INTEGER:
         raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {MAX_INTEGER}")
     return value
+
+
+def gpu_counts(text: str) -> int | tuple[int, ...]:
+    """A number of GPUs, or several: between commas, or doublings from one to another."""
+    if "," not in text and "-" not in text[1:]:
+        return integer(text)
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        found += doublings(integer(first), integer(last)) if dash else [integer(first)]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"is '{text}', must be of numbers of GPUs, such as 1,2,4 or 8-64")
+    return tuple(sorted(set(found)))
+
+
+def doublings(first: int, last: int) -> list[int]:
+    """Numbers from the first to the last, each twice the one before; the last is always among them."""
+    if not 1 <= first <= last:
+        raise argparse.ArgumentTypeError(
+            f"is '{first}-{last}', must lead from a positive number to one no smaller"
+        )
+    found = [first]
+    while 2 * found[-1] <= last:
+        found.append(2 * found[-1])
+    return sorted({*found, last})
 
 
 def small_integer(text: str) -> int:

@@ -6,6 +6,7 @@ on Ctrl-C; a traceback is a bug.
 
 import argparse
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,7 @@ def _asked(arguments: Sequence[str], experiment: "Experiment | None" = None) -> 
         flag = unknown[0].partition("=")[0]
         where = f"{experiment.path}: " if experiment is not None and experiment.gives(flag) else ""
         raise InputError(where + _describe_unknown(flag, options))
+    options.line = shlex.join(["sim", *arguments])
     if not options.quiet:
         return _do(options)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
@@ -214,9 +216,19 @@ def _add_run(run: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> 
     run.add_argument("--json", action="store_true", help="print the result as JSON")
     run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
     run.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
+    _add_report(run)
     _add_print_experiment(run)
     add_parameters(run, named)
     run.set_defaults(command=run_command, named=named)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("text", "markdown"), default="text", help="how to print (default: text)"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="write a page with pictures that needs no network"
+    )
 
 
 def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
@@ -229,13 +241,15 @@ def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
 
 def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
     from profiles.components import TASKS
-    from sim.cli.commands import sweep_command
     from sim.cli.flags import add_parameters, add_scenario, strategy_names
+    from sim.cli.sweeping import sweep_command
     from sim.explore.sweep import OBJECTIVES
     from strategies.registry import task_of
 
     named, shown_tasks = _named_strategies(arguments)
-    add_scenario(sweep, required_strategy=False, shown=shown_tasks, measured="the run of --measured-run")
+    add_scenario(
+        sweep, required_strategy=False, shown=shown_tasks, measured="the run of --measured-run", several=True
+    )
     sweep.add_argument(
         "--task",
         choices=TASKS,
@@ -268,6 +282,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     )
     sweep.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
     sweep.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
+    _add_report(sweep)
     _add_print_experiment(sweep)
     add_parameters(sweep, named or [name for name in strategy_names() if task_of(name) in shown_tasks])
     sweep.set_defaults(command=sweep_command, named=named)

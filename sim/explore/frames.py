@@ -18,6 +18,8 @@ from strategies.plans.traces import Trace
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from sim.explore.scaling import Scaling
+
 
 def row(
     sweep: Sweep, point: Point, *, tie: bool = False, inputs: Mapping[str, str] | None = None
@@ -60,7 +62,7 @@ def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
     }
 
 
-def rows(sweep: Sweep) -> list[dict[str, Any]]:
+def rows(sweep: "Sweep | Scaling") -> list[dict[str, Any]]:
     """All points of a sweep, best first."""
     return sweep.rows()
 
@@ -91,7 +93,7 @@ def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
     return frame
 
 
-def write_rows(sweep: Sweep, path: Path) -> None:
+def write_rows(sweep: "Sweep | Scaling", path: Path) -> None:
     """Write all points of a sweep, best first."""
     frame = frame_of(rows(sweep))
     with whole_file(path) as file:

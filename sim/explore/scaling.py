@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
 from profiles.errors import InfeasibleError, InputError
@@ -112,6 +113,16 @@ class Scaling:
 
         return frame_of(self.rows(best_of_each=best_of_each))
 
+    def write_report(self, path: str | Path) -> None:
+        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee.
+
+        Raises:
+            InputError: the file cannot be written, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report(self.sweeps, Path(path))
+
     def steps_frame(self) -> "DataFrame":
         """The best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
         from sim.explore.frames import frame_of
@@ -157,11 +168,3 @@ def counts(gpus: Iterable[int]) -> list[int]:
     if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
         raise InputError(f"--gpus is {given!r}, must be integers, at least one")
     return sorted(set(given))
-
-
-def doublings(first: int, last: int) -> list[int]:
-    """Numbers of GPUs from the first to the last, each twice the one before; the last is always among them."""
-    found = [first]
-    while 0 < 2 * found[-1] <= last:
-        found.append(2 * found[-1])
-    return sorted({*found, last})

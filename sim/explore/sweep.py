@@ -14,6 +14,7 @@ from functools import cache
 from html import escape
 from itertools import chain
 from math import inf, prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
@@ -247,6 +248,16 @@ class Sweep:
         from sim.report.plots import plot_sweep
 
         return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
+
+    def write_report(self, path: str | Path) -> None:
+        """Write an HTML page with the verdict, pictures and all points, which needs no network.
+
+        Raises:
+            InputError: the file cannot be written, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report([self], Path(path))
 
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""

@@ -4,11 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.units import GIB
 from sim.explore.frames import rows
 from sim.explore.points import Point
+from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
 from sim.report.columns import Column, markdown_of, show_table
@@ -31,12 +32,15 @@ HOW: Final = 18
 NO_BEST: Final = "best: none; every point that fits leaves seams, which is not recommended"
 
 
-def print_rows_json(sweep: Sweep) -> None:
-    """Print all rows of a sweep as one JSON list; that of the recommended point also holds the verdict."""
-    items, verdict = rows(sweep), sweep.verdict
-    if verdict is not None:
-        best = next(item for item in items if item["status"] == "simulated" and item.get("recommended", True))
-        best["verdict"] = verdict.to_json()
+def print_rows_json(answer: Sweep | Scaling) -> None:
+    """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
+    items: list[dict[str, Any]] = []
+    for sweep in answer if isinstance(answer, Scaling) else (answer,):
+        own, verdict = rows(sweep), sweep.verdict
+        if verdict is not None:
+            best = next(one for one in own if one["status"] == "simulated" and one.get("recommended", True))
+            best["verdict"] = verdict.to_json()
+        items += own
     print(json.dumps(items, allow_nan=False))
 
 

@@ -16,10 +16,10 @@ from profiles.models import Model
 from profiles.stacks import Stack
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.explore.tuning import Choice
-from sim.report.columns import Column, show_table
+from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
 from sim.report.numbers import banded, milliseconds
-from sim.report.panels import Line, result_lines, show_panel, trust_in
+from sim.report.panels import Line, panel_markdown, result_lines, show_panel, trust_in
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
@@ -161,12 +161,17 @@ class Words(NamedTuple):
     passes: tuple[str, ...]
 
 
-def print_result(result: Result) -> None:
+def print_result(result: Result, *, markdown: bool = False) -> None:
     """Print one result; means over its GPUs where each has its own."""
     screen, words = console(), _words(result)
-    show_panel(screen, f"{result.title}, {words.asked}", lines_of(result))
+    title, stages = f"{result.title}, {words.asked}", f"stages, {words.per}"
+    if markdown:
+        panel = panel_markdown(title, lines_of(result))
+        print(f"{panel}\n\n{markdown_of(stages, _stage_columns(result, words))}")
+        return
+    show_panel(screen, title, lines_of(result))
     screen.print()
-    show_table(screen, f"stages, {words.per}", _stage_columns(result, words))
+    show_table(screen, stages, _stage_columns(result, words))
 
 
 def lines_of(result: Result) -> list[Line]:
