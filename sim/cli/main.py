@@ -223,12 +223,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     "strategies": ("list the strategies and their parameters", "", _add_list),
     "run": ("simulate one strategy", "Simulate one strategy.", _add_run),
     "sweep": ("find the best strategy", "Find the best strategy.", _add_sweep),
-    "compare": (
-        "say what changed between two sweeps",
-        "Say what changed between two stores, sweeps or results, and which inputs differ.",
-        _add_compare,
-    ),
-    "merge": ("make one store of several", "Make one store of several.", _add_merge),
     "tune": (
         "tune PULSE's degrees and micro-batch",
         "Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
@@ -236,6 +230,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     ),
     "schedule": ("print a strategy's order", "Print a strategy's order.", _add_schedule),
     "synthesize": ("find the shortest order", "Find the shortest order of a pipeline.", _add_synthesize),
+    "compare": (
+        "say what changed between two sweeps",
+        "Say what changed between two stores, sweeps or results, and which inputs differ.",
+        _add_compare,
+    ),
+    "merge": ("make one store of several", "Make one store of several.", _add_merge),
 }
 """Summary, description and flags of each command; what takes long to import is imported for its own command."""
 

@@ -91,9 +91,12 @@ def read_records(path: Path) -> dict[str, Record]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     if start == SQLITE:
-        return dict(_of_store(path))  # of those asked in the same words the last
-    rows = _csv_rows(path) if path.suffix == ".csv" else _json_rows(path)
-    return _of_rows(rows)
+        records = dict(_of_store(path))  # of those asked in the same words the last
+    else:
+        records = _of_rows(_csv_rows(path) if path.suffix == ".csv" else _json_rows(path))
+    if not records:
+        raise InputError(f"{path}: holds no {'question' if start == SQLITE else 'row'}")
+    return records
 
 
 class Row:

@@ -161,17 +161,23 @@ class StoreFile:
         assert isinstance(answer, dict), answer
         return answer
 
+    def check_answers(self) -> None:
+        """Refuse a store in which an answer is not as it was written.
+
+        Raises:
+            InputError: one is not.
+        """
+        for question, *_ in self.questions():
+            for kind in ("bounds", "replay"):
+                for _ in self.answers(question, kind):
+                    pass
+
     def merge(self, other: Path) -> int:
         """Take over all that another store knows.
 
         Returns:
             Points that it brings.
         """
-        with StoreFile(other, there=True) as source:
-            for key, *_ in source.questions():
-                for kind in ("bounds", "replay"):
-                    for _point, _answer in source.answers(key, kind):
-                        pass  # refused where it is damaged
         with self.explained():
             self.connection.execute("ATTACH ? AS other", (str(other),))
         with self.writing():
