@@ -39,6 +39,7 @@ def drawn():
 def said(result):
     """A result without what says how it was asked."""
     found = result.to_json()
+    found["inputs"].pop("measured_run", None)
     options = {key: value for key, value in found.pop("options").items() if key not in NUMBERS}
     return {key: value for key, value in found.items() if not key.endswith(("_low", "_high"))} | options
 

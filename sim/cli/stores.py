@@ -84,7 +84,7 @@ def merge_command(options: argparse.Namespace) -> int:
         raise InputError(f"{options.out}: is there already, must be a new file")
     for path in options.stores:
         with StoreFile(path, there=True) as store:
-            store.check_answers()  # before anything is made
+            store.check_whole()  # before anything is made
     with StoreFile(options.out) as store:
         brought = [store.merge(path) for path in options.stores]
     for path, count in zip(options.stores, brought, strict=True):
