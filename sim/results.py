@@ -9,7 +9,6 @@ from profiles.bands import Doubt
 from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
-from sim.contents import inputs_of
 from sim.measures import Measures
 from strategies.plans.traces import Trace
 from strategies.strategy import AnyScenario
@@ -66,6 +65,7 @@ class Result:
         departures: what departs from plain training, in words for its title.
         doubt: what the error of its duration is made of.
         compute_factor: factor on compute that a measured run gave; 1 where there is none.
+        inputs: hashes of the model, cluster, device and stack that were read; none where another process ran it.
         source: origin of its traces; None where it came from another process.
     """
 
@@ -89,10 +89,11 @@ class Result:
     departures: tuple[str, ...] = ()
     doubt: Doubt = field(default_factory=Doubt)
     compute_factor: float = 1.0
+    inputs: Mapping[str, str] = field(default_factory=FrozenMapping, compare=False)
     source: Source | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("parameters", "asked", "options", "times"):
+        for name in ("parameters", "asked", "options", "times", "inputs"):
             object.__setattr__(self, name, FrozenMapping(getattr(self, name)))
         object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
 
@@ -324,7 +325,7 @@ class Result:
             "compute_factor": self.compute_factor,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
             **({"seamless": self.seamless} if sampled else {}),
-            **({"inputs": inputs_of(self.source.scenario)} if self.source else {}),
+            **({"inputs": dict(self.inputs)} if self.inputs else {}),
         }
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from profiles.errors import InfeasibleError
+from sim.contents import inputs_of
 from sim.doubts import doubt_of
 from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.replay.engine import no_collection, simulate
@@ -255,6 +256,7 @@ def result_of(
         departures=scenario.departures,
         doubt=doubt_of(scenario, strategy.name, parameters, expected),
         compute_factor=scenario.calibration.factor,
+        inputs={} if source is None else inputs_of(scenario),
         source=source,
     )
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 from dataclasses import asdict
 
@@ -11,6 +12,7 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.cli.main import _parser, main
 from sim.cli.requests import given
+from sim.contents import inputs_of
 from sim.runs import run_point
 from sim.scenarios import Request, find_task
 from strategies.plans.actions import (
@@ -131,6 +133,7 @@ def test_every_option_and_every_parameter_is_given_back(ask):
 def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
     sampler = make_sampler("pipefusion", {"patches": 8, "warmup_steps": 1})
     result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8, "--warmup-steps", 1)
+    assert result.pop("inputs") == inputs_of(scenario())
     assert result == json.loads(json.dumps(run_point(sampler, scenario()).to_json()))
 
 
@@ -263,10 +266,12 @@ def test_a_schedule_shows_the_frozen_components_that_are_included(sim):
 def test_a_sampling_option_makes_it_a_sweep_over_samplers(sim, ask, elsewhere):
     code, out, err = sim(*SWEEP, "--resolution", 2048, "--json")
     rows = json.loads(out)
-    assert (code, err) == (0, f"sim: wrote {len(rows)} rows to sweep-pixart-4gpus-2048px.csv\n")
+    (written,) = elsewhere.iterdir()
+    assert re.fullmatch(r"sweep-pixart-[\w-]+-4gpus-2048px-[0-9a-f]{8}\.csv", written.name)
+    assert (code, err) == (0, f"sim: wrote {len(rows)} rows to {written.name}\n")
     assert {row["task"] for row in rows} == {"sample"}
     assert {row["strategy"] for row in rows} == set(SAMPLERS)
-    with (elsewhere / "sweep-pixart-4gpus-2048px.csv").open(newline="") as file:
+    with written.open(newline="") as file:
         lines = list(csv.DictReader(file))
     for line, row in zip(lines, rows, strict=True):
         for key in ("status", "strategy", "num_gpus", "latency_s", "bound_s", "reason"):

@@ -1,6 +1,7 @@
 """Stores: what was found is found again, to the byte, by the sweep it belongs to and by no other."""
 
 import json
+import random
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from sim.cli.main import main
 from sim.contents import content_of, inputs_of
 from sim.explore import answers as answering
 from sim.explore.answers import Answer, Bounds, answer_of
+from sim.explore.comparison import read_records
 from sim.explore.points import Asked, find_points
 from sim.explore.store import Store, StoreFile
 from sim.explore.sweep import Sweep, run_sweep
@@ -313,10 +315,34 @@ def test_a_store_cut_short_is_refused_in_one_line(tmp_path):
         sim.sweep("sd21", store=path, workers=1, **SMALL)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_store_with_bytes_of_chance_gives_the_same_answers_or_is_refused_in_one_line(
+    tmp_path, uninterrupted, seed
+):
+    path = tmp_path / "store"
+    sim.sweep("sd21", store=path, workers=1, **SMALL)
+    whole, draw = path.read_bytes(), random.Random(seed)
+    for _ in range(25):
+        content = bytearray(whole)
+        for _ in range(draw.choice([1, 3, 30])):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        path.write_bytes(content)
+        for extra in tmp_path.glob("store-*"):
+            extra.unlink()
+        try:
+            (record,) = read_records(path).values()
+            found = record.points[record.winner].seconds
+            expected = json.loads(uninterrupted)[0]["iteration_s"]
+            assert found == expected
+        except InputError as error:
+            assert str(error).startswith(f"{path}: ")
+            assert "\n" not in str(error)
+
+
 def test_a_store_is_made_by_several_at_once(tmp_path):
     def opened(number):
         with StoreFile(tmp_path / "store") as store:
-            return store.questions()
+            return list(store.questions())
 
     with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(opened, range(64))) == [[]] * 64

@@ -360,12 +360,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     "strategies": ("list the strategies and their parameters", "", _add_list),
     "run": ("simulate one strategy", "Simulate one strategy.", _add_run),
     "sweep": ("find the best strategy", "Find the best strategy.", _add_sweep),
-    "compare": (
-        "say what changed between two sweeps",
-        "Say what changed between two stores, sweeps or results, and which inputs differ.",
-        _add_compare,
-    ),
-    "merge": ("make one store of several", "Make one store of several.", _add_merge),
     "tune": (
         "tune PULSE's degrees and micro-batch",
         "Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
@@ -378,6 +372,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
         "Print the script with which bash, zsh or fish completes command lines of sim.",
         _add_completion,
     ),
+    "compare": (
+        "say what changed between two sweeps",
+        "Say what changed between two stores, sweeps or results, and which inputs differ.",
+        _add_compare,
+    ),
+    "merge": ("make one store of several", "Make one store of several.", _add_merge),
 }
 """Summary, description and flags of each command; what takes long to import is imported for its own command."""
 

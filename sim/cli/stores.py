@@ -83,8 +83,8 @@ def merge_command(options: argparse.Namespace) -> int:
     if path_kind(options.out) != "nothing":
         raise InputError(f"{options.out}: is there already, must be a new file")
     for path in options.stores:
-        with StoreFile(path, there=True):
-            pass  # refused before anything is made
+        with StoreFile(path, there=True) as store:
+            store.check_whole()  # before anything is made
     with StoreFile(options.out) as store:
         brought = [store.merge(path) for path in options.stores]
     for path, count in zip(options.stores, brought, strict=True):

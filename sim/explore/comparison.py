@@ -91,9 +91,12 @@ def read_records(path: Path) -> dict[str, Record]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     if start == SQLITE:
-        return dict(_of_store(path))  # of those asked in the same words the last
-    rows = _csv_rows(path) if path.suffix == ".csv" else _json_rows(path)
-    return _of_rows(rows)
+        records = dict(_of_store(path))  # of those asked in the same words the last
+    else:
+        records = _of_rows(_csv_rows(path) if path.suffix == ".csv" else _json_rows(path))
+    if not records:
+        raise InputError(f"{path}: holds no {'question' if start == SQLITE else 'row'}")
+    return records
 
 
 class Row:
@@ -215,11 +218,10 @@ def _found(row: Row) -> Found:
 def _of_store(path: Path) -> Iterator[tuple[str, Record]]:
     """The questions of a store, their points by time."""
     with StoreFile(path, there=True) as store:
+        store.check_whole()
         for question, code, asked, inputs in store.questions():
-            if not isinstance(asked, dict) or not isinstance(inputs, dict):
-                raise store.damaged("what is asked must be a mapping")
             known = {key: cell(value) for key, value in asked.items() if key != "memory_bytes"}
-            points = {_stored_key(store, text): answer for text, answer in _stored(store, question, asked)}
+            points = {_stored_key(text): answer for text, answer in _stored(store, question, asked)}
             ranked = sorted(
                 points, key=lambda key: (STATUSES.index(points[key].status), points[key].seconds or 0.0)
             )
@@ -227,8 +229,8 @@ def _of_store(path: Path) -> Iterator[tuple[str, Record]]:
             yield _words(known), record
 
 
-def _stored_key(store: StoreFile, text: str) -> Key:
-    point = store.read(text)
+def _stored_key(text: str) -> Key:
+    point = json.loads(text)
     given = sorted((name, cell(value)) for name, value in point["parameters"].items() if value is not None)
     return Key(point["strategy"], point["num_gpus"], tuple(given))
 
@@ -242,7 +244,7 @@ def _stored(store: StoreFile, question: str, asked: Mapping[str, Any]) -> Iterat
         yield text, Found(status, reason=kept.get("reason", "out of memory" if lacking else ""))
     seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
     for text, kept in store.answers(question, "replay"):
-        name = store.read(text)["strategy"]
+        name = json.loads(text)["strategy"]
         if "expected" in kept:
             peak, seconds = kept["expected"]["peak_memory_bytes"], kept["expected"]["duration_s"]
             fits = there is None or peak <= there

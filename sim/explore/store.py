@@ -33,7 +33,9 @@ VERSION: Final = 1
 PATIENCE_S: Final = 60.0
 """Seconds to wait while another sweep writes."""
 TABLES: Final = """
-CREATE TABLE questions (question TEXT PRIMARY KEY, engine TEXT NOT NULL, asked TEXT NOT NULL, inputs TEXT NOT NULL);
+CREATE TABLE questions (
+    question TEXT PRIMARY KEY, code TEXT NOT NULL, asked TEXT NOT NULL, inputs TEXT NOT NULL, checksum TEXT NOT NULL
+);
 CREATE TABLE answers (
     question TEXT NOT NULL, point TEXT NOT NULL, kind TEXT NOT NULL, holds_to_s REAL NOT NULL, answer TEXT NOT NULL,
     checksum TEXT NOT NULL, PRIMARY KEY (question, point, kind)
@@ -103,8 +105,9 @@ class StoreFile:
         """
         try:
             yield
-        except sqlite3.Error as error:
-            raise InputError(f"{self.path}: cannot be used as a store: {error}") from None
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of messages that quote the damage
+            words = str(error) if isinstance(error, sqlite3.Error) else "it holds what is no text"
+            raise InputError(f"{self.path}: cannot be used as a store: {words}") from None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -118,22 +121,16 @@ class StoreFile:
                 raise
             self.connection.execute("COMMIT")
 
-    def questions(self) -> list[tuple[str, str, dict[str, Any], dict[str, str]]]:
-        """The questions of the store: key, engine, what is asked under public keys, and hashes of inputs."""
+    def questions(self) -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
+        """The questions of the store: key, hash of the code, what is asked by public keys, and hashes of inputs."""
         with self.explained():
-            rows = self.connection.execute("SELECT * FROM questions ORDER BY rowid").fetchall()
-        return [(key, made_by, self.read(asked), self.read(inputs)) for key, made_by, asked, inputs in rows]
-
-    def read(self, text: object) -> Any:  # noqa: ANN401
-        """The value that a cell holds as JSON.
-
-        Raises:
-            InputError: it is none.
-        """
-        try:
-            return json.loads(text)  # type: ignore[arg-type]  # whatever a damaged file holds
-        except (TypeError, ValueError, RecursionError):
-            raise self.damaged(f"holds {str(text)[:40]!r}, must be JSON") from None
+            rows = self.connection.execute(
+                "SELECT question, code, asked, inputs, checksum FROM questions ORDER BY rowid"
+            ).fetchall()
+        for question, code, asked, inputs, checksum in rows:
+            if checksum != checksum_of(question, code, asked, inputs):
+                raise self.damaged(f"what is asked by {str(question)[:40]} is not as it was written")
+            yield question, code, json.loads(asked), json.loads(inputs)
 
     def damaged(self, what: str) -> InputError:
         """The error about content that nobody wrote so."""
@@ -157,9 +154,23 @@ class StoreFile:
         *cells, checksum = row
         if checksum != checksum_of(*cells):
             raise self.damaged(f"the {row[2]} of {str(row[1])[:200]} are not as they were written")
-        answer = self.read(row[4])
-        assert isinstance(answer, dict), answer
+        answer: dict[str, Any] = json.loads(row[4])
         return answer
+
+    def check_whole(self) -> None:
+        """Refuse a store that is not as it was written, or lacks some of it.
+
+        Raises:
+            InputError: it is not.
+        """
+        with self.explained():
+            (found,) = self.connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise self.damaged(" ".join(found.split()))
+        for question, *_ in self.questions():
+            for kind in ("bounds", "replay"):
+                for _ in self.answers(question, kind):
+                    pass
 
     def merge(self, other: Path) -> int:
         """Take over all that another store knows.
@@ -167,11 +178,6 @@ class StoreFile:
         Returns:
             Points that it brings.
         """
-        with StoreFile(other, there=True) as source:
-            for key, *_ in source.questions():
-                for kind in ("bounds", "replay"):
-                    for _point, _answer in source.answers(key, kind):
-                        pass  # refused where it is damaged
         with self.explained():
             self.connection.execute("ATTACH ? AS other", (str(other),))
         with self.writing():
@@ -182,9 +188,9 @@ class StoreFile:
         return written.rowcount
 
 
-def checksum_of(question: str, point: str, kind: str, holds_to_s: float, answer: str) -> str:
+def checksum_of(*cells: object) -> str:
     """Hash of a row, by which one that was changed is told."""
-    return blake2b(repr((question, point, kind, holds_to_s, answer)).encode(), digest_size=8).hexdigest()
+    return blake2b(repr(cells).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 class Store(StoreFile):
@@ -211,10 +217,10 @@ class Store(StoreFile):
             **scenario.options,
             "memory_bytes": scenario.cluster.device.memory_bytes,
         }
+        row = self.question, engine(), json.dumps(asked), json.dumps(inputs)
         with self.writing():
             self.connection.execute(
-                "INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?)",
-                (self.question, engine(), json.dumps(asked), json.dumps(inputs)),
+                "INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?, ?)", (*row, checksum_of(*row))
             )
         self._bounds = dict(self.answers(self.question, "bounds"))
 

@@ -164,7 +164,8 @@ class Sweep:
             raise InfeasibleError(f"{point!r} has no result")
         there = self.scenario.on(result.num_gpus)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
-        return replace(result, source=source_of(strategy, there, replayed))
+        source = source_of(strategy, there, replayed)
+        return replace(result, inputs=inputs_of(self.scenario), source=source)
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
