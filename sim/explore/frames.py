@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
 from profiles.files import path_kind
@@ -17,6 +17,10 @@ from strategies.plans.traces import Trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+FORMULAS: Final = ("=", "+", "-", "@")
+"""Beginnings of a cell that spreadsheets calculate."""
 
 
 def row(sweep: Sweep, point: Point, *, tie: bool = False) -> dict[str, Any]:
@@ -100,7 +104,14 @@ def write_rows(sweep: Sweep, path: Path) -> None:
     if path.suffix == ".parquet":
         frame.to_parquet(path, index=False)
     else:
+        for column in frame.select_dtypes(exclude=["number", "bool", "boolean"]):
+            frame[column] = frame[column].map(_no_formula)
         frame.to_csv(path, index=False)
+
+
+def _no_formula(cell: Any) -> Any:  # noqa: ANN401
+    """A cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
 
 
 def ops_frame(trace: Trace) -> "DataFrame":
