@@ -183,7 +183,7 @@ def read_cluster(path: Path) -> Cluster:
     if max_nodes > 1 and inter_node is None:
         raise InputError(f"{path}: inter_node is missing, and max_nodes is {max_nodes}")
     cluster = Cluster(
-        name=table.text("name"),
+        name=table.line("name"),
         source=table.text("source"),
         device=_find_device(table),
         devices_per_node=table.integer("devices_per_node", minimum=1),

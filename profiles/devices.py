@@ -125,7 +125,7 @@ def device_of(table: Table) -> Device:
         InputError: a key breaks a rule.
     """
     device = Device(
-        name=table.text("name"),
+        name=table.line("name"),
         source=table.text("source"),
         memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
         rates=_read_rates(table.table("rates")) if "rates" in table else None,

@@ -195,7 +195,7 @@ def read_stack(path: Path) -> Stack:
     operators, on = table.table("operator_us"), table.table("rates_on", {})
     rates = _rates(table.table("rates", {}), Shares())
     stack = Stack(
-        name=table.text("name"),
+        name=table.line("name"),
         summary=table.text("summary"),
         source=table.text("source"),
         forward_operator_s=operators.number("forward") * MICROSECOND,

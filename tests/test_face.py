@@ -171,7 +171,8 @@ def test_a_result_travels_without_its_traces(result):
     assert back == result
     assert len(pickle.dumps(result)) < 10_000
     with pytest.raises(
-        sim.InputError, match="the result of sd21 by gpipe, training on 4 GPUs of p4de, stack eager came without its"
+        sim.InputError,
+        match="the result of sd21 by gpipe, training on 4 GPUs of p4de, stack eager came without its",
     ):
         _ = back.trace
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
 from sim.contents import inputs_of
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from sim.explore.scaling import Scaling
+
+FORMULAS: Final = ("=", "+", "-", "@")
+"""Beginnings of a cell that spreadsheets calculate."""
 
 
 def row(
@@ -100,7 +103,14 @@ def write_rows(sweep: "Sweep | Scaling", path: Path) -> None:
         if path.suffix == ".parquet":
             frame.to_parquet(file, index=False)
         else:
+            for column in frame.select_dtypes(exclude=["number", "bool", "boolean"]):
+                frame[column] = frame[column].map(_no_formula)
             frame.to_csv(file, index=False)
+
+
+def _no_formula(cell: Any) -> Any:  # noqa: ANN401
+    """A cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
 
 
 def ops_frame(trace: Trace) -> "DataFrame":
