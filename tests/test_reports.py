@@ -351,11 +351,11 @@ def test_twenty_thousand_points_stay_fluid(browser, values, tmp_path):
     took = browser.execute_async_script("""
         const done = arguments[arguments.length - 1], start = performance.now();
         Filters.ranges = {memory: [[20, 30]]};
-        Filters.changed(true);
+        Filters.changed(false); // what a brush asks for; the axes follow it by themselves
         requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start)));
     """)
     assert 0 < int(browser.execute_script("return document.body.dataset.left")) < MANY
-    assert took < 1500
+    assert took < 1000
     assert errors(browser) == []
 
 
