@@ -21,7 +21,6 @@ from sim.contents import content_of, inputs_of
 from sim.explore.answers import Bounds, Outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.store import Store
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import SERIAL_POINTS, WAVE, Workers
 from sim.results import OUT_OF_MEMORY, Result, missing_memory
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from sim.explore.store import Store
 
 __all__ = [
     "MAX_MICRO_BATCHES",
@@ -262,7 +263,7 @@ def run_sweep(
     report: Report = lambda stage, done, total: None,
     workers: int | None = None,
     executor: Executor | None = None,
-    store: Store | None = None,
+    store: "Store | None" = None,
 ) -> None:
     """Bound all points of a sweep, then simulate those that can still matter.
 
