@@ -21,6 +21,7 @@ from sim.cli.flags import strategy_names
 from sim.cli.requests import arguments, given, named
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.interrupts import held
 from sim.measured_runs import calibrated
 from sim.results import Result
 from sim.scenarios import Request, scenario_of
@@ -145,14 +146,16 @@ def sweep_command(options: argparse.Namespace) -> int:
     try:
         with _help(options, sweep) as given, progress() as report:
             run_sweep(sweep, report, **given)
-        write_rows(sweep, out)
     except KeyboardInterrupt:
-        _write_reached(sweep, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
+        with held():
+            _write_reached(sweep, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
         if options.store is not None:
             print(
                 f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr
             )
         raise
+    with held():
+        write_rows(sweep, out)
     print(f"sim: wrote {len(sweep)} rows to {out}", file=sys.stderr)
     first = next(iter(sweep), None)
     found = first is not None and first.status == "simulated"
