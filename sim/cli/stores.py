@@ -83,7 +83,7 @@ def merge_command(options: argparse.Namespace) -> int:
     if path_kind(options.out) != "nothing":
         raise InputError(f"{options.out}: is there already, must be a new file")
     for path in options.stores:
-        with StoreFile(path, there=True) as store:
+        with StoreFile(path, reads=True) as store:
             store.check_whole()  # before anything is made
     with StoreFile(options.out) as store:
         brought = [store.merge(path) for path in options.stores]

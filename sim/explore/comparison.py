@@ -217,7 +217,7 @@ def _found(row: Row) -> Found:
 
 def _of_store(path: Path) -> Iterator[tuple[str, Record]]:
     """The questions of a store, their points by time."""
-    with StoreFile(path, there=True) as store:
+    with StoreFile(path, reads=True) as store:
         store.check_whole()
         for question, code, asked, inputs in store.questions():
             known = {key: cell(value) for key, value in asked.items() if key != "memory_bytes"}
