@@ -19,6 +19,7 @@ from sim.calibrating import setting
 from sim.cli.requests import MEASURED, arguments, given, named
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.limits import check_swept
 from sim.measured_runs import calibrated
 from sim.results import Result
 from sim.scenarios import Request, check_known, scenario_of
@@ -207,6 +208,7 @@ def tune_command(options: argparse.Namespace) -> int:
     asked = Request(*where, (TUNED,), given(options), stack=options.stack)
     scenario = calibrated(scenario_of(asked), options.measured, options.measured_run)
     assert isinstance(scenario, Scenario)
+    check_swept(scenario)
     print_choices(tune(scenario, p2p=options.p2p), options.json)
     return 0
 
