@@ -69,11 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     return int(options.run(options) or 0)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
     count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")
