@@ -24,8 +24,6 @@ STACK: Final = "eager-2023"
 """What DiffusionPipe ran: mixed precision of early 2023."""
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 """Local batches at which layers are timed; between them times are interpolated."""
-LARGE_BATCH: Final = 64
-"""The local batch at which the longest layers of DiffusionPipe's Fig. 5 are given."""
 SLOWER: Final = 4.0
 """Memory at a quarter of its data-sheet bandwidth: the far end of a row of assumptions, measured nowhere."""
 SINGLE: Final = "activations in single precision"
@@ -51,7 +49,7 @@ def costs_of(name: str) -> dict[str, Costs]:
     free = replace(eager, name="eager, FLOP alone", traffic=NOTHING, launches=NOTHING, cast_weights=False)
     unfused = replace(eager, name="eager, attention unfused", attention="math")
     memory = eager.rates.memory / SLOWER
-    rates = replace(eager.rates, memory=memory, layout=memory)
+    rates = replace(eager.rates, memory=memory)
     slow = replace(unfused, name=f"{unfused.name}, slow memory", rates=rates)
     half = Costs(in_half_precision(name), eager)
     found = (Costs(single, eager), half, *(Costs(single, stack) for stack in (free, unfused, slow)))
@@ -80,27 +78,6 @@ def with_all_gradients(name: str, cluster: str) -> Model:
         return replace(component, layers=layers, times=((device.name, times),))
 
     return _changed(model_of(name), train_all)
-
-
-def with_long_layers(name: str, cluster: str, layers: tuple[int, ...], long_s: float) -> Model:
-    """A model in whose VAE encoders some layers take that long at ``LARGE_BATCH``.
-
-    Each encoder takes as long as before; its other layers share the rest in the proportions they had.
-    """
-    device = cluster_of(cluster).device
-
-    def lengthen(component: Component) -> Component:
-        if component.trainable or not component.name.startswith(("vae", "hint")):
-            return component
-        forward_s = ComponentCosts(component, device, stack=load_stack(STACK)).forward_s(LARGE_BATCH)
-        longer_s = forward_s.copy()
-        longer_s[list(layers)] = 0.0
-        longer_s *= (forward_s.sum() - long_s * len(layers)) / longer_s.sum()
-        longer_s[list(layers)] = long_s
-        times = _times((LARGE_BATCH,), lambda _: longer_s, lambda _: 0.0 * longer_s)
-        return replace(component, times=((device.name, times),))
-
-    return _changed(model_of(name), lengthen)
 
 
 def _times(
