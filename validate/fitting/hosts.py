@@ -94,7 +94,7 @@ def run_hosts(options: Namespace) -> None:
     found = {box: host_rows(box) for box in BOXES}
     lines = [line for box, rows in found.items() for line in _lines(box, rows)]
     show(100, table("Hosts", COLUMNS, lines, left=("box", "method")))
-    show(100, *(f"{box}: pace = {pace_of(rows):.2g}" for box, rows in found.items()))
+    show(100, *(f"{box}: pace = {pace_of(rows):.3g}" for box, rows in found.items()))
 
 
 def _lines(box: str, rows: list[HostRow]) -> Iterator[list[str]]:
