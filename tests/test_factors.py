@@ -6,6 +6,7 @@ from statistics import median
 
 import pytest
 
+from profiles.costs import one_gpu_s
 from profiles.devices import device_names, load_device
 from profiles.errors import InputError
 from profiles.models import MODELS, load_model, model_names
@@ -19,7 +20,6 @@ from validate.fitting.anchors import (
     published_anchors,
     write_anchors,
 )
-from validate.fitting.equations import LATENCY, OBSERVATIONS, read_observations
 
 FOUND, LEFT = published_anchors()
 SAID = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))
@@ -69,12 +69,6 @@ def test_every_anchor_is_of_a_shipped_device_and_one_gpu():
 
 def test_every_row_of_one_gpu_is_an_anchor_or_has_a_reason():
     assert len(FOUND) + len(LEFT) == sum(said["num_gpus"] == "1" for said in SAID)
-
-
-@pytest.mark.parametrize("path", sorted(OBSERVATIONS.glob("*-*.csv")), ids=lambda path: path.stem)
-def test_what_devices_are_fitted_to_is_published_of_one_gpu(path):
-    one_gpu = {float(said["latency_s"]) for said in SAID if said["num_gpus"] == "1" and said["latency_s"]}
-    assert {seen.value for seen in read_observations(path) if seen.quantity == LATENCY} <= one_gpu
 
 
 def test_rows_of_several_gpus_never_enter(read):
@@ -153,6 +147,17 @@ def test_most_factors_are_within_their_goal():
     factors = [factor(name, anchor).value for name, anchor in FOUND if name in model_names()]
     assert median(abs(1 / value - 1) for value in factors) <= 0.12
     assert sum(abs(value - 1) <= NEAR for value in factors) > 0.65 * len(factors)
+
+
+def test_rates_that_follow_from_laws_are_near_too_where_kernels_are_not_counted():
+    """Half of all one-GPU latencies within 12 %, as of kernels; nothing was fitted to them."""
+    found = []
+    for name, anchor in FOUND:
+        parts = (replace(part, kernels=(), half_kernels=()) for part in load_model(name).components)
+        model = replace(load_model(name), anchors=(), components=tuple(parts))
+        found.append(one_gpu_s(model, load_device(anchor.device), anchor) / anchor.latency_s)
+    assert median(abs(value - 1) for value in found) <= 0.12
+    assert sum(abs(value - 1) <= NEAR for value in found) > 0.65 * len(found)
 
 
 def test_a_predicted_one_gpu_latency_is_the_published_one():

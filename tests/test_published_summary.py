@@ -8,9 +8,9 @@ from math import exp, inf, log
 import pytest
 
 from profiles.errors import InputError
+from profiles.models import load_model, model_names
 from strategies.registry import all_samplers, all_strategies
 from validate.__main__ import main
-from validate.fitting.equations import OBSERVATIONS
 from validate.published.clusters import read_runs
 from validate.published.contests import Contest
 from validate.published.kinds import KINDS, ONE_GPU, OTHER, kind_of
@@ -77,16 +77,10 @@ def test_every_row_of_sampling_stands_in_the_ledger_once(ledger):
         assert one.standing is not Standing.INDEPENDENT or one.error is not None
 
 
-def test_all_latencies_that_rates_or_times_were_fitted_to_are_said_to_be_fitted(ledger, predicted):
-    """Of observations and anchors none is independent."""
-    observed = [
-        float(row["value"])
-        for path in OBSERVATIONS.glob("*.csv")
-        if path.name != "work.csv"
-        for row in csv.DictReader(path.read_text().splitlines())
-        if (row["quantity"], row["role"]) == ("latency_s", "fit")
-    ]
-    assert len(observed) > 25
+def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, predicted):
+    """Of anchors none is independent."""
+    observed = [anchor.latency_s for name in model_names() for anchor in load_model(name).anchors]
+    assert len(observed) > 40
     single = [one for one in ledger.records if one.row.num_gpus == 1 and one.row.quantity == LATENCY]
     fitted = {one.row.value for one in single if one.standing is Standing.FITTED}
     assert fitted.issuperset(observed)

@@ -16,11 +16,6 @@ from validate.running.command import add_run_parser, add_sample_parser
 PIXELS: Final[Mapping[str, Any]] = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
 TASK: Final = ("train", "sample")
 COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
-    "work": (
-        "count the work of every observed model and resolution",
-        "validate.counting.folder.run_work",
-        {"--output": {"type": Path, "metavar": "FILE", "required": True, "help": "write the table here"}},
-    ),
     "closed-forms": (
         "print formulas beside simulated values",
         "validate.closed_forms.report.run_closed_forms",
