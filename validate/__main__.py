@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
     ),
     "clusters": (
         "print published training runs on real clusters beside simulated ones",
-        "validate.published.clusters.run_clusters",
+        "validate.published.training.real_clusters.run_clusters",
         {"--rates": {"action": "store_true", "help": "also find the share of the laws that stacks reach"}},
     ),
     "hosts": ("print the pace of the hosts of boxes, from published rows", "validate.fitting.hosts.run_hosts", {}),
