@@ -19,7 +19,7 @@ from validate.published.records import (
 )
 from validate.published.standings import Standing
 from validate.published.training import EXPERIMENTS
-from validate.published.training.models import STACK, with_all_gradients, with_long_layers
+from validate.published.training.models import STACK, with_all_gradients
 from validate.published.training.ratios import (
     frozen_ratios,
     slowness,
@@ -31,8 +31,6 @@ from validate.published.training.ratios import (
 from validate.published.training.speedups import (
     DRAWS,
     FILLS,
-    LONG_LAYERS,
-    LONG_S,
     OVERLAPS,
     ablation,
     by_fill,
@@ -136,20 +134,6 @@ def test_reducing_all_gradients_changes_no_time_but_that_of_reduction_and_step()
         assert every.backward_s(batch) == pytest.approx(plain.backward_s(batch))
     trained = [c.component.trained_parameters(0, len(c.component.layers)) for c in (plain, every)]
     assert trained == [361279120, 1220800084]
-
-
-def test_long_layers_leave_the_time_of_the_frozen_part_as_it_was():
-    def frozen_s(model):
-        point = scenario(model, "p4de", 8, 64, stack=STACK)
-        return [point.costs.components[i].forward_s(64) for i in point.model.frozen]
-
-    plain, longer = (
-        frozen_s(of) for of in ("controlnet", with_long_layers("controlnet", "p4de", LONG_LAYERS, LONG_S))
-    )
-    assert [part.sum() for part in longer] == pytest.approx([part.sum() for part in plain])
-    assert list(longer[1][1:3]) == [LONG_S, LONG_S]
-    others = longer[1][3:] / plain[1][3:]
-    assert others == pytest.approx([others[0]] * len(others))
 
 
 def test_all_numbers_of_figure_4_are_replayed_within_a_tenth_of_a_point():
