@@ -12,7 +12,6 @@ from typing import Final
 
 from profiles.files import parse_number, read_text
 from profiles.stacks import DEFAULT_STACK
-from validate.fitting.anchors import FRAMES, INFERENCE, MODELS, STEPS
 from validate.published.records import LATENCY, MEMORY, TASKS, Published
 
 COLUMNS: Final = (
@@ -20,6 +19,29 @@ COLUMNS: Final = (
     "interconnect", "num_gpus", "method", "method_config", "latency_s", "memory_GB", "comm_GB", "note",
 )  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
+INFERENCE: Final = Path(__file__).parents[1] / "inference.csv"
+DEV: Final = "FLUX.1-dev 12B"
+DISTILLED: Final = "FLUX.1-schnell"
+"""Sampled in 4 steps, so that encoders and decoder, if they are in the time, weigh most; it has FLUX.1-dev's
+transformer."""
+MODELS: Final = {
+    "CogVideoX-2b": "cogvideox-2b",
+    DEV: "flux-dev",
+    DISTILLED: "flux-dev",
+    "HunyuanDiT v1.2": "hunyuan-1.5b",
+    "PixArt-alpha": "pixart",
+    "PixArt-alpha XL/2 1024-MS (0.6B,28 layers,hs 1152,16 heads)": "pixart",
+    "SD-v2": "sd21",
+    "SD3-medium 2B": "sd3-medium",
+    "SDXL": "sdxl",
+}
+STEPS: Final = {
+    "1 (per step of 50)": (1, ""),
+    "20?": (50, "; 20 steps in the title, taken for the 50 of the other charts"),
+}
+"""Steps that are not a plain number, what they are taken for, and a remark; 20 steps of Hunyuan-DiT in 20.16 s would
+make an L40 slower than half an L20."""
+FRAMES: Final = {"cogvideox-2b": 49}
 ENGINES: Final = INFERENCE.with_name("engines.csv")
 """Rows of today's engines; all but these are in ``INFERENCE``."""
 ALONE: Final = "collective only"
@@ -170,11 +192,13 @@ def _number(cells: Mapping[str, str], where: str, key: str) -> float | None:
     return parse_number(where, key, cells[key], whole=key == "num_gpus")
 
 
+def read_sampling(path: Path) -> list[SamplingRow]:
+    """The published rows of one file."""
+    reader = csv.DictReader(StringIO(read_text(path)))
+    return [SamplingRow.of(cells, reader.line_num, path) for cells in reader]
+
+
 @cache
 def sampling_rows() -> tuple[SamplingRow, ...]:
     """All published rows of sampling, in the order of the files."""
-    found = []
-    for path in (INFERENCE, ENGINES):
-        reader = csv.DictReader(StringIO(read_text(path)))
-        found += [SamplingRow.of(cells, reader.line_num, path) for cells in reader]
-    return tuple(found)
+    return (*read_sampling(INFERENCE), *read_sampling(ENGINES))

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.clusters import Cluster, Link, cluster_names
 from profiles.costs import anchor_factor
+from profiles.devices import Device
 from profiles.errors import InfeasibleError
 from profiles.fabrics import Collectives
 from profiles.models import model_names
@@ -164,8 +165,14 @@ class Run:
         model = model_of(self.model)
         if all(anchor.device != device.name for anchor in model.anchors):
             return outcome.provenance
-        factor = anchor_factor(model, device, pixels)
-        return f"{outcome.provenance}, times {factor:.3f} from one GPU's latencies"
+        return (
+            f"{outcome.provenance}, times {_factor(self.model, device, pixels):.3f} from one GPU's latencies"
+        )
+
+
+@cache
+def _factor(model: str, device: Device, pixels: int) -> float:
+    return anchor_factor(model_of(model), device, pixels)
 
 
 def runs(
