@@ -34,6 +34,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             "--bands": {
                 "type": Path, "metavar": "FILE", "help": "write the bands of errors here (profiles/bands.toml)"
             },
+            "--trust": {
+                "type": Path, "metavar": "FILE", "help": "write the errors by kind of method here (profiles/trust.csv)"
+            },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
             "--readme": {"type": Path, "metavar": "FILE", "help": "write the table by source between its markers"},
         },

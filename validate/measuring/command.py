@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.devices import load_device
 from profiles.errors import InputError
-from sim.explore.frames import check_writable
+from sim.outputs import check_writable
 from validate.counting.config_files import add_sources, asked_of, check_alone, read_config
 from validate.launching import check_least, launch, launched_place
 from validate.writing import write_file
