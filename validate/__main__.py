@@ -16,11 +16,6 @@ from validate.running.command import add_run_parser, add_sample_parser
 PIXELS: Final[Mapping[str, Any]] = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
 TASK: Final = ("train", "sample")
 COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
-    "work": (
-        "count the work of every observed model and resolution",
-        "validate.counting.folder.run_work",
-        {"--output": {"type": Path, "metavar": "FILE", "required": True, "help": "write the table here"}},
-    ),
     "closed-forms": (
         "print formulas beside simulated values",
         "validate.closed_forms.report.run_closed_forms",
@@ -39,13 +34,16 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             "--bands": {
                 "type": Path, "metavar": "FILE", "help": "write the bands of errors here (profiles/bands.toml)"
             },
+            "--trust": {
+                "type": Path, "metavar": "FILE", "help": "write the errors by kind of method here (profiles/trust.csv)"
+            },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
             "--readme": {"type": Path, "metavar": "FILE", "help": "write the table by source between its markers"},
         },
     ),
     "clusters": (
         "print published training runs on real clusters beside simulated ones",
-        "validate.published.clusters.run_clusters",
+        "validate.published.training.real_clusters.run_clusters",
         {"--rates": {"action": "store_true", "help": "also find the share of the laws that stacks reach"}},
     ),
     "hosts": ("print the pace of the hosts of boxes, from published rows", "validate.fitting.hosts.run_hosts", {}),
