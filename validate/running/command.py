@@ -2,12 +2,12 @@
 
 import argparse
 import json
-from dataclasses import MISSING, replace
+from dataclasses import MISSING
 from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import DiffusimError
 from profiles.models import load_model
 from sim.cli.flags import PARAMETER, add_parameters, integer, number
 from strategies.registry import all_strategies, make_strategy
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 MODES: Final = ("sleep", "replay", "virtual", "wall")
-ON_GPUS: Final = ("replay", "wall")
 SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
 
@@ -33,7 +32,6 @@ def add_run_parser(commands: Any) -> None:  # noqa: ANN401
     )
     add("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
     add("--mode", choices=MODES, default="replay", help=modes)
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="messages by gloo, or NCCL (default: cpu)")
     add("--model", default="sd21", help="model whose structure is trained small (default: sd21)")
     add("--gpus", type=integer, help="ranks (default: the pipeline degree, else 2)")
     add("--batch-size", type=integer, help="samples (default: 4 per micro-batch and rank)")
@@ -50,7 +48,7 @@ def run_command(options: argparse.Namespace) -> None:
     _check(options)
     from validate.running.rank import run_job  # noqa: PLC0415  importing torch takes seconds
 
-    done = run_job(lambda: _job(options), options.device)
+    done = run_job(lambda: _job(options))
     if done is None:
         return  # another rank speaks for all
     found = _result(options, *done)
@@ -67,9 +65,6 @@ def _check(options: argparse.Namespace) -> None:
         ("--batch-size", options.batch_size, 1),
         ("--link-ms", options.link_ms, 0),
     )
-    if options.device == "cuda" and options.mode not in ON_GPUS:
-        modes = " or ".join(ON_GPUS)
-        raise InputError(f"--device cuda runs --mode {modes}: sleeping and CPU time need no GPU")
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -92,8 +87,7 @@ def _job(options: argparse.Namespace) -> "Job":
         options.schedule, parameters, gpus, batch_size, options.link_ms / 1e3, options.extra_forward
     )
     iterations = options.iterations * (2 if options.mode in ("virtual", "wall") else 1)
-    job = prepare(question, options.mode, load_model(options.model), iterations)
-    return replace(job, device=options.device)
+    return prepare(question, options.mode, load_model(options.model), iterations)
 
 
 def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict[str, Any]:
@@ -157,7 +151,6 @@ def add_sample_parser(commands: Any) -> None:  # noqa: ANN401
     add("--steps", type=integer, default=8, help="denoising steps (default: 8)")
     both = "both predictions in one batch, or one (default: none)"
     add("--guidance", choices=GUIDANCES, default="none", help=both)
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default: cpu)")
     add("--plant", choices=FAULTS, help="plant a fault, which the comparison must find")
     add_parameters(parser, RUNNABLE)
     parser.set_defaults(run=_sample)
@@ -167,5 +160,5 @@ def _sample(options: argparse.Namespace) -> None:
     from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  as above
 
     given = tuple(_parameters(options).items())
-    asked = options.strategy, options.ranks, options.steps, given, options.guidance, options.device
+    asked = options.strategy, options.ranks, options.steps, given, options.guidance
     report_sample(Settings(*asked, fault=options.plant))

@@ -21,8 +21,7 @@ class Job:
     """What the ranks are to do.
 
     ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``,
-    whatever its size. Ops train or draw, or, without a task, sleep; on a ``cpu``, messages by gloo, or on ``cuda``, by
-    NCCL, whose messages carry no ``tags``.
+    whatever its size. Ops train or draw, or, without a task, sleep.
     """
 
     name: str
@@ -32,8 +31,6 @@ class Job:
     iterations: int = 1
     warm_up: int = 0
     task: Training | Settings | None = None
-    device: str = "cpu"
-    tags: bool = True
 
     @property
     def num_ranks(self) -> int:

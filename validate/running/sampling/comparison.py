@@ -156,7 +156,7 @@ class Comparison:
 
 def relative(image: Tensor, reference: Tensor) -> float:
     """The norm of a difference over the norm of the reference."""
-    return float((image.to(reference.device) - reference).norm() / reference.norm())
+    return float((image - reference).norm() / reference.norm())
 
 
 def simulated_bytes(settings: Settings) -> list[float]:
@@ -221,12 +221,12 @@ def job_of(settings: Settings) -> Job:
     if settings.fault == LOST_PATCH:
         plan = without_patch(plan, settings.num_patches - 1, settings.steps - 1)
     wire(plan)  # what cannot be is said before processes start
-    return Job(settings.strategy, "replay", plan, task=settings, device=settings.device)
+    return Job(settings.strategy, "replay", plan, task=settings)
 
 
 def report_sample(settings: Settings) -> None:
     """Run settings, print the comparison."""
-    found = run_job(lambda: job_of(settings), settings.device)
+    found = run_job(lambda: job_of(settings))
     if found is None:
         return  # another rank speaks for all
     comparison = Comparison(settings, found[1].found)
@@ -251,7 +251,7 @@ def image_section(comparison: Comparison) -> Section:
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
     title = (
         f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of {LAYERS}"
-        f" blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}"
+        f" blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32"
     )
     rows = [["one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}"]]
     if not settings.exact:

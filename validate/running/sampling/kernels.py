@@ -141,8 +141,8 @@ class SamplerKernels(Kernels):
 
     sleeping = False
 
-    def __init__(self, settings: Settings, wiring: Wiring, rank: int, place: torch.device) -> None:
-        self._settings, self._plan, self._rank, self._place = settings, wiring.plan, rank, place
+    def __init__(self, settings: Settings, wiring: Wiring, rank: int) -> None:
+        self._settings, self._plan, self._rank = settings, wiring.plan, rank
         self._ops = wiring.plan.ops[rank]
         self._readers: dict[int, PatchAction] = {}
         for op in reversed(self._ops):
@@ -152,7 +152,7 @@ class SamplerKernels(Kernels):
 
     def begin(self, iteration: int) -> None:
         torch.set_grad_enabled(False)
-        self._member = make_member(self._settings, self._rank, self._place)
+        self._member = make_member(self._settings, self._rank)
         self._inbox: dict[str, deque[list[Tensor]]] = defaultdict(deque)
         self._sent: list[Sent] = []
         self._passes: list[PatchAction] = []
@@ -223,7 +223,7 @@ class SamplerKernels(Kernels):
             raise self._stuck("end")
 
     def found(self) -> Drawn:
-        return Drawn(self._member.latents.cpu(), self._sent, self._passes, self._member.seen)
+        return Drawn(self._member.latents, self._sent, self._passes, self._member.seen)
 
     def _go_on(self, action: PatchAction, asked: str) -> None:
         """Go on with a pass up to what it offers, or needs and has not got; begin it where the last one has ended."""

@@ -7,11 +7,9 @@ layer hands on tokens of one width, so that any layer can be a cut. Numbers are 
 One process that trains it says what the gradients must be.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from statistics import median
 from typing import Final
 
 import torch
@@ -25,7 +23,6 @@ STATE: Final = (SIDE * SIDE, WIDTH)  # shape of the hidden state of a sample
 HIDDEN: Final = 512  # channels inside a layer whose work is the mean of its component
 MULTIPLE: Final = 4  # of which any layer has some
 LEARNING_RATE: Final = 1e-3
-CPU: Final = torch.device("cpu")
 
 
 class Convolutions(nn.Module):
@@ -118,12 +115,10 @@ def _flop(layer: Layer) -> float:
     return layer.conv_flop + layer.matmul_flop + layer.attention_flop
 
 
-def batch_of(
-    iteration: int, component: int, samples: int, device: torch.device = CPU
-) -> tuple[Tensor, Tensor]:
+def batch_of(iteration: int, component: int, samples: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of one component in one iteration; the same in every process."""
     generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
-    inputs, targets = torch.randn((2, samples, *STATE), generator=generator, dtype=torch.float64).to(device)
+    inputs, targets = torch.randn((2, samples, *STATE), generator=generator, dtype=torch.float64)
     return inputs, targets
 
 
@@ -133,13 +128,12 @@ class Layers:
 
     model: Model
     built: dict[tuple[int, int], ChainLayer]
-    device: torch.device = CPU
 
     def get(self, component: int, layer: int) -> ChainLayer:
         """A layer, built when it is first asked for."""
         key = (component, layer)
         if key not in self.built:
-            self.built[key] = build_layer(self.model, *key).to(self.device)
+            self.built[key] = build_layer(self.model, *key)
         return self.built[key]
 
     def run(
@@ -175,54 +169,16 @@ class Layers:
         ]
 
     def gradients(self, ranges: Iterable[tuple[int, range]]) -> dict[tuple[int, int], list[Tensor]]:
-        """Gradients of each (component, layer) of some ranges of layers, as copies on the CPU."""
+        """Gradients of each (component, layer) of some ranges of layers, as copies."""
         return {
             (component, layer): [
-                parameter.grad.to("cpu", copy=True)
+                parameter.grad.clone()
                 for parameter in self.parameters(component, range(layer, layer + 1))
                 if parameter.grad is not None
             ]
             for component, layers in ranges
             for layer in layers
         }
-
-
-REPEATS: Final = 3
-LayerTimes = Mapping[
-    tuple[int, int], tuple[float, float]
-]  # (forward, backward) seconds of each (component, layer)
-
-
-def measure_layers(model: Model, batch: int) -> LayerTimes:
-    """CPU times of the layers of the small real model here at a batch, medians, for plans balanced on them."""
-    layers, threads = Layers(model, {}), torch.get_num_threads()
-    keys = [(number, layer) for number, of in enumerate(model.components) for layer in range(len(of.layers))]
-    torch.set_num_threads(1)
-    try:
-        tries = {key: [exercise(layers, *key, batch) for _ in range(1 + REPEATS)][1:] for key in keys}
-    finally:
-        torch.set_num_threads(threads)
-    return {
-        key: (median(forward_s for forward_s, _ in of), median(backward_s for _, backward_s in of))
-        for key, of in tries.items()
-    }
-
-
-def exercise(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
-    """CPU seconds of one layer forwards and, where it is trained, backwards on random numbers."""
-    of = layers.model.components[component]
-    layers.get(component, layer)
-    hidden = torch.randn((batch, *STATE), dtype=torch.float64, device=layers.device)
-    hidden.requires_grad_(of.trainable)
-    skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
-    context = {c: torch.randn_like(hidden) for c in layers.model.inputs_of(component)}
-    began_s = time.thread_time()
-    with torch.set_grad_enabled(of.trainable):
-        output = layers.run(component, range(layer, layer + 1), hidden, skips, context)
-    between_s = time.thread_time()
-    if of.trainable:
-        torch.autograd.backward([output], [torch.ones_like(output)])
-    return between_s - began_s, time.thread_time() - between_s
 
 
 Gradients = dict[
@@ -236,7 +192,7 @@ def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int,
     outputs: dict[int, Tensor] = {}
     with torch.no_grad():
         for component in model.frozen:
-            hidden, _ = batch_of(iteration, component, batch_size, layers.device)
+            hidden, _ = batch_of(iteration, component, batch_size)
             every = range(len(model.components[component].layers))
             outputs[component] = layers.run(component, every, hidden, {}, outputs)
     return outputs
