@@ -413,7 +413,7 @@ def test_blockwise_attention_is_attention():
 
 
 def test_keys_and_values_know_their_step():
-    kept, own = KeysValues(1, 64, torch.zeros(1)), tokens_of(slice(4, 8))
+    kept, own = KeysValues(1, 64), tokens_of(slice(4, 8))
     everything = tokens_of(slice(0, ROWS))
     kept.write(everything, torch.zeros(2, 1, 256, 64), 0)
     kept.write(own, torch.ones(2, 1, 64, 64), 1)

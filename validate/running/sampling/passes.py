@@ -36,8 +36,8 @@ class KeysValues:
     With a wrong version planted, tokens of others are those that lay there before the last write, if any.
     """
 
-    def __init__(self, batch: int, width: int, like: Tensor, *, wrong_version: bool = False) -> None:
-        self._now = like.new_full((2, batch, ROWS**2, width), torch.nan)
+    def __init__(self, batch: int, width: int, *, wrong_version: bool = False) -> None:
+        self._now = torch.full((2, batch, ROWS**2, width), torch.nan)
         self._steps = torch.full((ROWS**2,), NEVER)
         self._before, self._steps_before = self._now.clone(), self._steps.clone()
         self._wrong_version = wrong_version
@@ -99,7 +99,7 @@ class Member(ABC):
         self.latents = first_latents()
         self.seen: list[Seen] = []
         wrong = settings.fault == WRONG_VERSION
-        self.kept = [KeysValues(batch, width, self.latents, wrong_version=wrong) for _ in range(LAYERS)]
+        self.kept = [KeysValues(batch, width, wrong_version=wrong) for _ in range(LAYERS)]
         rows = [settings.patch_rows(patch) for patch in range(settings.num_patches)]
         sizes = torch.tensor([rows_of.stop - rows_of.start for rows_of in rows])
         self._patch_of = torch.arange(len(rows)).repeat_interleave(ROWS * sizes)

@@ -36,7 +36,6 @@ RUNNABLE: Final = ("distrifusion", "sync-patch", "pipefusion", "ring", "ulysses"
 LOST_PATCH: Final = "lost-patch"
 WRONG_VERSION: Final = "wrong-version"
 WRONG_SIZE: Final = "wrong-size"
-FAULTS: Final = (LOST_PATCH, WRONG_VERSION, WRONG_SIZE)
 GUIDANCES: Final = ("none", "batch")
 
 

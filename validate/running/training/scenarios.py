@@ -77,7 +77,7 @@ def timed_model(model: Model, batch: int, forward_s: float) -> Model:
 
 
 def prepare(question: Question, mode: str, model: Model, iterations: int, warm_up: int = 2) -> Job:
-    """The job of a question in one of ``MODES``; a real run trains a small model of the model's structure.
+    """The job of a question in one of its modes; a real run trains a small model of the model's structure.
 
     Its plan is made as if it slept: which times it is then simulated with, the mode says.
     """
