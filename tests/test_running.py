@@ -27,7 +27,7 @@ from validate.__main__ import main
 from validate.machine import QUIET_CORES, disturbance
 from validate.running.comparison import Comparison, Pair, compare
 from validate.running.rank import fitting, run_jobs
-from validate.running.training.blocks import Convolutions, FeedForward, build_layer
+from validate.running.training.blocks import Attention, build_layer
 from validate.running.training.scenarios import Question, prepare
 
 pytestmark = pytest.mark.slow
@@ -359,8 +359,11 @@ def test_the_real_layers_are_of_every_kind(make):
     model = small_model(make)
     unet = model.backbones[0]
     built = [build_layer(model, unet, i).work for i in range(len(model.components[unet].layers))]
-    assert {type(work) for work in built} == {Convolutions, FeedForward}
-    assert any(isinstance(work, FeedForward) and work.project is not None for work in built)
+    assert {work[-1].kernel_size for work in built} == {(1, 1), (3, 3)}
+    assert {isinstance(work[0], Attention) for work in built if work[-1].kernel_size == (1, 1)} == {
+        True,
+        False,
+    }
     assert len({sum(p.numel() for p in work.parameters()) for work in built}) > 4
 
 
