@@ -128,7 +128,7 @@ class Block(nn.Module):
 def test_exchanges_are_found_in_execution_order():
     sample = {"image": tensor(1, 4, 6, 10), "text": tensor(1, 2, 8)}
     spec = ComponentSpec(
-        "block", Block, lambda height, width: sample, lambda module: [LayerSpec("all", 0, module)],
+        "block", Block, lambda height, width: sample, (LayerSpec("all", 0, ""),),
         token_pixels=1, text_tokens=0, sums="second",
     )  # fmt: skip
     found = [(e.layer, e.kind, e.elements, e.heads) for e in count_component(spec, 6, 10).exchanges]
