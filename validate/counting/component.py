@@ -124,10 +124,12 @@ def build(spec: ComponentSpec, dtype: torch.dtype, device: str | torch.device = 
     return module
 
 
-def trace_of(spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any]) -> Trace:
+def trace_of(
+    spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any], *, flop: bool = True
+) -> Trace:
     """Run one pass of a component, its activations as precise as its weights."""
     dtype = next(parameter.dtype for parameter in module.parameters())
-    return record(module, cast(sample, dtype), grad=spec.trainable)
+    return record(module, cast(sample, dtype), grad=spec.trainable, flop=flop)
 
 
 def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:

@@ -84,11 +84,11 @@ def component_kernels(
     spec, found = count.spec, [Counter[Kernel]() for _ in count.layers]
     module, growth = build(spec, DTYPES[dtype]), Fraction(prod(other_size), prod(size))
     for sample in (spec.sample, *spec.again):
-        trace = trace_of(spec, module, sample(*size))
+        trace = trace_of(spec, module, sample(*size), flop=False)
         layers, operators = launches_of(trace, count.ends), dispatched(trace, count.ends)
         others = layers
         if spec.token_pixels:
-            others = launches_of(trace_of(spec, module, sample(*other_size)), count.ends)
+            others = launches_of(trace_of(spec, module, sample(*other_size), flop=False), count.ends)
         for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
             kernels.update(grown(launches, other, growth))
             kernels[DISPATCHED] += number
