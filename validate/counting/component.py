@@ -4,7 +4,7 @@ Which skips there are, what every layer needs, and what patches and shards of th
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -32,8 +32,8 @@ class ComponentCount:
 
     ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` the bytes that every layer
     needs besides, by name; ``latent_bytes`` what a backbone denoises; ``unread`` names the parameters that no operator
-    reads; ``spread`` says that tokens were spread evenly over experts. What the specification left to the structure is
-    filled in.
+    reads; ``spread`` says that tokens were spread evenly over experts; ``traces`` are of its passes. What the
+    specification left to the structure is filled in.
     """
 
     spec: ComponentSpec
@@ -46,6 +46,7 @@ class ComponentCount:
     latent_bytes: int = 0
     unread: tuple[str, ...] = ()
     spread: bool = False
+    traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def layers(self) -> tuple[LayerSpec, ...]:
@@ -111,7 +112,7 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
         for sample in (spec.sample, *spec.again)
     ]
     work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
-    return replace(passes[0], work=tuple(work))
+    return replace(passes[0], work=tuple(work), traces=tuple(found.traces[0] for found in passes))
 
 
 def build(spec: ComponentSpec, dtype: torch.dtype, device: str | torch.device = "meta") -> nn.Module:
@@ -153,6 +154,7 @@ def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Compo
         latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
         unread=tuple(unread(trace)),
         spread=trace.spread,
+        traces=(trace,),
     )
 
 

@@ -77,14 +77,16 @@ def component_kernels(
 
     Args:
         count: the component.
-        size: height and width in pixels.
+        size: height and width in pixels, at which it was counted.
         other_size: those of another pass, which shows what grows.
         dtype: precision of weights and activations.
     """
     spec, found = count.spec, [Counter[Kernel]() for _ in count.layers]
-    module, growth = build(spec, DTYPES[dtype]), Fraction(prod(other_size), prod(size))
-    for sample in (spec.sample, *spec.again):
-        trace = trace_of(spec, module, sample(*size), flop=False)
+    counted = next(count.traces[0].module.parameters()).dtype is DTYPES[dtype]  # in this precision already
+    module = count.traces[0].module if counted else build(spec, DTYPES[dtype])
+    growth = Fraction(prod(other_size), prod(size))
+    for sample, known in zip((spec.sample, *spec.again), count.traces, strict=True):
+        trace = known if counted else trace_of(spec, module, sample(*size), flop=False)
         layers, operators = launches_of(trace, count.ends), dispatched(trace, count.ends)
         others = layers
         if spec.token_pixels:
