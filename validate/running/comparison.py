@@ -81,16 +81,6 @@ class Pair:
         """Simulated over measured time, less one."""
         return self.simulated_s / self.measured_s - 1
 
-    @property
-    def bubble_error(self) -> float:
-        """Simulated less measured bubble ratio."""
-        return self.simulated_bubble_ratio - self.measured_bubble_ratio
-
-    @property
-    def mismatch(self) -> float:
-        """The error that is left where what an op started late counts as part of it."""
-        return self.charged_s / self.measured_s - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -123,7 +113,7 @@ class Comparison:
     @property
     def bubble_error(self) -> float:
         """Absolute error of the bubble ratio, as ``error``."""
-        errors = [pair.bubble_error for pair in self.pairs]
+        errors = [pair.simulated_bubble_ratio - pair.measured_bubble_ratio for pair in self.pairs]
         return abs(median(errors)) if self.predicts else median(map(abs, errors))
 
     @property
@@ -133,7 +123,7 @@ class Comparison:
         No accuracy: with all durations given, only order and links are left, and both sides must agree to rounding;
         unless replicas are folded into one, where the slowest stands for all.
         """
-        return max(abs(pair.mismatch) for pair in self.pairs)
+        return max(abs(pair.charged_s / pair.measured_s - 1) for pair in self.pairs)
 
     @property
     def invalid(self) -> str | None:
