@@ -111,8 +111,8 @@ def _counted(kernels: Counter[Kernel]) -> Iterator[Kernel]:
 def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
     """Operators of each layer, views among them."""
     found = [0] * len(ends)
-    for event, position in zip(trace.events, trace.positions(ends), strict=True):
-        found[min(position, len(ends) - 1)] += isinstance(event, Ran)
+    for event, layer in trace.by_layer(ends):
+        found[layer] += isinstance(event, Ran)
     return found
 
 
@@ -120,11 +120,9 @@ def launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
     """Launches of each layer, one of each: nothing is known of what grows."""
     found: Layers = [[] for _ in ends]
     held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
-    for event, position in zip(trace.events, trace.positions(ends), strict=True):
+    for event, layer in trace.by_layer(ends):
         if isinstance(event, Ran) and event.launches:
-            operator = str(event.func)
-            layer = found[min(position, len(ends) - 1)]
-            layer += (Launch(operator, kernel) for kernel in _kernels(event, held))
+            found[layer] += (Launch(str(event.func), kernel) for kernel in _kernels(event, held))
     return found
 
 

@@ -10,7 +10,7 @@ make small tables on the CPU by themselves. On the meta device neither may meet 
 may, and lose their contents where they do.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -223,6 +223,11 @@ class Trace:
                     gone.add(event.path)
                     ended += 1
         return found
+
+    def by_layer(self, ends: Sequence[str]) -> Iterator[tuple[Event, int]]:
+        """Each event with the layer that it falls to, of those that end at the return of some modules."""
+        for event, position in zip(self.events, self.positions(ends), strict=True):
+            yield event, min(position, len(ends) - 1)
 
     def returned(self) -> dict[str, tuple[Tensor, ...]]:
         """What each module returned last, by its path, in the order of their returns."""
