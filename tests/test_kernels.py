@@ -204,7 +204,7 @@ PARTS = ComponentSpec(
     "parts",
     Parts,
     lambda height, width: {"image": tensor(1, 6, height, width), "text": tensor(1, 5, 12)},
-    lambda module: [LayerSpec("up", 0, module.up), LayerSpec("rest", 0, module)],
+    (LayerSpec("up", 0, "up"), LayerSpec("rest", 0, "")),
     token_pixels=1,
 )
 
@@ -245,7 +245,7 @@ def test_equal_kernels_of_a_layer_are_one_with_their_number():
         "chain",
         lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
         lambda height, width: {"input": tensor(1, 5, 8)},
-        lambda module: [LayerSpec("all", 0, module)],
+        (LayerSpec("all", 0, ""),),
     )
     ((product, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
     assert product == Kernel("matmul", 2, 1, 5, 8, 8, 0, 0, 0, 80, 80, (64 + 8) * HALF)
@@ -292,7 +292,7 @@ class Counting(TorchDispatchMode):
 def test_passes_of_a_component_add_up():
     frames = [lambda height, width, n=n: {"input": tensor(n, 5, 8)} for n in (2, 3)]
     spec = ComponentSpec(
-        "chain", lambda: nn.Linear(8, 8), frames[0], lambda module: [LayerSpec("all", 0, module)],
+        "chain", lambda: nn.Linear(8, 8), frames[0], (LayerSpec("all", 0, ""),),
         again=(frames[1],),
     )  # fmt: skip
     ((two, three, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
