@@ -150,6 +150,10 @@ class ComponentCosts:
             ("backward", batch, share), lambda: np.sum(self._times.backward_s(batch, share), axis=0)
         )
 
+    def takes_time(self, *, training: bool) -> bool:
+        """Whether some layer takes time, of training its backward included."""
+        return bool(self.forward_s(1.0).any() or (training and self.backward_s(1.0).any()))
+
     def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Those in ``backward_s`` of the gradients of weights, for which no other layer waits, shape (layers,)."""
         return self._keep(("weight", batch, share), lambda: self._times.backward_s(batch, share)[1])
@@ -218,6 +222,18 @@ class TaskCosts:
         )
         measured = all(costs.provenance == "measured" for costs in self.components)
         self.provenance: Final = "measured" if measured else "estimated"
+        for costs in self.components:
+            if costs.component.trainable and not costs.takes_time(training=training):
+                raise InputError(_timeless(model, costs, device))
+
+
+def _timeless(model: Model, costs: ComponentCosts, device: Device) -> str:
+    """The message about a backbone of whose layers none takes any time."""
+    name = costs.component.name
+    where = f"times/{device.name}.csv: forward_ms and backward_ms are"
+    if costs.provenance == "estimated":
+        where = "layers.csv: the work (conv_gflop to kernels) is"
+    return f"model {model.name}: {where} 0 in all layers of {name}, must be above 0 in one of a trainable component"
 
 
 class ModelCosts(TaskCosts):

@@ -102,7 +102,9 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_an_unknown_device_is_refused_with_those_that_exist():
-    with pytest.raises(InputError, match=r"unknown device 'a101'; choose from .*a100-80gb-sxm"):
+    with pytest.raises(
+        InputError, match=r"unknown device 'a101'; did you mean a100.*choose from .*a100-80gb-sxm"
+    ):
         load_device("a101")
 
 

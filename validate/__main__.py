@@ -34,6 +34,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             "--bands": {
                 "type": Path, "metavar": "FILE", "help": "write the bands of errors here (profiles/bands.toml)"
             },
+            "--trust": {
+                "type": Path, "metavar": "FILE", "help": "write the errors by kind of method here (profiles/trust.csv)"
+            },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
             "--readme": {"type": Path, "metavar": "FILE", "help": "write the table by source between its markers"},
         },
@@ -64,11 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     return int(options.run(options) or 0)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
     count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")

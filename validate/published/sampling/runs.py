@@ -209,7 +209,7 @@ def same_number(one: float | None, other: float | None) -> bool:
 def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
     """The run of one row."""
     try:
-        place = _place(row, clusters)
+        place = place_of(row, clusters)
         asked = samplers(row, scenario_of(place))
         outcome = fastest(place, asked)
     except (Uncovered, InfeasibleError) as reason:
@@ -218,7 +218,8 @@ def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
     return Run(row, place, outcome, f"best of {len(asked)}: {remark}" if len(asked) > 1 else remark)
 
 
-def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
+def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
+    """What a row draws, and where; ``clusters``, by name, stand in for the shipped ones."""
     model = row.model
     if row.num_gpus is None:
         raise Uncovered("the number of GPUs is not said")

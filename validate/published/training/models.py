@@ -49,7 +49,7 @@ def costs_of(name: str) -> dict[str, Costs]:
     free = replace(eager, name="eager, FLOP alone", traffic=NOTHING, launches=NOTHING, cast_weights=False)
     unfused = replace(eager, name="eager, attention unfused", attention="math")
     memory = eager.rates.memory / SLOWER
-    rates = replace(eager.rates, memory=memory, layout=memory)
+    rates = replace(eager.rates, memory=memory)
     slow = replace(unfused, name=f"{unfused.name}, slow memory", rates=rates)
     half = Costs(in_half_precision(name), eager)
     found = (Costs(single, eager), half, *(Costs(single, stack) for stack in (free, unfused, slow)))

@@ -45,12 +45,11 @@ def throughputs() -> Found:
 
 
 def run_clusters(options: argparse.Namespace) -> None:
-    """Print published beside simulated throughput, and the share of the laws that one run sets."""
+    """Print published beside simulated throughput, and the shares of the laws that some runs set."""
     print_sections([throughputs().section])
     if options.rates:
-        (run,) = (run for run in read_runs() if run.role == SETS)
-        share = shared_rate(run)
-        print(f"{run.name}, {run.asked['gpus']} GPUs: a share of {share:.3f} of the laws")
+        for run in (run for run in read_runs() if run.role == SETS):
+            print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
 
 
 def _record(run: ClusterRun) -> Record:
