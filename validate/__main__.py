@@ -72,6 +72,7 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """The command line's parser, every command with its flags."""
     parser: argparse.ArgumentParser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
     count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")
