@@ -256,9 +256,9 @@ def test_what_set_something_or_follows_from_its_definition_is_not_independent(qu
 
 MEDIANS = {
     ("Table 1", "sd21"): 0.32,
-    ("Table 1", "controlnet"): 0.06,
+    ("Table 1", "controlnet"): 0.14,
     ("Table 2", "sd21"): 0.21,
-    ("6.1", "sd21"): 0.12,
+    ("6.1", "sd21"): 0.15,
     ("6.1", "controlnet"): 0.23,
     ("Table III", "uvit-2.7b"): 0.08,
     ("Table III", "sdv2-4.6b"): 0.27,
@@ -268,7 +268,7 @@ MEDIANS = {
     ("VII-C2", "sdv2-1.7b"): 0.45,
     ("MLPerf", "sd21"): 0.11,
     ("MosaicML", "sd21"): 0.09,
-    ("ControlNet", "controlnet"): 0.04,
+    ("ControlNet", "controlnet"): 0.10,
 }
 """Bounds on the median relative error of a table's numbers of one model, wider than it is by a quarter or so."""
 
