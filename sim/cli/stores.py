@@ -22,8 +22,9 @@ def compare_command(options: argparse.Namespace) -> int:
     """Print what changed between two files."""
     found, before, after = compare(options.before, options.after)
     if options.json:
-        alone = {"only_before": before, "only_after": after}
-        print(json.dumps({"compared": [one.to_json() for one in found], **alone}, allow_nan=False))
+        compared = [one.to_json() for one in found]
+        told = {"compared": compared, "only_before": before, "only_after": after}
+        print(json.dumps(told, allow_nan=False))
         return 0
     for one in found:
         _print(one)
