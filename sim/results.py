@@ -127,7 +127,8 @@ class Result:
     def title(self) -> str:
         """Model, strategy, GPUs, stack and what departs from plain training in words."""
         gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
-        where = f"{self.model} by {self.strategy} on {gpus} of {self.cluster}, stack {self.stack}"
+        doing = activity(self.task, self.options)
+        where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
         return ", ".join([where, *self.departures])
 
     def _time(self, key: str) -> float:
@@ -226,6 +227,20 @@ class Result:
             raise InputError(f"the result of {self.title} came without its traces; run it again")
         return self.source.replay()
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags of ``sim run`` that give the result again, by name."""
+        where = {"model": self.model, "cluster": self.cluster, "stack": self.stack, "gpus": self.num_gpus}
+        point = {"batch_size": self.batch_size, "strategy": self.strategy, **self.parameters}
+        return {**where, **point, **self.asked, **self.options}
+
+    @property
+    def experiment(self) -> str:
+        """The question that gives the result again, as TOML for ``sim run --experiment``."""
+        from sim.experiments import as_toml
+
+        return as_toml(self.flags)
+
     def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
         """Draw the trace as a Gantt chart, on axes of one's own or on a new figure."""
         from sim.report.plots import plot_timeline
@@ -247,6 +262,20 @@ class Result:
         from sim.replay.chrome_trace import write_chrome_trace
 
         write_chrome_trace(self.trace, Path(path))
+
+    def write_report(self, path: str | Path, asked: str = "") -> None:
+        """Write an HTML page with the timeline and the memory over time, which needs no network.
+
+        Args:
+            path: of the file, which ends in .html.
+            asked: the command line that it says to run again; by default that of the result.
+
+        Raises:
+            InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_run_report
+
+        write_run_report(self, Path(path), asked)
 
     def ops(self) -> "DataFrame":
         """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
@@ -302,6 +331,15 @@ class Result:
 
 def _made(values: dict[str, Any]) -> Result:
     return Result(**values)
+
+
+def activity(task: str, options: Mapping[str, Any]) -> str:
+    """What is simulated, in words for titles: sampling is of the denoising steps, and what is included beside them."""
+    if task == "train":
+        return "training"
+    return (
+        f"denoising with {options['include'].replace(',', ', ')}" if options["include"] else "denoising only"
+    )
 
 
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:

@@ -303,8 +303,8 @@ def test_a_sweep_marks_and_draws_its_pareto_front(sim, elsewhere):
     flags = ("--strategy", "1f1b,ddp", "--objective", "pareto", "--plot", "front.svg")
     code, out, err = sim(*SWEEP, *flags)
     assert code == 0
-    assert "* no point beats it in both throughput and memory" in out
-    assert re.search(r"^│ 1 \* +│ ddp ", out, re.MULTILINE)
+    assert "* no point beats it in both speed and memory" in out
+    assert re.search(r"^ *1 \* +ddp ", out, re.MULTILINE)
     assert "sim: wrote front.svg" in err
     assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
 
@@ -359,13 +359,17 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 
 REFUSED = [
     # commands and flags
-    ("", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, stacks, strategies, run, sweep, tune, schedule,"),
+    ("--frob", "COMMAND must be given"),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, sweep, tune, "),
+    ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
-    ("models --loud", "unknown flag --loud; choose from --json"),
+    ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
-    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --stack"),
+    (
+        "run --model sd21 --strategy ddp --gpu 8",
+        "unknown flag --gpu; did you mean --gpus? choose from --help, --model, --cluster, --stack",
+    ),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),
@@ -489,11 +493,11 @@ def test_titles_say_what_departs_from_plain_training(sim):
     asked = ("--resolution", 256, "--frozen", "cached", "--ema", "--self-conditioning", 0.5)
     said = "256 pixels, frozen outputs cached, EMA in fp32, self-conditioning 0.5"
     _, out, _ = sim(*RUN, "--strategy", "ddp", *asked)
-    assert f"batch 64, {said}\n" in out
+    assert f", {said}, batch 64" in " ".join(out.replace("│", "").split())
     _, out, _ = sim(*SWEEP, "--strategy", "ddp", *asked)
     assert said in " ".join(out.split())
     _, out, _ = sim(*RUN, "--strategy", "ddp")
-    assert "batch 64\n" in out
+    assert "stack eager, batch 64" in out
 
 
 def test_a_resolution_alone_asks_about_sampling_and_beside_training_about_training(ask):

@@ -87,7 +87,8 @@ def merge_command(options: argparse.Namespace) -> int:
         with StoreFile(path, reads=True) as store:
             store.check_whole()  # before anything is made
     with StoreFile(options.out) as store:
-        brought = [store.merge(path) for path in options.stores]
-    for path, count in zip(options.stores, brought, strict=True):
-        print(f"sim: {count} answers from {path}", file=sys.stderr)
+        for path in options.stores:
+            print(f"sim: {store.merge(path)} answers from {path}", file=sys.stderr)
+        questions = len(list(store.questions()))
+    print(f"{options.out}: answers to {questions} question{'s' if questions > 1 else ''}")
     return 0

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
 from sim.contents import inputs_of
@@ -17,6 +17,11 @@ from strategies.plans.traces import Trace
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from sim.explore.scaling import Scaling
+
+FORMULAS: Final = ("=", "+", "-", "@")
+"""Beginnings of a cell that spreadsheets calculate."""
 
 
 def row(
@@ -60,7 +65,7 @@ def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
     }
 
 
-def rows(sweep: Sweep) -> list[dict[str, Any]]:
+def rows(sweep: "Sweep | Scaling") -> list[dict[str, Any]]:
     """All points of a sweep, best first."""
     return sweep.rows()
 
@@ -91,14 +96,21 @@ def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
     return frame
 
 
-def write_rows(sweep: Sweep, path: Path) -> None:
+def write_rows(sweep: "Sweep | Scaling", path: Path) -> None:
     """Write all points of a sweep, best first."""
     frame = frame_of(rows(sweep))
     with whole_file(path) as file:
         if path.suffix == ".parquet":
             frame.to_parquet(file, index=False)
         else:
+            for column in frame.select_dtypes(exclude=["number", "bool", "boolean"]):
+                frame[column] = frame[column].map(_no_formula)
             frame.to_csv(file, index=False)
+
+
+def _no_formula(cell: Any) -> Any:  # noqa: ANN401
+    """A cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
 
 
 def ops_frame(trace: Trace) -> "DataFrame":

@@ -14,6 +14,7 @@ from functools import cache
 from html import escape
 from itertools import chain
 from math import inf, prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
@@ -23,7 +24,7 @@ from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import SERIAL_POINTS, WAVE, Workers
-from sim.results import OUT_OF_MEMORY, Result, missing_memory
+from sim.results import OUT_OF_MEMORY, Result, activity, missing_memory
 from sim.runs import named_traces, replay_parts, source_of
 from sim.scenarios import KIND
 from strategies.parameters import check_integer
@@ -36,18 +37,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from sim.explore.store import Store
+    from sim.report.verdicts import Verdict
 
 __all__ = [
-    "MAX_MICRO_BATCHES",
-    "OBJECTIVES",
-    "TOP",
-    "Point",
-    "Report",
-    "Sweep",
-    "find_points",
-    "objectives",
-    "run_sweep",
-]
+    "MAX_MICRO_BATCHES", "OBJECTIVES", "TOP", "Point", "Report", "Sweep", "find_points", "objectives", "run_sweep",
+]  # fmt: skip
 
 OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("throughput", "latency", "memory", "pareto"),
@@ -126,6 +120,13 @@ class Sweep:
         return [point for point in others if point.tied(best, self.objective)]
 
     @property
+    def verdict(self) -> "Verdict | None":
+        """The recommendation, how sure it is and what would change it; None where nothing recommended fits."""
+        from sim.report.verdicts import verdict_of
+
+        return verdict_of(self)
+
+    @property
     def best(self) -> Result:
         """The result of the best point.
 
@@ -186,7 +187,8 @@ class Sweep:
         """The scenario in words."""
         scenario, workload = self.scenario, self.scenario.workload
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
-        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {where}"
+        doing = activity(scenario.task, scenario.options)
+        title = f"{scenario.model.title}, {doing} on {workload.num_gpus} GPUs of {where}"
         asked = scenario.asked
         drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
         return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
@@ -198,7 +200,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """The best of each strategy as a table, in a notebook."""
-        names = (
+        names = [
             "status",
             "strategy",
             "num_gpus",
@@ -207,11 +209,10 @@ class Sweep:
             "bubble_ratio",
             "peak_memory_bytes",
             "reason",
-        )
+        ]
         frame = self.frame(best_of_each=True)
-        return f"<b>{escape(self.title)}</b>" + str(
-            frame[[n for n in names if n in frame]].to_html(index=False)
-        )
+        shown = frame[[name for name in names if name in frame]]
+        return f"<b>{escape(self.title)}</b>{shown.to_html(index=False)}"
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """All points, or the best of each strategy, under their public keys, best first."""
@@ -248,6 +249,16 @@ class Sweep:
         from sim.report.plots import plot_sweep
 
         return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
+
+    def write_report(self, path: str | Path) -> None:
+        """Write an HTML page with the verdict, pictures and all points, which needs no network.
+
+        Raises:
+            InputError: the file cannot be written, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report([self], Path(path))
 
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
