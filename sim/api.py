@@ -24,7 +24,6 @@ from profiles.stacks import DEFAULT_STACK, Stack
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
 from sim.explore.scaling import over_counts
-from sim.explore.store import Store
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.measured_runs import Run, calibrated
 from sim.results import Result
@@ -41,7 +40,7 @@ from strategies.strategy import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from sim.explore.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -286,13 +285,17 @@ def sweep(
     return found
 
 
-def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager[Store | None]:
+def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:
     """The store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
 
     Raises:
         InputError: it cannot be written, or is no store.
     """
-    return nullcontext() if path is None else Store(Path(path), sweep.scenario)
+    if path is None:
+        return nullcontext()
+    from sim.explore.store import Store
+
+    return Store(Path(path), sweep.scenario)
 
 
 @_speaks_of_parameters

@@ -31,13 +31,16 @@ def start(folder, *arguments):
     )  # fmt: skip
 
 
+def handles(pid, kind, number):
+    """Whether a process catches (SigCgt) or ignores (SigIgn) a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith(kind))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def wait_until_it_listens(process):
     """Wait until the command says what is to become of a request to terminate: Python itself takes a while."""
-    status = Path(f"/proc/{process.pid}/status")
-    while process.poll() is None:
-        caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
-        if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
-            return
+    while process.poll() is None and not handles(process.pid, "SigCgt", signal.SIGTERM):
         time.sleep(0.001)
 
 
@@ -127,3 +130,28 @@ def test_two_sweeps_at_once_in_one_folder_and_one_store_do_not_harm_one_another(
     assert [out for out, _ in told] == [expected] * 2
     assert (tmp_path / "rows.csv").read_bytes() == rows
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.sqlite", "rows.csv"]
+
+
+def children(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the children of a process")
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has no workers")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_is_killed_costs_a_line_and_nothing_else(tmp_path, number):
+    expected, _ = start(tmp_path, *SWEEP).communicate()
+    process = start(tmp_path, *SWEEP)
+    while process.poll() is None and not any(
+        started := [pid for pid in children(process) if not handles(pid, "SigCgt", signal.SIGTERM)]
+    ):
+        time.sleep(0.002)
+    assert process.poll() is None
+    os.kill(started[0], number)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (0, expected)
+    warned, wrote = err.splitlines()
+    assert warned == "sim: warning: a worker process died (killed, or out of memory): new ones go on"
+    assert wrote.startswith("sim: wrote ")
+    assert nobody_is_left(process)

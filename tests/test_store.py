@@ -339,6 +339,18 @@ def test_a_store_with_bytes_of_chance_gives_the_same_answers_or_is_refused_in_on
             assert "\n" not in str(error)
 
 
+def test_a_store_that_is_read_is_left_as_it_is(tmp_path):
+    path = tmp_path / "s?t#o%re"
+    sim.sweep("sd21", store=path, workers=1, **SMALL)
+    before = path.read_bytes()
+    with StoreFile(path, reads=True) as store:
+        store.check_whole()
+        with pytest.raises(InputError, match="attempt to write a readonly database"), store.explained():
+            store.connection.execute("DELETE FROM answers")
+    assert read_records(path)
+    assert path.read_bytes() == before
+
+
 def test_a_store_is_made_by_several_at_once(tmp_path):
     def opened(number):
         with StoreFile(tmp_path / "store") as store:

@@ -15,6 +15,7 @@ from sim.cli.requests import arguments, named
 from sim.contents import content_of
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
+from sim.interrupts import held
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -30,14 +31,16 @@ def sweep_command(options: argparse.Namespace) -> int:
     try:
         for sweep in sweeps:
             _run(options, sweep)
-        write_rows(_all(sweeps), out)
     except KeyboardInterrupt:
-        _write_reached(sweeps, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
+        with held():
+            _write_reached(sweeps, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
         if options.store is not None:
             print(
                 f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr
             )
         raise
+    with held():
+        write_rows(_all(sweeps), out)
     print(f"sim: wrote {sum(map(len, sweeps))} rows to {out}", file=sys.stderr)
     chosen = _chosen(sweeps)
     found = any(point.status == "simulated" for point in chosen)

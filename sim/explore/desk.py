@@ -2,12 +2,15 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from profiles.errors import InfeasibleError
 from sim.explore.answers import Answer, Answers, Bounds, Outcome, Task
 from sim.explore.points import Asked
-from sim.explore.store import Store
 from sim.explore.workers import Workers
+
+if TYPE_CHECKING:
+    from sim.explore.store import Store
 
 
 class Desk:
@@ -18,7 +21,7 @@ class Desk:
         store: knows what was found before; None where nothing is kept.
     """
 
-    def __init__(self, workers: Workers, store: Store | None) -> None:
+    def __init__(self, workers: Workers, store: "Store | None") -> None:
         self.workers, self.store = workers, store
         self._answers: dict[Asked, Answer] = {}
         self._asked: set[Asked] = set()

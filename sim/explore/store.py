@@ -52,43 +52,56 @@ WHERE excluded.holds_to_s > holds_to_s
 class StoreFile:
     """An SQLite file with answers, open; every failure is one line that names it."""
 
-    def __init__(self, path: Path, *, there: bool = False) -> None:
-        """Open a store; make one where there is none, unless it must be ``there`` already."""
-        self.path = path
-        if there and path_kind(path) != "file":
-            raise InputError(f"{path}: no such store")
-        check_writable("--store", path)
-        with self.explained():
-            self.connection = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
-            try:
-                self._check()
-            except BaseException:
-                self.connection.close()
-                raise
-
-    def _check(self) -> None:
-        """Make the tables of a new store; refuse a file that is none.
+    def __init__(self, path: Path, *, reads: bool = False) -> None:
+        """Open a store; make one where there is none, unless it is only read.
 
         Raises:
-            InputError: it is none, or of another version.
+            InputError: it cannot be opened, or is none.
         """
-        self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.execute("PRAGMA synchronous = NORMAL")
+        self.path = path
+        if not reads:
+            check_writable("--store", path)
+        elif path_kind(path) != "file":
+            raise InputError(f"{path}: no such store")
+        where = f"{path.resolve().as_uri()}?mode={'ro' if reads else 'rwc'}"
+        with self.explained():
+            self.connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
+        try:
+            if not reads:
+                self._make()
+            self._check_version()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _make(self) -> None:
+        """Make the tables of a new store, unless another sweep did just now."""
+        with self.explained():
+            self.connection.execute("PRAGMA journal_mode = WAL")
+            self.connection.execute("PRAGMA synchronous = NORMAL")
         with self.writing():
-            (made,), (version,) = (
-                self.connection.execute(f"PRAGMA {name}").fetchone()
-                for name in ("application_id", "user_version")
-            )
-            empty = not self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if empty and not made:
+            if self._told("SELECT count(*) FROM sqlite_master") == self._told("PRAGMA application_id") == 0:
                 for statement in TABLES.strip().split(";\n"):
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")
-            elif made != APPLICATION:
-                raise InputError(f"{self.path}: is a database, but no store of sweeps")
-            elif version != VERSION:
-                raise InputError(f"{self.path}: is a store of version {version}, must be {VERSION}")
+
+    def _check_version(self) -> None:
+        """Refuse a database that is no store, or one of another version.
+
+        Raises:
+            InputError: it is one.
+        """
+        with self.explained():
+            made_by, version = self._told("PRAGMA application_id"), self._told("PRAGMA user_version")
+        if made_by != APPLICATION:
+            raise InputError(f"{self.path}: is a database, but no store of sweeps")
+        if version != VERSION:
+            raise InputError(f"{self.path}: is a store of version {version}, must be {VERSION}")
+
+    def _told(self, statement: str) -> object:
+        """The only value that a statement gives."""
+        return self.connection.execute(statement).fetchone()[0]
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +177,7 @@ class StoreFile:
             InputError: it is not.
         """
         with self.explained():
-            (found,) = self.connection.execute("PRAGMA integrity_check(1)").fetchone()
+            found = str(self._told("PRAGMA integrity_check(1)"))
         if found != "ok":
             raise self.damaged(" ".join(found.split()))
         for question, *_ in self.questions():

@@ -22,7 +22,6 @@ from sim.contents import content_of, inputs_of
 from sim.explore.answers import Bounds, Outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.store import Store
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import SERIAL_POINTS, WAVE, Workers
 from sim.results import OUT_OF_MEMORY, Result, activity, missing_memory
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from sim.explore.store import Store
     from sim.report.verdicts import Verdict
 
 __all__ = [
@@ -274,7 +274,7 @@ def run_sweep(
     report: Report = lambda stage, done, total: None,
     workers: int | None = None,
     executor: Executor | None = None,
-    store: Store | None = None,
+    store: "Store | None" = None,
 ) -> None:
     """Bound all points of a sweep, then simulate those that can still matter.
 

@@ -47,8 +47,10 @@ class Workers:
 
     def __init__(self, scenario: AnyScenario, size: int, executor: Executor | None = None) -> None:
         self.scenario, self.size = scenario, size
-        self.chunk = 1 if executor is None else CHUNK
-        self.window = 1 if size == 1 and executor is None else max(WAVE, (2 * self.chunk - 1) * size)
+        if executor is None:
+            self.chunk, self.window = 1, 1 if size == 1 else max(WAVE, size)
+        else:
+            self.chunk, self.window = CHUNK, max(WAVE, 2 * size * CHUNK)
         self._lent = executor
         self._question = None if executor is None else Question.of(scenario)
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
@@ -78,10 +80,7 @@ class Workers:
         """Ask for a task to be carried out."""
         try:
             if self._own is not None:
-                with (
-                    script_aside(),
-                    held(),
-                ):  # a process that starts meanwhile is not to be interrupted half made
+                with script_aside(), held():  # processes that start meanwhile are not interrupted half made
                     self._open[self._own.submit(_carry_out, task)] = task
             elif self._lent is not None and self._question is not None:
                 self._open[self._lent.submit(_carry_out_elsewhere, self._question, task)] = task
@@ -93,7 +92,7 @@ class Workers:
     def finished(self) -> list[tuple[Task, Answers]]:
         """Tasks that are done, with their answers; waits for one, and gives none where a worker died instead."""
         check()
-        if not self._open:
+        if self._here:
             task = self._here.popleft()
             return [(task, task.answers(self.scenario))]
         done, _ = wait(self._open, return_when=FIRST_COMPLETED)
@@ -108,7 +107,7 @@ class Workers:
                 cause = error
             else:
                 told.append((task, future.result()))
-        self._deaths = 0 if told else self._deaths
+        self._deaths = 0 if told and self._own is not None else self._deaths
         if lost:
             self._replace(lost, cause)
         return told
@@ -126,7 +125,9 @@ class Workers:
         What an executor of somebody else failed at is done here: where that is our fault, it fails again.
         """
         if self._own is None:
-            _say(f"the executor failed ({_words(error)}): what it failed at is done without it")
+            if not self._deaths:
+                _say(f"the executor failed ({_words(error)}): what it fails at is done without it")
+            self._deaths += 1
             if isinstance(error, BrokenExecutor | RuntimeError):
                 lost += self._withdrawn()
                 self._lent = None
