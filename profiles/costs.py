@@ -1,9 +1,9 @@
 """The layer cost model: times of each layer of a component, measured or estimated.
 
 An estimate is the sum of a layer's kernels by the device's laws, under a software stack (``profiles.kernel_times``); of
-a component whose kernels nobody counted, of its work over the device's rates (``profiles.lumped_times``). Where the
-one-GPU latency of a model on a device was published, estimates are scaled to it, so that a prediction starts from what
-was measured.
+a component whose kernels nobody counted, of its work over the device's rates, which may follow from its laws
+(``profiles.lumped_times``). Where the one-GPU latency of a model on a device was published, estimates are scaled to it,
+so that a prediction starts from what was measured.
 """
 
 from collections.abc import Callable, Hashable
@@ -21,7 +21,7 @@ from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.kernel_times import KernelTimes
 from profiles.kernels import PRODUCTS
-from profiles.lumped_times import BACKWARD_WORK, LumpedTimes
+from profiles.lumped_times import BACKWARD_WORK, LumpedTimes, rates_of
 from profiles.measured_times import MeasuredTimes, Times
 from profiles.models import Component, Model
 from profiles.recipes import MemoryRecipe
@@ -62,10 +62,13 @@ def stack_on(device: Device, stack: Stack) -> Stack:
 def times_of(
     component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
 ) -> Times | None:
-    """Estimated times of a component; None on a device without rates."""
-    if (component.kernels if training else component.half_kernels) and device.laws is not None:
-        return KernelTimes(component, device.laws, stack_on(device, stack), extent, training=training)
-    return None if device.rates is None else LumpedTimes(component, device.rates, extent)
+    """Estimated times of a component; None on a device without laws and rates."""
+    if device.laws is None:
+        return None
+    used = stack_on(device, stack)
+    if component.kernels if training else component.half_kernels:
+        return KernelTimes(component, device.laws, used, extent, training=training)
+    return LumpedTimes(component, device.rates or rates_of(device.laws, used), extent)
 
 
 class ComponentCosts:

@@ -51,8 +51,8 @@ class Rates:
 class Device:
     """One accelerator.
 
-    ``memory_bytes`` is None where memory is unlimited; ``rates`` is None where all times must be measured.
-    ``own_laws`` are those of its kernels by shape, where they are known.
+    ``memory_bytes`` is None where memory is unlimited; ``own_laws`` are of its kernels by shape, ``rates`` of its work
+    by class. Where one of these is None it follows from the other; where both are, all times must be measured.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Device:
 
     def __repr__(self) -> str:
         memory = "unlimited memory" if self.memory_bytes is None else f"{self.memory_bytes / GIB:.5g} GiB"
-        return f"<Device {self.name}: {memory}, {'no rates' if self.rates is None else 'rates'} of its own>"
+        return f"<Device {self.name}: {memory}, {'no rates' if self.laws is None else 'rates'} of its own>"
 
 
 def device_names() -> list[str]:

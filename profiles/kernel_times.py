@@ -16,14 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from profiles.components import Component
 from profiles.kernel_tables import KernelGroup, KernelTable, Shapes
 from profiles.kernels import MEMORY_BOUND
-from profiles.laws import PARTS, Laws, Part
+from profiles.laws import ELEMENT_BYTES, PARTS, Laws, Part
 from profiles.shares import Extent, Share
 from profiles.stacks import Stack
 
 FloatArray = NDArray[np.float64]
 
-READINGS: Final = {"group_norm": 2 / 3}
-"""Bytes of which laws have the pace, over those that kernels count: each once. A group norm reads its input twice."""
+LAYOUT: Final[dict[Part, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
+"""Seconds in which operands and result of a convolution are laid out anew for its kernel, over those of copying them
+once. Some kernels read or write the framework's layout themselves; those of gradients more rarely, and on older
+software. Set by ``python -m validate fit-kernels``: convolutional networks timed in both layouts."""
 SINGLE: Final = 0.5
 """Pace in single precision over that in half: twice the bytes, and TF32 has half the peak (NVIDIA A100 data sheet)."""
 BACKWARD_TRAFFIC: Final = {
@@ -41,14 +43,18 @@ LOCKED_TRAFFIC: Final = BACKWARD_TRAFFIC | {"layer_norm": 1.5}
 """The same where the weights are locked: a layer norm has no gradient of its weight."""
 CAST: Final = 3.0
 """Bytes that a cast between half and single precision moves, over those in half precision."""
-GRADIENT_TRAFFIC: Final = CAST + 4.0
+GRADIENT_TRAFFIC: Final = CAST + 6.0
 """Bytes that a weight's gradient moves after its kernel, over the weight's in half precision: cast to single precision,
-and copied into the buffer in which it is summed up or sent (DistributedDataParallel's buckets)."""
+and added to the sum of the micro-batches before. The first is kept as it is, but what is sent is copied into a buffer
+and back (DistributedDataParallel's buckets), which moves 8."""
 NORM_CASTS: Final = {"group_norm": 2.0, "layer_norm": 1.0 + 5 / 3}
 """Casts around a norm in single precision: of its input, and of its output for each layer that reads it; of the three
 layer norms of a block these are three, one and one."""
 NORM_READERS: Final = {"group_norm": 1.0, "layer_norm": 0.0}
 """Pointwise kernels after a norm, SiLU, that autocast leaves in single precision."""
+HEAD_COPIES: Final = {"flash": 0, "packed": 4, "math": 4}
+"""Copies around attention by its kind: newer code hands fused kernels views of the heads of queries, keys, values and
+result; older (diffusers 0.11.1, attention.py: reshape_heads_to_batch_dim) lays each out head by head, or back."""
 SCORE_BYTES: Final = {"sample": (8.0, 12.0), "train": (24.0, 28.0)}
 """Bytes per score that unfused attention moves between its products, forward and backward: scaled and normalised, in
 half precision; in training autocast takes softmax to single precision and back."""
@@ -86,9 +92,10 @@ class KernelTimes:
         kernels = component.kernels if training else component.half_kernels
         self._table = KernelTable(kernels, component.text_tokens)
         self._laws, self._pixels = laws, extent.pixels
-        single = training and not component.trainable and stack.encoders == "float32"
+        encoders = "autocast" if component.trainable else stack.encoders
+        single = training and encoders == "float32"
         self._stack = replace(stack, rates=stack.rates.scaled(SINGLE)) if single else stack
-        self._task = "train" if training and component.trainable else "sample"
+        self._task = "train" if training and encoders == "autocast" else "sample"
         self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
         self._passed = np.array([layer.backward != "none" for layer in component.layers], dtype=float)
 
@@ -224,7 +231,7 @@ class KernelTimes:
         )
         if self._stack.channels_last:
             return seconds
-        return seconds + self._copy_s(2 * moved / self._stack.rates.layout, launches=2)
+        return seconds + self._copy_s(2 * LAYOUT[part] * moved, launches=2)
 
     def _copy_s(self, moved_bytes: ArrayLike, launches: float = 1.0) -> FloatArray:
         """Seconds of copies that fusion does not reach: of one launch by the law, of further ones its fixed part."""
@@ -240,7 +247,7 @@ class KernelTimes:
     def _memory_s(self, kind: str, shapes: Shapes, batch: FloatArray, traffic: float) -> FloatArray:
         """Seconds of memory-bound kernels that move some multiple of what a forward pass does."""
         stack = self._stack
-        moved = READINGS.get(kind, 1.0) * traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
+        moved = traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
         single = self._norms_in_single and kind in NORM_CASTS
         kept, launched = getattr(stack.traffic, kind), getattr(stack.launches, kind)
         seconds = self._laws.memory_s(kind, (2.0 if single else 1.0) * kept * moved)
@@ -253,12 +260,21 @@ class KernelTimes:
 
     def _attention_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
-        if self._stack.attention == "flash":
+        beside_s = self._heads_s(shapes, batch) + self._merging_s(shapes, batch)
+        if self._stack.attention != "math":
             fused = self._laws.attention_s(heads, m, n, k)
-            return shapes.launches * fused / self._stack.rates.attention + self._merging_s(shapes, batch)
+            return shapes.launches * fused / self._stack.rates.attention + beside_s
         products = self._laws.matmul_s(heads, m, n, k) + self._laws.matmul_s(heads, m, k, n)
         blocks_s = shapes.launches * (products / self._stack.rates.matmul + self._scores_s(heads * m * n, 0))
-        return blocks_s + self._merging_s(shapes, batch)
+        return blocks_s + beside_s
+
+    def _heads_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
+        """Seconds of copies that lay out queries, keys, values and result by heads, or their gradients back."""
+        copies = HEAD_COPIES[self._stack.attention]
+        if not copies:
+            return np.zeros_like(shapes.m)
+        elements = 2 * batch * shapes.heads * (shapes.m + shapes.n) * shapes.k
+        return self._copy_s(2 * ELEMENT_BYTES * elements, launches=copies)
 
     def _merging_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Seconds of merging the outputs of attention on one block of keys after another."""
@@ -274,15 +290,17 @@ class KernelTimes:
 
     def _attention_backward_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
         heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
-        if self._stack.attention == "flash":
+        heads_s = self._heads_s(shapes, batch)
+        if self._stack.attention != "math":
             fused = self._laws.attention_backward_s(heads, m, n, k)
-            return shapes.launches * fused / self._stack.rates.attention
+            return shapes.launches * fused / self._stack.rates.attention + heads_s
         products = [
             self._laws.matmul_s(heads, m, *inner, part=part)
             for inner in ((n, k), (k, n))
             for part in ("data", "weight")
         ]
-        return shapes.launches * (sum(products) / self._stack.rates.matmul + self._scores_s(heads * m * n, 1))
+        scores_s = self._scores_s(heads * m * n, 1)
+        return shapes.launches * (sum(products) / self._stack.rates.matmul + scores_s) + heads_s
 
     def _scores_s(self, scores: FloatArray, way: int) -> FloatArray:
         """Seconds of what unfused attention does with its scores between the products."""

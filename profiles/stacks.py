@@ -25,8 +25,9 @@ from profiles.units import MICROSECOND
 STACKS: Final = Path(__file__).parent / "stacks"
 DEFAULT_STACK: Final = "eager"
 """The stack where none is named."""
-ATTENTIONS: Final = ("flash", "math")
+ATTENTIONS: Final = ("flash", "packed", "math")
 PRECISIONS: Final = ("half", "float32")
+ENCODERS: Final = (*PRECISIONS, "autocast")
 OPTIMIZERS: Final = ("loop", "foreach", "fused")
 FLAGS: Final = ("channels_last", "cast_weights")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
@@ -35,31 +36,26 @@ MAX_OPERATOR_S: Final = 1.0
 CHOICES: Final = {
     "attention": ATTENTIONS,
     "norms": PRECISIONS,
-    "encoders": PRECISIONS,
+    "encoders": ENCODERS,
     "optimizer": OPTIMIZERS,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of what the device's laws reach, above 0 and up to 1, one for each class of kernels.
-
-    ``layout`` is of kernels that lay activations out anew for a convolution, by the law of copies.
-    """
+    """Shares of what the device's laws reach, above 0 and up to 1, one for each class of kernels."""
 
     matmul: float = 1.0
     conv: float = 1.0
     attention: float = 1.0
     memory: float = 1.0
-    layout: float = 1.0
 
     def __post_init__(self) -> None:
         check_positive("rates", most=1.0, **{key: getattr(self, key) for key in RATES})
 
     def scaled(self, factor: float) -> "Shares":
-        """All shares multiplied; ``layout`` is of ``memory``, and stays."""
-        of = {key: factor * getattr(self, key) for key in RATES if key != "layout"}
-        return replace(self, **of)
+        """All shares multiplied."""
+        return Shares(**{key: factor * getattr(self, key) for key in RATES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class Fusion:
 
 FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
 """Kinds of memory-bound kernels, each with a share in ``Fusion``."""
-RATES: Final = ("matmul", "conv", "attention", "memory", "layout")
+RATES: Final = ("matmul", "conv", "attention", "memory")
 """Classes of kernels, each with a share in ``Shares``."""
 
 
@@ -100,10 +96,12 @@ class Stack:
         forward_operator_s: seconds of the host for each operator that it dispatches in a forward pass; 0 where a
             graph of the whole pass is launched at once.
         backward_operator_s: the same in a backward pass, whose operators the autograd engine dispatches.
-        attention: ``flash``, or ``math``: scores are written and read by kernels of their own.
+        attention: ``flash``; ``packed``, fused too, but heads are laid out anew for it; or ``math``, which does so,
+            and scores are written and read by kernels of their own.
         channels_last: whether activations lie as the convolutions' kernels want them; else these are laid out anew.
         norms: precision in which training runs normalisations: ``half``, or ``float32`` as autocast has it.
-        encoders: precision in which training runs frozen components; ``float32`` with products in TF32.
+        encoders: precision in which training runs frozen components; ``float32`` with products in TF32, ``autocast``
+            as the trained ones.
         cast_weights: whether training casts float32 weights to half precision in every forward pass.
         optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
         traffic: shares of the memory traffic that fusion leaves.
@@ -203,7 +201,7 @@ def read_stack(path: Path) -> Stack:
         attention=table.choice("attention", ATTENTIONS),
         channels_last=table.flag("channels_last"),
         norms=table.choice("norms", PRECISIONS),
-        encoders=table.choice("encoders", PRECISIONS),
+        encoders=table.choice("encoders", ENCODERS),
         cast_weights=table.flag("cast_weights"),
         optimizer=table.choice("optimizer", OPTIMIZERS),
         traffic=Fusion(**_shares(table.table("traffic", {}), FUSED)),

@@ -14,7 +14,7 @@ from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
-from profiles.hosts import AHEAD, NO_CALLS, Calls
+from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.models import Model
 from profiles.resolutions import in_words, resized, sides_of
 from profiles.sampling_costs import Extent, SamplingCosts
@@ -337,6 +337,17 @@ class SamplingScenario(Scene[SamplingWorkload]):
         factor = self.calibration.factor
         ahead_s = AHEAD * self.paced_stack.forward_operator_s
         return Calls(factor * self.cluster.host.pace, factor * ahead_s)
+
+    @cached_property
+    def operator_s(self) -> float:
+        """Seconds of the host for one operator; 0 where nobody counted the backbone's, as of ``calls``."""
+        known = self.costs.host_s(self.backbone_index).any()
+        return self.calibration.factor * self.paced_stack.forward_operator_s if known else 0.0
+
+    @property
+    def solver_s(self) -> float:
+        """Seconds of the host in a denoising step beside the backbone."""
+        return STEP_OPERATORS * self.operator_s
 
     @cached_property
     def streams(self) -> Cluster:

@@ -333,7 +333,8 @@ def test_a_configured_architecture_is_profiled(tmp_path, name, capsys):
     path, folder = tmp_path / "config.json", tmp_path / "mine"
     path.write_text(json.dumps({"_class_name": name} | DITS.get(name, plain)), encoding="utf-8")
     ask = ["profile", "--config", str(path), "--device", "cpu", "--batch-sizes", "1,2", "--height", "64"]
-    ask += ["--width", "64", "--warmup", "1", "--rounds", "1", "--output", str(folder), "--name", "here"]
+    ask += ["--width", "64", "--warmup", "1", "--rounds", "1", "--output", str(folder), "--threads", "1"]
+    ask += ["--name", "here"]
     assert main([*ask, "--text-tokens", "16"]) == 0
     model = read_model(folder)
     assert model.name == name.lower()

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from profiles.devices import DEVICES, load_device
+from profiles.kernel_times import LAYOUT
 from profiles.law_tables import product_law
 from validate.__main__ import main
-from validate.fitting.kernels import convnets, products, rows
+from validate.fitting.kernels import convnets, layouts, products, rows
 from validate.fitting.kernels.build import Builder, law_text
 from validate.fitting.kernels.fits import tail
 from validate.fitting.kernels.report import with_laws
@@ -90,6 +91,21 @@ def made(values: dict[str, float]) -> Samples:
     shapes = tuple(np.exp(np.random.default_rng(0).uniform(4, 10, (3, 600))).round())
     empty = Samples(shapes, np.ones(600), np.arange(600.0) // 5)
     return Samples(shapes, products.product_seconds(values, empty), empty.groups)
+
+
+@pytest.mark.parametrize(
+    ("network", "elements"), [("resnet18", 4_666_368), ("resnet34", 7_175_168), ("vgg19", 25_238_528)]
+)
+def test_networks_move_what_a_pass_of_timm_s_classes_does(network, elements):
+    """Inputs and outputs of all convolutions, by hooks on timm 1.0.9; of VGG those of its classifier are left out."""
+    assert layouts.moved_elements(network) == layouts.moved_elements(f"{network}_bn") == elements
+
+
+@measured
+def test_laying_out_anew_costs_what_networks_timed_in_both_layouts_give():
+    found = layouts.shares(DATA)
+    assert LAYOUT["forward"] == pytest.approx(found["forward"], abs=0.005)
+    assert [LAYOUT["data"], LAYOUT["weight"]] == pytest.approx([found["gradient"]] * 2, abs=0.005)
 
 
 def test_a_fit_recovers_the_law_that_its_samples_were_made_with():

@@ -14,6 +14,7 @@ from profiles.kernel_times import (
     BACKWARD_TRAFFIC,
     CAST,
     GRADIENT_TRAFFIC,
+    LAYOUT,
     MERGE_CAST_KERNELS,
     MERGE_KERNELS,
     NORM_CASTS,
@@ -66,8 +67,9 @@ LINEAR_S = 2 * 2 * 1024 * 256 * 128 / MATMUL
 CONV_S = 2 * 1024 * 64 * 576 / CONV
 SELF_FLOP, CROSS_FLOP = 4 * 8 * 1024 * 1024 * 64, 4 * 8 * 1024 * 77 * 64
 SELF_S, CROSS_S = SELF_FLOP / ATTENTION, CROSS_FLOP / ATTENTION
-SUM_S, NORM_S = 3 * 3e6 / MEMORY, 2e6 / MEMORY
-"""Of a norm the law's bytes are those of each element once, and kernels count its input twice."""
+SUM_S, NORM_S = 3 * 3e6 / MEMORY, 3e6 / MEMORY
+HEADS_BYTES = 2 * 4 * 8 * 1024 * 64 * 2
+"""Read and written, of queries, keys, values and result, in half precision."""
 BATCHED_S = 2 * 8 * 64 * 32 * 16 / MATMUL
 
 
@@ -158,8 +160,8 @@ def test_a_memory_bound_kernel_moves_more_backward(kernel, seconds):
 
 def test_a_layer_norm_with_locked_weights_has_no_gradient_of_them():
     norm = replace(NORM, kind="layer_norm", read_bytes=1e6)
-    assert costs(norm, backward="full").backward_s(1) == pytest.approx([2.5 * NORM_S])
-    assert costs(norm, backward="input").backward_s(1) == pytest.approx([1.5 * NORM_S])
+    assert costs(norm, backward="full").backward_s(1) == pytest.approx([2.5 * 2e6 / MEMORY])
+    assert costs(norm, backward="input").backward_s(1) == pytest.approx([1.5 * 2e6 / MEMORY])
 
 
 # Stacks
@@ -187,21 +189,35 @@ def test_a_frozen_chain_asks_nothing_of_the_host_backward():
 def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
     math = replace(PLAIN, attention="math")
     scores, product_s = 8 * 1024 * 1024, SELF_FLOP / MATMUL
-    forward, backward = SCORE_BYTES["train"]
+    forward, backward = (bytes_ * scores + HEADS_BYTES for bytes_ in SCORE_BYTES["train"])
     found = costs(SELF, stack=math)
-    assert found.forward_s(2) == pytest.approx([2 * (product_s + forward * scores / MEMORY)])
-    assert found.backward_s(2) == pytest.approx([2 * (2 * product_s + backward * scores / MEMORY)])
+    assert found.forward_s(2) == pytest.approx([2 * (product_s + forward / MEMORY)])
+    assert found.backward_s(2) == pytest.approx([2 * (2 * product_s + backward / MEMORY)])
     assert found.saved_bytes == pytest.approx([100.0 + SAVED_SCORE_BYTES * scores])
     assert costs(SELF).saved_bytes == pytest.approx([100.0])
     drawn = costs(SELF, stack=math, training=False)
-    assert drawn.forward_s(2) == pytest.approx([2 * (product_s + SCORE_BYTES["sample"][0] * scores / MEMORY)])
+    moved = SCORE_BYTES["sample"][0] * scores + HEADS_BYTES
+    assert drawn.forward_s(2) == pytest.approx([2 * (product_s + moved / MEMORY)])
+
+
+def test_packed_attention_copies_queries_keys_values_and_result_and_their_gradients():
+    packed = replace(PLAIN, attention="packed")
+    plain, found = costs(SELF), costs(SELF, stack=packed)
+    for way in ("forward_s", "backward_s"):
+        more = getattr(found, way)(2) - getattr(plain, way)(2)
+        assert more == pytest.approx([2 * HEADS_BYTES / MEMORY])
+    cross = costs(CROSS, stack=packed).forward_s(1) - costs(CROSS).forward_s(1)
+    assert cross == pytest.approx([2 * 2 * 2 * 8 * (1024 + 77) * 64 / MEMORY])
+    assert found.saved_bytes == plain.saved_bytes
 
 
 def test_convolutions_lay_activations_out_anew_unless_channels_come_last():
     first = replace(PLAIN, channels_last=False)
     copied_s = 2 * (2 * 3e6 + 5e5) / MEMORY
-    assert costs(CONVOLUTION, stack=first).forward_s(2) == pytest.approx([2 * CONV_S + copied_s])
-    assert costs(CONVOLUTION, stack=first).backward_s(2) == pytest.approx([4 * CONV_S + 2 * copied_s])
+    found = costs(CONVOLUTION, stack=first)
+    assert found.forward_s(2) == pytest.approx([2 * CONV_S + LAYOUT["forward"] * copied_s])
+    both = LAYOUT["data"] + LAYOUT["weight"]
+    assert found.backward_s(2) == pytest.approx([4 * CONV_S + both * copied_s])
     assert costs(LINEAR, stack=first).forward_s(2) == costs(LINEAR).forward_s(2)
 
 
@@ -218,7 +234,7 @@ def test_norms_in_single_precision_move_twice_as_much_and_are_cast_around():
     single = replace(PLAIN, norms="float32")
     extra = (CAST * NORM_CASTS["group_norm"] + 2) * 1e6
     found = costs(NORM, stack=single)
-    assert found.forward_s(2) == pytest.approx([2 * (2 * 2e6 + extra) / MEMORY])
+    assert found.forward_s(2) == pytest.approx([2 * (2 * 3e6 + extra) / MEMORY])
     assert found.saved_bytes == pytest.approx([100.0 + 2e6])
     assert costs(NORM, stack=single, training=False).forward_s(2) == pytest.approx([2 * NORM_S])
     assert costs(SUM, stack=single).forward_s(2) == pytest.approx([2 * SUM_S])
@@ -244,11 +260,15 @@ def test_a_stack_may_reach_a_share_of_what_the_laws_say():
             assert found == pytest.approx(fast / share)
 
 
-def test_layout_is_a_share_of_the_law_of_copies():
-    first = replace(PLAIN, channels_last=False)
-    slow = replace(first, rates=Shares(layout=0.5))
-    plain, fast, slowly = (costs(CONVOLUTION, stack=stack).forward_s(2) for stack in (PLAIN, first, slow))
-    assert slowly - plain == pytest.approx(2 * (fast - plain))
+def test_encoders_under_autocast_run_as_what_is_trained_does():
+    slow = replace(PLAIN, norms="float32", cast_weights=True)
+    for kernel in (CONVOLUTION, NORM, LINEAR):
+        trained = costs(kernel, stack=slow).forward_s(2)
+        half = costs(kernel, backward="none", stack=slow).forward_s(2)
+        frozen = costs(kernel, backward="none", stack=replace(slow, encoders="autocast"))
+        assert frozen.forward_s(2) == pytest.approx(trained)
+        assert frozen.forward_s(2) > half
+        assert frozen.backward_s(2) == 0
 
 
 def test_encoders_in_single_precision_take_twice_as_long_in_training_alone():

@@ -100,7 +100,7 @@ def spinning(trainable=True, again=()):
         "net",
         Net,
         sample,
-        lambda net: [LayerSpec(f"block{i}", i, block, streams=2) for i, block in enumerate(net.blocks)],
+        tuple(LayerSpec(f"block{i}", i, f"blocks.{i}", streams=2) for i in range(4)),
         trainable=trainable,
         locked=("blocks.0",) if trainable else (),
         again=(sample,) * again if again else (),
@@ -208,7 +208,7 @@ def launched(host_s, device_s, layers=20):
         "net",
         lambda: nn.Sequential(*(Launching(clock, (host_s, device_s)) for _ in range(layers))),
         lambda height, width: {"input": tensor(1, 4)},
-        lambda net: [LayerSpec(f"layer{i}", i, layer) for i, layer in enumerate(net)],
+        tuple(LayerSpec(f"layer{i}", i, f"{i}") for i in range(layers)),
         trainable=True,
     )
     counted = count_component(spec, 8, 8, "float32")
@@ -278,14 +278,12 @@ SMALL = [BERT, *(component for architecture in TINY.values() for component in ar
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_nothing_is_built_of_zeros(spec, dtype):
     module = build(spec, dtype, torch.Generator().manual_seed(1))
-    for name, values in (*module.named_parameters(), *module.named_buffers()):
+    assert not any(buffer.is_meta for buffer in module.buffers())
+    for name, values in module.named_parameters():
         assert not values.is_meta
         assert torch.isfinite(values).all(), name
-        if values.is_floating_point():
-            assert values.dtype == dtype
-            assert (values != 0).float().mean() > 0.99, name
-        else:
-            assert values.unique().numel() > 1, name
+        assert values.dtype == dtype
+        assert (values != 0).float().mean() > 0.99, name
     again = build(spec, dtype, torch.Generator().manual_seed(1))
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), again.parameters(), strict=True))
 
@@ -388,7 +386,6 @@ def test_times_are_added_to_the_folder_of_the_same_layers_alone(tmp_path, capsys
         (["--threads", "2"], "--clock thread counts one thread, and torch runs on 2: give --threads 1"),
         (["--rounds", "0"], "--rounds is 0, must be at least 1"),
         (["--name", "a/b"], "--name is 'a/b', must be of letters, digits"),
-        (["--limit-s", "0.001"], "vae_encoder at 32x32, batch 1"),
         (
             ["--batch-sizes", "100000000"],
             "vae_encoder at batch 100000000: weights and their training 0.0 GiB + ",

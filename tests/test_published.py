@@ -1,5 +1,7 @@
 """Published numbers beside the simulator's, as far as they are promised to agree."""
 
+from statistics import median
+
 import pytest
 
 from profiles.clusters import cluster_names
@@ -17,7 +19,7 @@ from validate.published.records import (
 )
 from validate.published.standings import Standing
 from validate.published.training import EXPERIMENTS
-from validate.published.training.models import STACK, with_all_gradients, with_long_layers
+from validate.published.training.models import STACK, with_all_gradients
 from validate.published.training.ratios import (
     frozen_ratios,
     slowness,
@@ -29,8 +31,6 @@ from validate.published.training.ratios import (
 from validate.published.training.speedups import (
     DRAWS,
     FILLS,
-    LONG_LAYERS,
-    LONG_S,
     OVERLAPS,
     ablation,
     by_fill,
@@ -134,20 +134,6 @@ def test_reducing_all_gradients_changes_no_time_but_that_of_reduction_and_step()
         assert every.backward_s(batch) == pytest.approx(plain.backward_s(batch))
     trained = [c.component.trained_parameters(0, len(c.component.layers)) for c in (plain, every)]
     assert trained == [361279120, 1220800084]
-
-
-def test_long_layers_leave_the_time_of_the_frozen_part_as_it_was():
-    def frozen_s(model):
-        point = scenario(model, "p4de", 8, 64, stack=STACK)
-        return [point.costs.components[i].forward_s(64) for i in point.model.frozen]
-
-    plain, longer = (
-        frozen_s(of) for of in ("controlnet", with_long_layers("controlnet", "p4de", LONG_LAYERS, LONG_S))
-    )
-    assert [part.sum() for part in longer] == pytest.approx([part.sum() for part in plain])
-    assert list(longer[1][1:3]) == [LONG_S, LONG_S]
-    others = longer[1][3:] / plain[1][3:]
-    assert others == pytest.approx([others[0]] * len(others))
 
 
 def test_all_numbers_of_figure_4_are_replayed_within_a_tenth_of_a_point():
@@ -266,6 +252,42 @@ def test_what_set_something_or_follows_from_its_definition_is_not_independent(qu
     assert {one.row.model for one in in_view if one.row.item == "Table 2"} == {"sd21"}
     for one in ledger.of(Standing.INDEPENDENT):
         assert one.row.item not in ("Table 1", "Table III", "VII-C2", "Fig. 4")
+
+
+MEDIANS = {
+    ("Table 1", "sd21"): 0.32,
+    ("Table 1", "controlnet"): 0.14,
+    ("Table 2", "sd21"): 0.21,
+    ("6.1", "sd21"): 0.15,
+    ("6.1", "controlnet"): 0.23,
+    ("Table III", "uvit-2.7b"): 0.08,
+    ("Table III", "sdv2-4.6b"): 0.27,
+    ("Table III", "hunyuan-3b"): 0.15,
+    ("VII-C2", "hunyuan-1.5b"): 0.001,
+    ("VII-C2", "uvit-1b"): 0.25,
+    ("VII-C2", "sdv2-1.7b"): 0.45,
+    ("MLPerf", "sd21"): 0.11,
+    ("MosaicML", "sd21"): 0.09,
+    ("ControlNet", "controlnet"): 0.10,
+}
+"""Bounds on the median relative error of a table's numbers of one model, wider than it is by a quarter or so."""
+
+
+def test_predictions_of_training_are_no_worse_than_they_were(quick, swept):
+    """Bounds from above alone: what gets better breaks none."""
+    found = {}
+    for one in training_ledger([*quick, *swept]).records:
+        if one.error is not None:
+            item = one.row.item if one.row.source in ("DiffusionPipe", "PULSE") else one.row.item.split()[0]
+            found.setdefault((item, one.row.model), []).append(abs(one.error))
+    assert {group: bound for group, bound in MEDIANS.items() if median(found[group]) > bound} == {}
+
+
+def test_the_share_of_reduction_is_as_near_to_table_2_as_it_was(quick):
+    """In points of the iteration; DiffusionPipe does not say which of ControlNet's gradients it reduces."""
+    records = [one for one in training_ledger(quick).records if one.row.item == "Table 2"]
+    for one in records:
+        assert abs(one.predicted - one.row.value) <= {"sd21": 0.07, "controlnet": 0.27}[one.row.model]
 
 
 def test_layer_times_of_training_are_estimates_as_their_provenance_says():

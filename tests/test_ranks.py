@@ -16,10 +16,11 @@ pytestmark = pytest.mark.slow
 
 
 def leaves_the_other(lost):
-    """Rank 1 ends without a word, as a process does that nobody launched; rank 0 waits for it."""
+    """Rank 1 closes its connections without a word, as a process does that ends; rank 0 waits for it."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    join(Place(rank, ranks, rank, ranks), "cpu")
-    if rank == 1:
+    join(Place(rank, ranks, rank, ranks))
+    if rank == 1:  # a rank that has returned is kept until all have: its connections would stay
+        dist.destroy_process_group()
         return lost
     with pytest.raises(DiffusimError) as broken, unbroken(rank):
         dist.recv(torch.zeros(1), 1)
@@ -36,7 +37,7 @@ def test_a_rank_whose_connection_breaks_says_so_in_one_line():
 def is_killed():
     """Rank 1 is killed while rank 0 waits for it, and stops because of that."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    join(Place(rank, ranks, rank, ranks), "cpu")
+    join(Place(rank, ranks, rank, ranks))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     with unbroken(rank):

@@ -47,7 +47,7 @@ def test_a_stack_cannot_change():
     [
         ({"forward_operator_s": -1.0}, "stack eager: forward_operator_s is -1.0, must not be negative"),
         ({"backward_operator_s": 2.0}, "stack eager: backward_operator_s is 2.0, must be at most 1"),
-        ({"attention": "slow"}, "stack eager: attention is 'slow', must be one of flash, math"),
+        ({"attention": "slow"}, "stack eager: attention is 'slow', must be one of flash, packed, math"),
         ({"norms": "double"}, "stack eager: norms is 'double', must be one of half, float32"),
         ({"optimizer": "none"}, "stack eager: optimizer is 'none', must be one of loop, foreach, fused"),
         ({"channels_last": 1}, "stack eager: channels_last is 1, must be true or false"),
@@ -77,11 +77,11 @@ def test_shares_lie_between_0_and_1_and_rates_above_0():
     ("change", "rule"),
     [
         (("forward = 10", "forward = -10"), "operator_us.forward is -10, must not be negative"),
-        (("conv = 0.91", "conv = 1.2"),
+        (("conv = 0.84", "conv = 1.2"),
          "rates.conv is 1.2, must be at most 1, the peak: what the device's law reaches"),
         (("[operator_us]", "[traffic]\ncopy = 2\n[operator_us]"), "traffic.copy is 2, must be at most 1"),
         (("[operator_us]", "[launches]\ncopies = 1\n[operator_us]"), "unknown key launches.copies"),
-        (('attention = "flash"', 'attention = "fast"'), "attention is 'fast', must be one of flash, math"),
+        (('attention = "flash"', 'attention = "fast"'), "attention is 'fast', must be one of flash, packed, math"),
         (("channels_last = false", 'channels_last = "no"'), "channels_last is 'no', must be true or false"),
         (('norms = "float32"\n', ""), "norms is missing"),
         (('norms = "float32"', "nroms = 1\nnorms = 'half'"), "unknown key nroms"),

@@ -22,8 +22,9 @@ def compare_command(options: argparse.Namespace) -> int:
     """Print what changed between two files."""
     found, before, after = compare(options.before, options.after)
     if options.json:
-        alone = {"only_before": before, "only_after": after}
-        print(json.dumps({"compared": [one.to_json() for one in found], **alone}, allow_nan=False))
+        compared = [one.to_json() for one in found]
+        told = {"compared": compared, "only_before": before, "only_after": after}
+        print(json.dumps(told, allow_nan=False))
         return 0
     for one in found:
         _print(one)
@@ -86,7 +87,8 @@ def merge_command(options: argparse.Namespace) -> int:
         with StoreFile(path, reads=True) as store:
             store.check_whole()  # before anything is made
     with StoreFile(options.out) as store:
-        brought = [store.merge(path) for path in options.stores]
-    for path, count in zip(options.stores, brought, strict=True):
-        print(f"sim: {count} answers from {path}", file=sys.stderr)
+        for path in options.stores:
+            print(f"sim: {store.merge(path)} answers from {path}", file=sys.stderr)
+        questions = len(list(store.questions()))
+    print(f"{options.out}: answers to {questions} question{'s' if questions > 1 else ''}")
     return 0

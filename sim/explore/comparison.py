@@ -366,5 +366,9 @@ def compare(before: Path, after: Path) -> tuple[list[Comparison], list[str], lis
     if not both:
         counts = f"{before} holds {len(one)} questions and {after} {len(other)}"
         raise InputError(f"{counts}, but none of them is asked in both")
-    alone = [[words for words in each if words not in both] for each in (one, other)]
-    return [Comparison(words, one[words], other[words]) for words in both], *alone
+    found = [Comparison(words, one[words], other[words]) for words in both]
+    return (
+        found,
+        [words for words in one if words not in both],
+        [words for words in other if words not in both],
+    )

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -24,11 +25,9 @@ def on_cluster(address: str | None) -> Iterator[dict[str, Any]]:
         return
     if find_spec("distributed") is None:
         raise InputError(f"--dask is '{address}', but that needs Dask: pip install 'diffusim[dask]'")
-    from distributed import Client
-
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said in our own words
     try:
-        client = Client(address, timeout=PATIENCE_S)
+        client: Any = import_module("distributed").Client(address, timeout=PATIENCE_S)
     except (OSError, ValueError, TypeError) as error:
         words = " ".join(str(error).split())
         raise InputError(f"--dask is '{address}', where no scheduler answers: {words}") from None

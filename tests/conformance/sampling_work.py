@@ -43,7 +43,7 @@ def every_patch_of_every_step_passes_every_stage_on_as_many_devices(point):
 def work_is_conserved(point):
     """In each step a stage computes all layers for all predictions; tokens of the text once per patch."""
     scenario, workload = point.scenario, point.scenario.workload
-    if scenario.cluster.device.rates is not None:
+    if scenario.cluster.device.laws is not None:
         return  # launches, and what each patch repeats, are in the tests of the costs
     if hasattr(point.sampler, "iterations"):
         return  # a step is computed several times; the work of an iteration is in the sampler's own tests

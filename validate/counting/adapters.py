@@ -7,6 +7,7 @@ built from plain values. Keys that would fetch code or kernels from elsewhere ar
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
 
@@ -148,7 +149,7 @@ def _of_transformers(file: ConfigFile, arguments: Mapping[str, Any]) -> Found:
     kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
     if not _defined(kind, PreTrainedModel, "transformers.models"):
         key = ARCHITECTURES if ARCHITECTURES in file.values else MODEL_TYPE
-        known = _suggested((other for other in dir(transformers) if other.endswith("Model")), name)
+        known = _suggested([other for other in dir(transformers) if other.endswith("Model")], name)
         raise file.fail(key, f"names {name}, which is no model of transformers{known}")
     try:
         config = kind.config_class.from_dict(file.shape)
@@ -191,6 +192,6 @@ def _defined(kind: object, base: type, package: str) -> bool:
 
 
 def _suggested(names: Iterable[str], wanted: str) -> str:
-    """The first of some names that begin as a wanted one does, for people."""
-    alike = [name for name in names if len(wanted) > 2 and name[:4].lower() == wanted[:4].lower()]
-    return f"; there are {', '.join(alike[:SUGGESTED])}" if alike else ""
+    """Some names that are like a wanted one, for people."""
+    alike = get_close_matches(wanted, names, SUGGESTED)
+    return f"; there are {', '.join(alike)}" if alike else ""

@@ -3,9 +3,8 @@
 Which skips there are, what every layer needs, and what patches and shards of the weights exchange.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -15,9 +14,9 @@ from profiles.components import Exchange
 from profiles.errors import InputError
 from validate.counting.dataflow import Flow, attended, flow_of, sums_of, units_of, unread
 from validate.counting.exchanges import exchanges_of
-from validate.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec, shown
+from validate.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec
 from validate.counting.tally import Tally, Work, together
-from validate.counting.trace import Trace, cast, paths, record, tensor_bytes, tensors
+from validate.counting.trace import Trace, cast, record, tensor_bytes, tensors
 
 LATENTS: Final = ("hidden_states", "sample", "x")
 """The arguments of a backbone that are to be denoised, of which each takes one."""
@@ -29,26 +28,35 @@ class NoBlocksError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ComponentCount:
-    """One component, counted: ``layers[i]`` does ``work[i]``; skips are pairs of layer indices.
+    """One component, counted: layer i of its specification does ``work[i]``; skips are pairs of layer indices.
 
     ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` the bytes that every layer
-    needs besides, by name; ``ends`` the paths of the modules at whose return layers end; ``latent_bytes`` what a
-    backbone denoises; ``unread`` names the parameters that no operator reads; ``spread`` says that tokens were spread
-    evenly over experts. What the specification left to the structure is filled in.
+    needs besides, by name; ``latent_bytes`` what a backbone denoises; ``unread`` names the parameters that no operator
+    reads; ``spread`` says that tokens were spread evenly over experts; ``traces`` are of its passes. What the
+    specification left to the structure is filled in.
     """
 
     spec: ComponentSpec
     image_tokens: int
-    layers: tuple[LayerSpec, ...]
     work: tuple[Work, ...]
     skips: tuple[tuple[int, int], ...]
     reads: tuple[tuple[str, int, int], ...]
     exchanges: tuple[Exchange, ...]
     carried: Mapping[str, int]
-    ends: tuple[str, ...]
     latent_bytes: int = 0
     unread: tuple[str, ...] = ()
     spread: bool = False
+    traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def layers(self) -> tuple[LayerSpec, ...]:
+        """Its layers."""
+        return self.spec.layers
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Path of the module at whose return each layer ends."""
+        return tuple(layer.end for layer in self.layers)
 
     @property
     def carried_bytes(self) -> int:
@@ -104,12 +112,12 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
         for sample in (spec.sample, *spec.again)
     ]
     work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
-    return replace(passes[0], work=tuple(work))
+    return replace(passes[0], work=tuple(work), traces=tuple(found.traces[0] for found in passes))
 
 
-def build(spec: ComponentSpec, dtype: torch.dtype) -> nn.Module:
-    """Build a component on the meta device, its weights of one precision."""
-    with torch.device("meta"):
+def build(spec: ComponentSpec, dtype: torch.dtype, device: str | torch.device = "meta") -> nn.Module:
+    """Build a component on a device, its weights of one precision."""
+    with torch.device(device):
         module = spec.build().eval().requires_grad_(spec.trainable)
     for path in spec.locked:
         module.get_submodule(path).requires_grad_(False)
@@ -117,36 +125,36 @@ def build(spec: ComponentSpec, dtype: torch.dtype) -> nn.Module:
     return module
 
 
-def trace_of(spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any]) -> Trace:
+def trace_of(
+    spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any], *, flop: bool = True
+) -> Trace:
     """Run one pass of a component, its activations as precise as its weights."""
     dtype = next(parameter.dtype for parameter in module.parameters())
-    return record(module, cast(sample, dtype), grad=spec.trainable)
+    return record(module, cast(sample, dtype), grad=spec.trainable, flop=flop)
 
 
 def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
     """Count one component from one pass at a resolution in pixels; one without blocks is refused."""
     given, image_tokens = spec, spec.image_tokens(height, width)
     carried: Mapping[str, int] = {}
-    if spec.layers is shown:
+    if not spec.layers:
         spec, carried = _by_structure(spec, trace, image_tokens)
-    layers = spec.layers(trace.module)
-    ends = paths(trace.module, [layer.end for layer in layers])
+    ends = [layer.end for layer in spec.layers]
     inputs = {name: tensors(trace.sample[argument]) for argument, name in spec.reads.items()}
-    tally = Tally(trace, ends, [layer.streams for layer in layers], inputs)
+    tally = Tally(trace, ends, [layer.streams for layer in spec.layers], inputs)
     latents = tensors([trace.sample[name] for name in LATENTS if name in trace.sample])
     return ComponentCount(
         spec=spec,
         image_tokens=image_tokens,
-        layers=tuple(layers),
         work=tally.work,
         skips=tuple(sorted(tally.skips)),
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
         exchanges=_exchanges(spec, trace, ends, image_tokens, certain=given.sums is not None),
         carried=carried,
-        ends=tuple(ends),
         latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
         unread=tuple(unread(trace)),
         spread=trace.spread,
+        traces=(trace,),
     )
 
 
@@ -161,7 +169,7 @@ def _by_structure(
         raise NoBlocksError
     found = replace(
         spec,
-        layers=partial(_layers, spec, flow),
+        layers=tuple(_layers(spec, flow)),
         text_tokens=max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens,
         sums=sums_of(trace.module, units) if spec.sums is None else spec.sums,
     )
@@ -171,16 +179,15 @@ def _by_structure(
     return found, {name: tensor_bytes(known[name]) for name in spec.carried}
 
 
-def _layers(spec: ComponentSpec, flow: Flow, module: nn.Module) -> list[LayerSpec]:
-    found, block = [], -1
+def _layers(spec: ComponentSpec, flow: Flow) -> Iterator[LayerSpec]:
+    block = -1
     ends = [unit.path for unit in flow.units] if spec.ends else flow.ends
     for unit, end, streams in zip(flow.units, ends, flow.streams, strict=True):
         name = unit.name
         for part, instead in spec.names.items():
             name = name.replace(part, instead)
         block += spec.apart or unit.opens or block < 0
-        found.append(LayerSpec(name, block, module.get_submodule(end), streams))
-    return found
+        yield LayerSpec(name, block, end, streams)
 
 
 def _exchanges(

@@ -109,15 +109,8 @@ class Asked:
                 raise InputError(f"--{key.replace('_', '-')} is {value}, must be at least 1")
 
 
-def add_config_arguments(count: argparse.ArgumentParser) -> None:
-    """Add what ``count`` takes for architectures of the user's own."""
-    own = add_sources(count, "architecture to build")
-    own.add_argument("--name", help="name of the model (default: that of the backbone's class)")
-    own.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="default: float16")
-
-
-def add_sources(parser: argparse.ArgumentParser, model: str) -> argparse._ArgumentGroup:
-    """Add the two ways to say which architecture; return the group of what goes with the user's own."""
+def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
+    """Add the two ways to say which architecture, and what goes with files of the user's own."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", help=model)
     said = (
@@ -127,7 +120,6 @@ def add_sources(parser: argparse.ArgumentParser, model: str) -> argparse._Argume
     own = parser.add_argument_group("with --config")
     for flag, words in OWN_FLAGS.items():
         own.add_argument(flag, type=int, metavar="N", help=words)
-    return own
 
 
 def asked_of(options: argparse.Namespace, dtype: str) -> Asked:

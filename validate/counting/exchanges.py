@@ -24,8 +24,7 @@ def exchanges_of(
     tensor parallelism sums up; tokens are of one sample.
     """
     convolutions = 0
-    for event, position in zip(trace.events, trace.positions(ends), strict=True):
-        layer = min(position, len(ends) - 1)
+    for event, layer in trace.by_layer(ends):
         if isinstance(event, Returned) and re.fullmatch(sums, event.path):
             elements = _image_elements(event.outputs, image_tokens, text_tokens)
             if elements:

@@ -8,14 +8,10 @@ no counting.
 import argparse
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
-
-from rich.console import Console
-from rich.table import Table
 
 from profiles.errors import InputError
 from profiles.kernels import IMAGE, SHAPE, Kernel
@@ -28,19 +24,19 @@ from profiles.models import (
     MODELS,
     TASKS,
 )
-from validate.counting.component import ComponentCount, ModelCount, count_component, count_model
+from validate.counting.component import ComponentCount, ModelCount, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
 from validate.counting.configured import count_configured, slug
 from validate.counting.kernels import ModelKernels, kernels_of
 from validate.counting.tally import total
 from validate.counting.trace import first_line
 from validate.counting.zoo import architecture
-from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
-from validate.writing import csv_text, write_file, write_files
+from validate.printing import show, table
+from validate.writing import csv_text, write_files
 
 COLUMNS: Final = (
-    "layers", "blocks", "skips", "M parameters", "GMAC", "conv", "matmul", "self-attention", "GB moved", "kernels",
-    "GB saved",
+    "component", "layers", "blocks", "skips", "M parameters", "GMAC", "conv", "matmul", "self-attention",
+    "GB moved", "kernels", "GB saved",
 )  # fmt: skip
 
 
@@ -196,7 +192,7 @@ def run_count(options: argparse.Namespace) -> None:
         write_files(folder, folder_texts(name, counted) | kernels)
         print(f"validate: wrote {folder}", file=sys.stderr)
     title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
-    Console(width=160).print(table(title, counted.components))
+    show(160, table(title, COLUMNS, map(_totals, counted.components), left=("component",)))
 
 
 def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
@@ -209,40 +205,11 @@ def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
         return {}
 
 
-def table(title: str, components: Sequence[ComponentCount]) -> Table:
-    """A table with one row per component; 1 MAC is 2 FLOP."""
-    result = Table("component", title=title, title_justify="left")
-    for column in COLUMNS:
-        result.add_column(column, justify="right")
-    for one in components:
-        whole, blocks = total(one.work), {layer.block for layer in one.layers}
-        flop = (whole.flop, whole.conv_flop, whole.matmul_flop, whole.attention_flop)
-        result.add_row(
-            *(one.spec.name, f"{len(one.work)}", f"{len(blocks)}", f"{len(one.skips)}"),
-            *(f"{whole.parameters / 1e6:.1f}", *(f"{number / 2e9:.1f}" for number in flop)),
-            *(f"{whole.moved_bytes / 1e9:.3f}", f"{whole.kernels}", f"{whole.saved_bytes / 1e9:.3f}"),
-        )
-    return result
-
-
-def run_work(options: argparse.Namespace) -> None:
-    """Count what every observation file names and write one table."""
-    wanted: Counter[tuple[str, int, int]] = Counter()  # how many rows of a point need the frozen part
-    for path in sorted(OBSERVATIONS.glob("*.toml")):
-        for seen in read_observations(path.with_suffix(".csv")):
-            wanted[seen.model, seen.height, seen.width] += seen.quantity == RATIO
-    rows = (row for where, frozen in sorted(wanted.items()) for row in work_rows(*where, bool(frozen)))
-    write_file(options.output, csv_text(WORK_COLUMNS, rows))
-
-
-def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[list[str]]:
-    """Yield one row per trainable component, and per frozen one where asked for, at a resolution in pixels."""
-    for spec in architecture(model).components:
-        if spec.trainable or (frozen and "train" in spec.tasks):
-            whole = total(count_component(spec, height, width).work)
-            flop = (whole.conv_flop, whole.matmul_flop, whole.attention_flop)
-            yield [
-                *(model, spec.name, "full" if spec.trainable else "none", str(height), str(width)),
-                *(str(number / 1e9) for number in flop),
-                *(str(whole.moved_bytes / 1e6), str(whole.kernels)),
-            ]
+def _totals(one: ComponentCount) -> list[str]:
+    """Cells of one component; 1 MAC is 2 FLOP."""
+    whole, blocks = total(one.work), {layer.block for layer in one.layers}
+    flop = (whole.flop, whole.conv_flop, whole.matmul_flop, whole.attention_flop)
+    counts = (len(one.work), len(blocks), len(one.skips))
+    macs = (f"{number / 2e9:.1f}" for number in flop)
+    moved = (f"{whole.moved_bytes / 1e9:.3f}", f"{whole.kernels}", f"{whole.saved_bytes / 1e9:.3f}")
+    return [one.spec.name, *map(str, counts), f"{whole.parameters / 1e6:.1f}", *macs, *moved]

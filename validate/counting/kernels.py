@@ -77,18 +77,20 @@ def component_kernels(
 
     Args:
         count: the component.
-        size: height and width in pixels.
+        size: height and width in pixels, at which it was counted.
         other_size: those of another pass, which shows what grows.
         dtype: precision of weights and activations.
     """
     spec, found = count.spec, [Counter[Kernel]() for _ in count.layers]
-    module, growth = build(spec, DTYPES[dtype]), Fraction(prod(other_size), prod(size))
-    for sample in (spec.sample, *spec.again):
-        trace = trace_of(spec, module, sample(*size))
+    counted = next(count.traces[0].module.parameters()).dtype is DTYPES[dtype]  # in this precision already
+    module = count.traces[0].module if counted else build(spec, DTYPES[dtype])
+    growth = Fraction(prod(other_size), prod(size))
+    for sample, known in zip((spec.sample, *spec.again), count.traces, strict=True):
+        trace = known if counted else trace_of(spec, module, sample(*size), flop=False)
         layers, operators = launches_of(trace, count.ends), dispatched(trace, count.ends)
         others = layers
         if spec.token_pixels:
-            others = launches_of(trace_of(spec, module, sample(*other_size)), count.ends)
+            others = launches_of(trace_of(spec, module, sample(*other_size), flop=False), count.ends)
         for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
             kernels.update(grown(launches, other, growth))
             kernels[DISPATCHED] += number
@@ -106,11 +108,20 @@ def _counted(kernels: Counter[Kernel]) -> Iterator[Kernel]:
         yield replace(DISPATCHED, count=number)
 
 
+ATTENTION_OPERATORS: Final = 16
+"""Operators that one attention counts for: what torch takes it apart into where no fused kernel serves, 7 that launch
+and 9 views. A fused kernel is one operator, and the host dispatches about as much around it: its choice, the transposes
+of its operands, allocations, and the module that asks for it. Operators of all kinds stand for the same seconds of the
+host, which were read off rows whose operators were counted so."""
+
+
 def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
-    """Operators of each layer, views among them."""
+    """Operators of each layer, views among them, and attention with all that goes with it."""
     found = [0] * len(ends)
-    for event, position in zip(trace.events, trace.positions(ends), strict=True):
-        found[min(position, len(ends) - 1)] += isinstance(event, Ran)
+    for event, layer in trace.by_layer(ends):
+        if isinstance(event, Ran):
+            attends = event.func.overloadpacket is torch.ops.diffusim.attention
+            found[layer] += ATTENTION_OPERATORS if attends else 1
     return found
 
 
@@ -118,11 +129,9 @@ def launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
     """Launches of each layer, one of each: nothing is known of what grows."""
     found: Layers = [[] for _ in ends]
     held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
-    for event, position in zip(trace.events, trace.positions(ends), strict=True):
+    for event, layer in trace.by_layer(ends):
         if isinstance(event, Ran) and event.launches:
-            operator = str(event.func)
-            layer = found[min(position, len(ends) - 1)]
-            layer += (Launch(operator, kernel) for kernel in _kernels(event, held))
+            found[layer] += (Launch(str(event.func), kernel) for kernel in _kernels(event, held))
     return found
 
 

@@ -27,27 +27,22 @@ Sample = Callable[[int, int], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """A layer by the module at whose return it ends; see ``validate.counting.tally`` for what it then holds.
+    """A layer by the path of the module at whose return it ends; ``validate.counting.tally`` says what it then holds.
 
     The first ``streams`` tensors that the module returns are the hidden state.
     """
 
     name: str
     block: int
-    end: nn.Module
+    end: str
     streams: int = 1
-
-
-def shown(module: nn.Module) -> list[LayerSpec]:
-    """Stand for the layers that one pass of a module shows; what has been counted names them."""
-    raise NotImplementedError("count the component first: one pass shows its layers")
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentSpec:
     """One component of a model.
 
-    ``layers`` go from the module to its layers in execution order, by default those that its structure shows. Of image
+    ``layers`` are in execution order, by default those that its structure shows. Of image
     tokens ``token_pixels`` is 0 where the work does not depend on the pixels; text tokens are None where one pass
     shows them. ``inputs`` are components whose output it needs, ``reads`` the arguments that hold one, where it
     matters which layers read it; ``carried`` arguments and submodules whose tensors every layer needs, by default what
@@ -64,7 +59,7 @@ class ComponentSpec:
     name: str
     build: Callable[[], nn.Module]
     sample: Sample
-    layers: Callable[[nn.Module], list[LayerSpec]] = shown
+    layers: tuple[LayerSpec, ...] = ()
     token_pixels: int = 0
     text_tokens: int | None = 0
     trainable: bool = False

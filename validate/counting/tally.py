@@ -89,8 +89,7 @@ class Tally:
         self._unread, self._saved = dict(parameters), set(parameters)
         order = [one.path for one in trace.events if isinstance(one, Returned) and one.path in ends]
         assert order == list(ends), f"layers end with {order}, must end with {ends}"
-        for event, position in zip(trace.events, trace.positions(ends), strict=True):
-            layer = min(position, len(ends) - 1)
+        for event, layer in trace.by_layer(ends):
             if isinstance(event, Ran):
                 self._run(event, layer)
             elif isinstance(event, Kept):

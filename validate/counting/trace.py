@@ -11,7 +11,7 @@ may, and lose their contents where they do.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -95,72 +95,15 @@ OpaqueAttention: Final = partial(Instead, scaled_dot_product_attention, _unmaske
 aten = torch.ops.aten
 
 META: Final = "meta"
-Run = Callable[[OpOverload[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 MADE_THERE: Final = {aten._to_copy, aten.copy_}
 """Operators that may read one device and write another."""
 INDEXED: Final = {aten.index, aten.index_put, aten.index_put_}
-
-
-class Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within this context operators over tensors with and without contents work without.
-
-    Experts are chosen by the contents of a token; where those are missing, tokens are spread evenly over them.
-    """
-
-    def __init__(self, run: Run) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._run = run
-        self.spread = False
-        self._experts: dict[int, int] = {}
-        self._alive: list[Tensor] = []
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        """Run one operator, its tensors without contents if one of them is."""
-        kwargs = kwargs or {}
-        if func.overloadpacket is aten.bincount and storage(args[0]) in self._experts:
-            self.spread = True
-            return _evenly(args[0].numel(), self._experts[storage(args[0])])
-        if func.overloadpacket not in MADE_THERE and _mixed((args, kwargs)):
-            args = _with_places(args) if func.overloadpacket in INDEXED else args
-            args, kwargs = _emptied(args), _emptied(kwargs)
-        result = self._run(func, args, kwargs)
-        if func.overloadpacket is aten.topk and _is_meta(args[0]):
-            indices = result[1]
-            self._experts[storage(indices)] = args[0].shape[-1]
-            self._alive.append(indices)  # a storage's address is its identity only while it lives
-        return result
 
 
 def _numbers(data: object, **kwargs: Any) -> Tensor:  # noqa: ANN401  torch's own
     """A tensor that is made of numbers keeps them, whatever its device."""
     elsewhere = {"device": "cpu"} if str(kwargs.get("device")) == META else {}
     return torch.tensor(data, **kwargs | elsewhere)
-
-
-@contextmanager
-def mixing(run: Run) -> Iterator[Mixing]:
-    """Let tensors with and without contents meet, and let autocast stand where there is nothing to cast."""
-    original = torch.autocast
-
-    class Autocast(original):  # type: ignore[misc,valid-type]
-        def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  torch's own
-            if device_type == META:
-                super().__init__("cpu", enabled=False)
-            else:
-                super().__init__(device_type, *args, **kwargs)
-
-    torch.autocast = Autocast  # type: ignore[misc]
-    try:
-        with Instead(torch.tensor, _numbers), Mixing(run) as mixed:
-            yield mixed
-    finally:
-        torch.autocast = original  # type: ignore[misc]
 
 
 def _evenly(number: int, parts: int) -> Tensor:
@@ -281,21 +224,47 @@ class Trace:
                     ended += 1
         return found
 
+    def by_layer(self, ends: Sequence[str]) -> Iterator[tuple[Event, int]]:
+        """Each event with the layer that it falls to, of those that end at the return of some modules."""
+        for event, position in zip(self.events, self.positions(ends), strict=True):
+            yield event, min(position, len(ends) - 1)
+
     def returned(self) -> dict[str, tuple[Tensor, ...]]:
         """What each module returned last, by its path, in the order of their returns."""
         return {event.path: event.outputs for event in self.events if isinstance(event, Returned)}
 
 
-class Recorder:
-    """Notes what happens in one pass."""
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what happens in one pass; operators over tensors with and without contents work without.
+
+    Experts are chosen by the contents of a token; where those are missing, tokens are spread evenly over them.
+    """
 
     def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
+        self.spread = False
+        self._experts: dict[int, int] = {}
 
-    def run(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """Run one operator and note it."""
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run one operator and note it, its tensors without contents if one of them is."""
+        kwargs = kwargs or {}
+        if func.overloadpacket is aten.bincount and storage(args[0]) in self._experts:
+            self.spread = True
+            return _evenly(args[0].numel(), self._experts[storage(args[0])])
+        if func.overloadpacket not in MADE_THERE and _mixed((args, kwargs)):
+            args = _with_places(args) if func.overloadpacket in INDEXED else args
+            args, kwargs = _emptied(args), _emptied(kwargs)
         result = func(*args, **kwargs)
         self.events.append(Ran(func, args, kwargs, result, tensors((args, kwargs)), tensors(result)))
+        if func.overloadpacket is aten.topk and _is_meta(args[0]):
+            self._experts[storage(result[1])] = args[0].shape[-1]
         return result
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -308,8 +277,30 @@ class Recorder:
         self.events.append(Returned(path, tensors(output)))
 
 
-def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
-    """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass."""
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    """Let autocast stand where there is nothing to cast."""
+    original = torch.autocast
+
+    class Autocast(original):  # type: ignore[misc,valid-type]
+        def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  torch's own
+            if device_type == META:
+                super().__init__("cpu", enabled=False)
+            else:
+                super().__init__(device_type, *args, **kwargs)
+
+    torch.autocast = Autocast  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        torch.autocast = original  # type: ignore[misc]
+
+
+def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool, flop: bool = True) -> Trace:
+    """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass.
+
+    Without ``flop`` torch does not count along, which takes a third of the time.
+    """
     recorder, counter = Recorder(), FlopCounterMode(display=False)
     hooks = [
         part.register_forward_hook(partial(recorder.leave, path)) for path, part in module.named_modules()
@@ -319,14 +310,18 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace
             torch.set_grad_enabled(grad),
             saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
             OpaqueAttention(),
-            counter,
-            mixing(recorder.run) as mixed,
+            counter if flop else nullcontext(),
+            _no_autocast(),
+            Instead(torch.tensor, _numbers),
+            recorder,
         ):
             module(**sample)
     finally:
         for hook in hooks:
             hook.remove()
-    return Trace(module, sample, tuple(recorder.events), int(counter.get_total_flops()), mixed.spread)
+    return Trace(
+        module, sample, tuple(recorder.events), int(counter.get_total_flops() if flop else 0), recorder.spread
+    )
 
 
 def tensors(tree: object) -> tuple[Tensor, ...]:
@@ -352,12 +347,6 @@ def cast(sample: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     change: Callable[[Tensor], Tensor] = lambda one: one.to(dtype) if one.is_floating_point() else one  # noqa: E731
     found: dict[str, Any] = tree_map_only(Tensor, change, dict(sample))
     return found
-
-
-def paths(module: nn.Module, parts: Sequence[nn.Module]) -> list[str]:
-    """Path of each of some submodules."""
-    known = {id(part): path for path, part in module.named_modules()}
-    return [known[id(part)] for part in parts]
 
 
 def first_line(error: Exception) -> str:

@@ -29,11 +29,12 @@ OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text
 KNOWN: Final = {*OWN_KEYS, *PLAIN, *LISTED}
 
 
-def architecture(name: str) -> Architecture:
-    """The architecture of a name."""
-    if name not in ARCHITECTURES:
-        raise InputError(f"unknown model '{name}'; choose from {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[name]
+def architecture(name: str, *, tiny: bool = False) -> Architecture:
+    """The architecture of a name, if asked for also of a tiny one."""
+    known = ARCHITECTURES | TINY if tiny else ARCHITECTURES
+    if name not in known:
+        raise InputError(f"unknown model '{name}'; choose from {', '.join(known)}")
+    return known[name]
 
 
 def _architecture(entry: Mapping[str, Any]) -> Architecture:

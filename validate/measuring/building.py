@@ -1,4 +1,4 @@
-"""Building: a component with weights, buffers and inputs of random numbers, never of zeros, and its optimizer.
+"""Building: a component with weights and inputs of random numbers, never of zeros, and its optimizer.
 
 A GPU draws less power on zeros and clocks higher, so products of zeros are faster than those of a model.
 """
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from profiles.errors import InputError
-from validate.counting.specs import Architecture, ComponentSpec
-from validate.counting.zoo import ARCHITECTURES, TINY
+from validate.counting import component
+from validate.counting.specs import ComponentSpec
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "float16"}
@@ -27,34 +26,12 @@ LARGEST_INTEGER: Final = 1000
 """Token numbers, classes and time steps are drawn below this, and below the smallest table that a component has."""
 
 
-def profiled_architecture(name: str) -> Architecture:
-    """The architecture of a counted model or a tiny one."""
-    known = ARCHITECTURES | TINY
-    if name not in known:
-        raise InputError(f"unknown model '{name}'; choose from {', '.join(known)}")
-    return known[name]
-
-
 def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
-    """Build a component, in one precision, on the generator's device; its locked parts need no gradient."""
-    with torch.device("meta"):
-        module = spec.build().eval().requires_grad_(spec.trainable)
-    for path in spec.locked:
-        module.get_submodule(path).requires_grad_(False)
-    nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
-    alike = _tied(module)
-    nn.Module.to_empty(module, device=generator.device)
-    for first, *others in alike:
-        for other in others:
-            holder, _, name = other.rpartition(".")
-            setattr(module.get_submodule(holder), name, module.get_parameter(first))
+    """Build a component, as it is counted, on the generator's device."""
+    module = component.build(spec, dtype, generator.device)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            _fill_parameter(name, parameter, generator)
-        for name, buffer in module.named_buffers():
-            _fill_buffer(name, buffer, generator)
-        for part in module.modules():
-            _fill_tables(part, generator)
+            _fill(name, parameter, generator)
     return module
 
 
@@ -99,14 +76,6 @@ def draws(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
 
 
-def _tied(module: nn.Module) -> list[list[str]]:
-    """Names of each parameter that has several, which moving it to a device would turn into as many."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return [alike for alike in names.values() if len(alike) > 1]
-
-
 def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Tensor with contents for a batch: its first of at least two dimensions is that of the samples."""
     tensor = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
@@ -122,37 +91,13 @@ def _is_samples(value: object) -> bool:
     return not (isinstance(value[0], int) or (isinstance(value[0], Tensor) and value[0].shape[0] == 1))
 
 
-def _fill_tables(part: nn.Module, generator: torch.Generator) -> None:
-    """Fill tensors that a module holds as plain attributes, such as tables of positions."""
-
-    def fill(tensor: Tensor) -> Tensor:
-        if tensor.device.type != "meta":
-            return tensor.to(generator.device)
-        dtype = tensor.dtype if tensor.is_floating_point() or tensor.is_complex() else torch.float32
-        drawn = torch.randn(tensor.shape, dtype=dtype, device=generator.device, generator=generator)
-        return drawn.to(tensor.dtype)
-
-    for name, value in vars(part).items():
-        if not name.startswith("_"):
-            vars(part)[name] = tree_map_only(Tensor, fill, value)
-
-
-def _fill_parameter(name: str, parameter: Tensor, generator: torch.Generator) -> None:
+def _fill(name: str, parameter: Tensor, generator: torch.Generator) -> None:
     if parameter.ndim > 1:  # of unit gain, so that nothing grows out of half precision
         parameter.normal_(0.0, prod(parameter.shape[1:]) ** -0.5, generator=generator)
     elif name.endswith("weight"):
         parameter.uniform_(0.5, 1.5, generator=generator)
     else:
         parameter.normal_(0.0, SMALL, generator=generator)
-
-
-def _fill_buffer(name: str, buffer: Tensor, generator: torch.Generator) -> None:
-    if buffer.is_floating_point():
-        buffer.uniform_(0.5, 1.5, generator=generator)  # a variance must be positive
-    elif name.endswith("position_ids"):
-        buffer.copy_(torch.arange(buffer.shape[-1], device=buffer.device).expand(buffer.shape))
-    else:
-        buffer.random_(0, 2, generator=generator)
 
 
 class MasterAdamW:

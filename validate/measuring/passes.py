@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,11 +21,10 @@ from profiles.costs import FloatArray
 from profiles.errors import InputError
 from profiles.units import GIB
 from validate.counting.component import ComponentCount
-from validate.counting.specs import LayerSpec
 from validate.fitting.layer_times import QUANTILES, QUANTITIES
 from validate.measuring import building
 from validate.measuring.building import DTYPES, draws
-from validate.measuring.clocks import WALL, Boundaries, Clock, Limit, Mark
+from validate.measuring.clocks import WALL, Boundaries, Clock, Mark
 
 Pass = tuple[FloatArray, FloatArray]
 """Seconds forward and backward, of each layer or of the whole."""
@@ -48,7 +46,7 @@ class OutOfMemoryError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure: so many rounds after some that do not count, in ``limit_s`` for one component at one batch size.
+    """How to measure: so many rounds after some that do not count.
 
     The clock is of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
     """
@@ -57,7 +55,6 @@ class Settings:
     dtype: str = "float32"
     warmup: int = 3
     rounds: int = 10
-    limit_s: float = 600.0
     seed: int = 0
     clock: str = WALL
 
@@ -68,8 +65,6 @@ class Settings:
                 raise InputError(f"--{flag} is {number}, must be at least 1")
         if len(set(self.batch_sizes)) < len(self.batch_sizes):
             raise InputError(f"--batch-sizes is {','.join(map(str, self.batch_sizes))}, must name each once")
-        if not self.limit_s > 0:
-            raise InputError(f"--limit-s is {self.limit_s:g}, must be positive")
 
 
 class BatchTimes(NamedTuple):
@@ -126,8 +121,6 @@ class Subject:
         self._dtype = DTYPES[dtype]
         self.generator: Final = torch.Generator(clock.device).manual_seed(seed)
         self.module: Final = building.build(self.spec, self._dtype, self.generator)
-        self.layers: Final[list[LayerSpec]] = self.spec.layers(self.module)
-        assert [layer.name for layer in self.layers] == [layer.name for layer in counted.layers]
         self._samples = building.samples(self.spec, *size)
         self._below = building.largest_integer(self.module)
 
@@ -154,7 +147,7 @@ class Subject:
 def measure(
     counted: ComponentCount, height: int, width: int, settings: Settings, clock: Clock
 ) -> ComponentTimes:
-    """Measure every layer of a component at every batch size; InputError where it does not fit or takes too long."""
+    """Measure every layer of a component at every batch size; InputError where it does not fit."""
     check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
     with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
         subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
@@ -162,7 +155,7 @@ def measure(
     for batch in settings.batch_sizes:
         where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
         with out_of_memory(where):
-            batches.append(_measure_batch(subject, batch, settings, where))
+            batches.append(_measure_batch(subject, batch, settings))
     if not counted.spec.trainable:
         return ComponentTimes(counted, tuple(batches))
     with out_of_memory(f"the optimizer of {counted.spec.name}"):
@@ -198,14 +191,9 @@ def out_of_memory(where: str) -> Iterator[None]:
         raise
 
 
-def _measure_batch(subject: Subject, batch: int, settings: Settings, where: str) -> BatchTimes:
-    rule = f"takes longer than --limit-s {settings.limit_s:g}; choose a smaller size or other --components"
-    limit = Limit(settings.limit_s, f"{where}: {rule}")
-    given, started = subject.inputs(batch), perf_counter()
-    for _ in range(settings.warmup):
-        _round(subject, given, limit)
-    _foresee(settings, (perf_counter() - started) / settings.warmup, where)
-    rounds = [_round(subject, given, limit) for _ in range(settings.rounds)]
+def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTimes:
+    given = subject.inputs(batch)
+    rounds = [_round(subject, given) for _ in range(settings.warmup + settings.rounds)][settings.warmup :]
     first, later, whole = (list(zip(*passes, strict=True)) for passes in zip(*rounds, strict=True))
     each = (first[0] + later[0], first[1], later[1])
     layers = {name: np.quantile(of, QUANTILES, axis=0) for name, of in zip(QUANTITIES, each, strict=True)}
@@ -246,24 +234,17 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
     return [float(seconds) for seconds in np.median(rounds[settings.warmup :], axis=0)]
 
 
-def _foresee(settings: Settings, round_s: float, where: str) -> None:
-    rounds = settings.warmup + settings.rounds
-    if (wanted := rounds * round_s) > settings.limit_s:
-        more = f"{rounds} rounds * {round_s:.1f} s = {wanted:.0f} s, more than --limit-s {settings.limit_s:g}"
-        raise InputError(f"{where}: {more}; choose a smaller size, fewer --rounds or other --components")
-
-
-def _round(subject: Subject, given: Given, limit: Limit) -> tuple[Pass, Pass, Pass]:
+def _round(subject: Subject, given: Given) -> tuple[Pass, Pass, Pass]:
     """Run a first backward pass, a later one, and one without marks."""
     subject.module.zero_grad(set_to_none=True)
-    return _marked(subject, given, limit), _marked(subject, given, limit), _unmarked(subject, given)
+    return _marked(subject, given), _marked(subject, given), _unmarked(subject, given)
 
 
-def _marked(subject: Subject, given: Given, limit: Limit) -> Pass:
+def _marked(subject: Subject, given: Given) -> Pass:
     """Run the passes of a sample; forward and backward seconds of each layer, added up."""
     forward, backward = [], []
     for sample in given:
-        with Boundaries(subject.layers, subject.clock, limit) as boundaries:
+        with Boundaries(subject.module, subject.spec.layers, subject.clock) as boundaries:
             marks = _run(subject, sample)
             forward.append(boundaries.forward_s(*marks[:2]))
             backward.append(boundaries.backward_s(*marks[2:]))

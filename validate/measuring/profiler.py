@@ -22,9 +22,10 @@ from validate.counting.configured import count_configured, slug
 from validate.counting.folder import folder_texts
 from validate.counting.specs import ComponentSpec
 from validate.counting.trace import first_line
+from validate.counting.zoo import architecture
 from validate.fitting.layer_times import QUANTILE_RULES, QUANTITIES, TIME_RULES
 from validate.machine import OtherPrograms, disturbance
-from validate.measuring.building import COUNTED_AS, DTYPES, RECIPES, profiled_architecture
+from validate.measuring.building import COUNTED_AS, DTYPES, RECIPES
 from validate.measuring.clocks import WALL, Clock, clock_of
 from validate.measuring.environment import Value, clocks, device_name, environment, toml_lines
 from validate.measuring.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure, trained_parameters
@@ -73,7 +74,7 @@ def profile(
     the name of the device: ``cpu`` or the GPU's by default.
 
     Raises:
-        InputError: an argument breaks a rule, there is no such device, a component does not fit or takes too long,
+        InputError: an argument breaks a rule, there is no such device, a component does not fit,
             the folder holds other layers, or the user's class refuses what it is given.
     """
     clock = clock_of(device, settings.clock)
@@ -85,9 +86,10 @@ def profile(
         return _profiled(model, counted, settings, (clock, name), output)
     files, asked = model
     counted = count_configured(files, replace(asked, dtype=_counted_as(settings.dtype)))
-    title, parts = counted.architecture.title, counted.components
-    specs = _chosen([part.spec for part in parts], components, title)
-    kept = tuple(replace(part, spec=specs[part.spec.name]) for part in parts if part.spec.name in specs)
+    title = counted.architecture.title
+    specs = _chosen([part.spec for part in counted.components], components, title)
+    kept = [part for part in counted.components if part.spec.name in specs]
+    kept = [replace(part, spec=specs[part.spec.name]) for part in kept]
     try:
         return _profiled(slug(title), replace(counted, components=kept), settings, (clock, name), output)
     except DiffusimError:
@@ -105,9 +107,9 @@ def counted_for(
     components: Sequence[str] = (),
 ) -> ModelCount:
     """Count of the components of a model that are to be measured, in their precision."""
-    architecture, counted_as = profiled_architecture(model), _counted_as(dtype)
-    kept = tuple(_chosen(architecture.components, components, architecture.title).values())
-    return count_model(replace(architecture, components=kept, dtype=counted_as), height, width)
+    whole, counted_as = architecture(model, tiny=True), _counted_as(dtype)
+    kept = tuple(_chosen(whole.components, components, whole.title).values())
+    return count_model(replace(whole, components=kept, dtype=counted_as), height, width)
 
 
 def _counted_as(dtype: str) -> str:

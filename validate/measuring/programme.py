@@ -8,6 +8,7 @@
 ``--rehearse`` does the same with tiny models on the CPU.
 """
 
+import json
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,27 +18,22 @@ from typing import Final, NamedTuple
 
 from profiles.devices import Device
 from profiles.errors import InputError
-from profiles.files import Row, path_kind
-from profiles.files import Table as File
+from profiles.files import path_kind, read_text
 from profiles.models import Model, read_model
 from profiles.units import MILLISECOND
-from validate.fitting import loading
+from validate.counting.zoo import architecture
 from validate.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
 from validate.fitting.errors import Errors
 from validate.fitting.layer_times import read_first_backwards
-from validate.measuring.building import profiled_architecture
 from validate.measuring.clocks import THREAD, Clock, clock_of
-from validate.measuring.environment import Value, device_name, environment, toml_lines
+from validate.measuring.environment import Value, device_name, environment
 from validate.measuring.passes import OutOfMemoryError, Settings
 from validate.measuring.profiler import counted_for, profile, report_profile
 from validate.measuring.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
 from validate.printing import show, table
-from validate.writing import csv_text, write_files
+from validate.writing import write_files
 
-NOT_MEASURED: Final = "-"
-NONE: Final = "none"
-MEASURED: Final = ("measured_ms", "frozen_ms", "optimizer_ms")
-PREDICTED: Final = {"from_layers_ms": "measured layers", "from_rates_ms": "the device's rates"}
+PREDICTED: Final = ("measured layers", "the device's rates")
 SHOWN: Final = (
     *("step", "measured", "frozen", "optimizer"),
     *("from layers", "error", "from rates", "error", "note"),
@@ -46,18 +42,6 @@ SAME: Final = ("gpu", "driver", "torch", "processor", "threads", "dtype")
 """What must not change between two parts of one measurement."""
 
 Step = TrainingStep | SamplingStep
-
-
-def _if_measured(row: Row, key: str) -> float | None:
-    return None if row.text(key) == NOT_MEASURED else row.number(key)
-
-
-RULES: Final = {
-    **dict.fromkeys(("step", "group"), loading.text),
-    **dict.fromkeys(MEASURED, _if_measured),
-    **dict.fromkeys(PREDICTED, loading.number),
-    "note": loading.text,
-}
 
 
 class StepRow(NamedTuple):
@@ -105,9 +89,9 @@ class Programme:
 
     def held_back(self, step: Step) -> bool:
         """Whether layers were timed at another size than the step's passes have."""
-        architecture = profiled_architecture(step.model)
+        own = architecture(step.model, tiny=True)
         height, width, batch = step.passes
-        at_its_size = (height, width) == (architecture.height, architecture.width)
+        at_its_size = (height, width) == (own.height, own.width)
         return not (at_its_size and batch in dict(self.profiles).get(step.model, ()))
 
     def group(self, step: Step) -> str:
@@ -162,11 +146,12 @@ class _Run(NamedTuple):
 
         What the file of an earlier run holds is measured no more, and never lost.
         """
-        header, path = self.header, self.folder / f"steps-{self.name}.csv"
+        header, path = self.header, self.folder / f"steps-{self.name}.json"
         timed = [model for model, _ in self.programme.profiles]
-        for earlier in (path, *map(self.times, timed)):
-            check_same(earlier.with_suffix(".toml"), header)
-        rows = {row.step: row for row in read_steps(path)}  # refused before minutes of measuring
+        rows = read_steps(path, header)  # refused before minutes of measuring
+        for times in (self.times(model).with_suffix(".toml") for model in timed):
+            if path_kind(times) != "nothing":
+                check_same(times, tomllib.loads(read_text(times)), header)
         for model, batch_sizes in self.programme.profiles:
             if path_kind(self.times(model)) == "nothing":
                 settings, target = self.programme.settings(*batch_sizes), self.folder / model
@@ -216,52 +201,32 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
         without = sum(row.no_memory for row in of_group)
         memory = f", {without} ran out of memory" if without else ""
         yield f"{group}: measured {len(found)} of {len(of_group)}{memory}"
-        for at, what in enumerate(PREDICTED.values() if found else ()):
+        for at, what in enumerate(PREDICTED if found else ()):
             errors = Errors.of((seconds, predicted[at]) for seconds, predicted in found)
             worth = f"mean error {100 * errors.mean:.1f} %, worst {100 * errors.worst:.1f} %"
             yield f"{group}, from {what}: {worth}"
 
 
 def write_steps(path: Path, rows: Sequence[StepRow], header: Mapping[str, Value]) -> None:
-    """Write all rows, and beside them what they were measured with: what the first were, where there are some."""
-    texts = {Path(path.name): csv_text(RULES, map(_cells, rows))}
-    beside = path.with_suffix(".toml")
-    if path_kind(beside) == "nothing":
-        texts[Path(beside.name)] = "\n".join(toml_lines(header)) + "\n"
+    """Write all rows, and what they were measured with."""
+    texts = {Path(path.name): json.dumps({"measured_with": header, "steps": rows}, indent=1)}
     write_files(path.parent, texts)
 
 
-def _cells(row: StepRow) -> list[str]:
-    measured = [f"{ms:.5f}" for ms in row.measured_ms] or [NOT_MEASURED] * len(MEASURED)
-    predicted = [f"{seconds / MILLISECOND:.5f}" for seconds in row.predicted_s]
-    return [row.step, row.group, *measured, *predicted, row.note or NONE]
-
-
-def read_steps(path: Path) -> list[StepRow]:
-    """Rows of an earlier run; none where there was none."""
+def read_steps(path: Path, header: Mapping[str, Value]) -> dict[str, StepRow]:
+    """Rows of an earlier run by their steps; none where there was none, and none of another machine."""
     if path_kind(path) == "nothing":
-        return []
-    if path_kind(path.with_suffix(".toml")) == "nothing":
-        raise InputError(f"{path}: no header beside it says what it was measured with; name another --output")
-    return [_read(row) for row in loading.load(path, RULES)]
+        return {}
+    read = json.loads(read_text(path))
+    check_same(path, read["measured_with"], header)
+    rows = [StepRow(step, group, of and MeasuredStep(*of), *rest) for step, group, of, *rest in read["steps"]]
+    return {row.step: row for row in rows}
 
 
-def _read(row: loading.Record) -> StepRow:
-    parts = [row[key] * MILLISECOND for key in MEASURED if row[key] is not None]
-    measured = MeasuredStep(parts[0] - parts[1] - parts[2], *parts[1:]) if len(parts) == 3 else None
-    from_layers, from_rates = (row[key] * MILLISECOND for key in PREDICTED)
-    note = "" if row["note"] == NONE else row["note"]
-    return StepRow(row["step"], row["group"], measured, from_layers, from_rates, note)
-
-
-def check_same(path: Path, header: Mapping[str, Value]) -> None:
-    """Refuse to go on from what was measured with another GPU, driver or torch, by the header of an earlier run."""
-    if path_kind(path) == "nothing":
-        return
-    earlier = File.read(path)
+def check_same(path: Path, earlier: Mapping[str, Value], header: Mapping[str, Value]) -> None:
+    """Refuse to go on from what was measured with another GPU, driver or torch, as an earlier run says."""
     for key in SAME:
-        read = earlier.integer if key == "threads" else earlier.text
-        was, now = read(key) if key in earlier else NONE, header.get(key, NONE)
+        was, now = earlier.get(key, "none"), header.get(key, "none")
         if was != now:
             raise InputError(
                 f"{path}: was measured with {key} '{was}', and here it is '{now}': name another --output"

@@ -23,8 +23,9 @@ from strategies.scenario import SamplingScenario, Scenario
 from strategies.training.ddp import DDP
 from validate.counting.component import ModelCount
 from validate.counting.specs import Architecture
+from validate.counting.zoo import architecture
 from validate.fitting.layer_times import FirstBackwards
-from validate.measuring.building import RECIPES, draws, profiled_architecture, update_of
+from validate.measuring.building import RECIPES, draws, update_of
 from validate.measuring.clocks import Clock
 from validate.measuring.passes import Given, Settings, Subject, check_memory, out_of_memory, timed
 
@@ -48,8 +49,8 @@ class TrainingStep:
     @property
     def passes(self) -> tuple[int, int, int]:
         """Height, width and batch of each pass of the backbone."""
-        architecture = profiled_architecture(self.model)
-        return architecture.height, architecture.width, self.batch // self.micro_batches
+        own = architecture(self.model, tiny=True)
+        return own.height, own.width, self.batch // self.micro_batches
 
     def predict_s(
         self, model: Model, device: Device, dtype: str, first: FirstBackwards | None = None
@@ -111,7 +112,7 @@ class SamplingStep:
     @property
     def passes(self) -> tuple[int, int, int]:
         """Height, width and batch of the pass of the backbone."""
-        return self.height, self.width, predictions(profiled_architecture(self.model))
+        return self.height, self.width, predictions(architecture(self.model, tiny=True))
 
     def predict_s(
         self, model: Model, device: Device, dtype: str = "", first: FirstBackwards | None = None

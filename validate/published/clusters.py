@@ -1,13 +1,16 @@
 """Published throughput of training runs on real clusters beside the simulator's, each on the stack it was run on.
 
 ``clusters.csv`` says how each run is asked. What its source leaves open is taken for what explains it: MosaicML's A100s
-have 40 GB, as in its first benchmark; sharded weights are cast once an iteration, not in every pass; NeMo's ControlNet
-encodes images in float32. A run "in view" was looked at while stacks were described; the one that "sets the rates"
-gives the share of the laws that all stacks reach: what ``shared_rate`` finds.
+have 40 GB, as in its first benchmark, whose encoders run under autocast (the later code encodes in half precision);
+sharded weights are cast once an iteration, not in every pass. NVIDIA's code packs queries, keys and values for
+FlashAttention, and since 2024 may call Transformer Engine's attention instead (NeMo 1.23.0 and 2.0.0, attention.py),
+which MLPerf 4.1 is taken to do; channels-last brings apex's group norm, in half precision. NeMo's ControlNet encodes
+images in float32: its code of 2024 does so under autocast, by which three of the four rows would come out a fifth to
+a third too fast. A run "in view" was looked at while stacks were described; those that "set the rates" give the share
+of the laws that all stacks reach: the geometric mean of what ``shared_rate`` finds.
 """
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,12 +18,10 @@ from typing import Final, Self
 
 from profiles.clusters import cluster_names, load_cluster
 from profiles.devices import load_device
-from profiles.errors import InfeasibleError
 from profiles.files import Row, read_rows
 from profiles.models import Model, load_model
 from profiles.stacks import FLAGS, Shares, Stack, load_stack
 from sim import api
-from validate.printing import show, table
 
 RUNS: Final = Path(__file__).parent / "clusters.csv"
 COLUMNS: Final = (
@@ -31,6 +32,7 @@ SETS: Final = "sets the rates"
 ROLES: Final = (SETS, "in view", "independent")
 BUT: Final = " but "
 """Stands between ``cached`` and the component that is not."""
+NEWEST: Final = "newest-attention"
 HALVINGS: Final = 20
 """Steps of the search for a share."""
 
@@ -109,13 +111,24 @@ class ClusterRun:
 
 
 def _changed(name: str, changes: str) -> Stack:
-    """A shipped stack with some of its fields changed, such as ``norms=half channels_last=true``."""
-    stack = load_stack(name)
+    """A shipped stack with some of its fields changed, such as ``norms=half channels_last=true``.
+
+    ``newest-attention``: attention is that which the laws were measured of, on every device.
+    """
+    stack, kept = load_stack(name), changes.split()
     values: dict[str, str | bool] = {}
-    for change in changes.split():
+    for change in kept:
         key, _, value = change.partition("=")
         values[key] = value == "true" if key in FLAGS else value
-    return replace(stack, name=" ".join([name, *changes.split()]), **values)  # type: ignore[arg-type]
+    if values.pop(NEWEST, None) is not None:
+        stack = _rated(stack, lambda rates: replace(rates, attention=rates.matmul))
+    return replace(stack, name=" ".join([name, *kept]), **values)  # type: ignore[arg-type]
+
+
+def _rated(stack: Stack, change: Callable[[Shares], Shares]) -> Stack:
+    """A stack whose rates are changed on every device."""
+    on = tuple((device, change(rates)) for device, rates in stack.device_rates)
+    return replace(stack, rates=change(stack.rates), device_rates=on)
 
 
 @cache
@@ -138,36 +151,4 @@ def shared_rate(run: ClusterRun) -> float:
 
 
 def _at_rate(stack: Stack, share: float) -> Stack:
-    def scaled(rates: Shares) -> Shares:
-        return replace(rates.scaled(share / stack.rates.matmul), matmul=share)
-
-    on = tuple((device, scaled(rates)) for device, rates in stack.device_rates)
-    return replace(stack, rates=scaled(stack.rates), device_rates=on)
-
-
-def run_clusters(options: argparse.Namespace) -> None:
-    """Print published beside simulated throughput, and the share of the laws that the first run sets."""
-    columns = ("run", "GPUs", "batch", "pixels", "stack", "published", "simulated", "error", "role")
-    rows = [list(_cells(run)) for run in read_runs()]
-    lines = []
-    if options.rates:
-        (setting,) = (run for run in read_runs() if run.role == SETS)
-        lines = [
-            f"{setting.name}, {setting.asked['gpus']} GPUs: a share of {shared_rate(setting):.3f} of the laws"
-        ]
-    title = "images per second of training on real clusters"
-    show(170, table(title, columns, rows, left=("run", "stack", "role")), *lines)
-
-
-def _cells(run: ClusterRun) -> Iterator[str]:
-    yield from (run.name, f"{run.asked['gpus']} of {run.device or run.cluster}", str(run.asked["batch_size"]))
-    yield from (str(run.asked["resolution"]), run.stack.name, f"{run.samples_per_s:,.1f}")
-    try:
-        predicted = run.predicted()
-    except InfeasibleError as reason:
-        yield from (str(reason), "-", run.role)
-        return
-    if predicted is None:
-        yield from (f"no cluster {run.cluster}", "-", run.role)
-    else:
-        yield from (f"{predicted:,.1f}", f"{predicted / run.samples_per_s - 1:+.1%}", run.role)
+    return _rated(stack, lambda rates: replace(rates.scaled(share / rates.matmul), matmul=share))

@@ -1,1 +1,1 @@
-"""The report: closed forms, published numbers and device fits in one self-contained HTML file."""
+"""The report: closed forms, published numbers and device fits as one page of Markdown."""

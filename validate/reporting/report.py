@@ -1,23 +1,19 @@
 """The command ``report``: every chapter is computed anew, so that what it says is what this checkout does."""
 
 import argparse
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from io import BytesIO
 from typing import Final
 
-from rich.table import Table
-from rich.text import Text
-
+from sim.report.plots.charts import Chart
 from validate.closed_forms.report import closed_forms, summary
 from validate.closed_forms.report import sections as form_sections
-from validate.fitting.device_fits import fit_device, residual_table
-from validate.fitting.device_fits import summary as fit_summary
-from validate.fitting.equations import OBSERVATIONS
 from validate.machine import facts
 from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
-from validate.reporting.page import Chapter, page
 from validate.reporting.sections import Section
 from validate.writing import write_file
 
@@ -25,63 +21,46 @@ PACKAGES: Final = (
     "diffusim", "numpy", "scipy", "pandas", "simpy", "highspy", "pulp", "matplotlib", "torch", "diffusers",
     "transformers",
 )  # fmt: skip
-
-
-def environment() -> Section:
-    """Versions, machine and time that the numbers were computed with."""
-    return Section("Environment", ("", ""), [[key, str(value)] for key, value in facts(*PACKAGES).items()])
-
-
-TITLE: Final = "diffusim: predicted, published, measured"
-PUBLISHED: Final = {
-    "train": "Numbers that papers print on training, and predicted ones; where one was used in a fit, the table says"
-    " so.",
-    "sample": "Latencies and memory that papers print, and predicted ones.",
+CHAPTERS: Final = {
+    "Closed forms": "What formulas say of pipelines and samplers, beside what a replay of the same plan takes.",
+    "Predicted against published": "Every number that papers print, by source: filled markers are independent,"
+    " hollow ones fitted or in view; what lies in the band is predicted within 15 %. Numbers that are not independent"
+    " are listed with the reason.",
+    "Published: train": "Numbers that papers print on training, and predicted ones; where one was used in a fit, the"
+    " table says so.",
+    "Published: sample": "Latencies and memory that papers print, and predicted ones.",
+    "How this was made": "python -m validate report; nothing is typed in.",
 }
+"""Each chapter, and what it is about."""
 
 
 def run_report(options: argparse.Namespace) -> None:
     """Write the report into one file; nothing is left behind where it fails."""
-    check_path("--output", options.output, [".html"])
+    check_path("--output", options.output, [".md"])
+    write_file(
+        options.output, "\n".join(["# diffusim: predicted, published, measured", *chapters(options.task)])
+    )
+
+
+def chapters(task: str | None) -> Iterator[str]:
+    """Text of each chapter: closed forms, published numbers of one task or both, and the environment."""
     forms = closed_forms()
-    words = "What formulas say of pipelines and samplers, beside what a replay of the same plan takes."
-    first = Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
-    last = Chapter("How this was made", "python -m validate report; nothing is typed in.", [environment()])
-    chapters = [first, *published_chapters(options.task), device_fits(), last]
-    write_file(options.output, page(TITLE, chapters))
-
-
-def published_chapters(task: str | None) -> Iterator[Chapter]:
-    """The published numbers of one task or both: what they amount to, then the tables of each task."""
+    yield chapter("Closed forms", [summary(forms), *form_sections(forms)])
     tables: dict[str, list[Section]] = {name: [] for name in TASKS}
     ledger = published.report(task, lambda of, section: tables[of].append(section))
-    words = (
-        "Every number that papers print, by source: filled markers are independent, hollow ones fitted or in view;"
-        " what lies in the band is predicted within 15 %. Numbers that are not independent are listed with the reason."
-    )
-    figure = ("predicted against published numbers", plot_published(ledger))
-    summaries = ledger.sections()[::-1]  # the shortest first: a page is read from its top
-    yield Chapter("Predicted against published", words, summaries, [figure])
-    for (name, said), title in zip(PUBLISHED.items(), ("training", "sampling"), strict=True):
-        if tables[name]:
-            yield Chapter(f"Published: {title}", said, tables[name])
+    yield chapter("Predicted against published", ledger.sections()[::-1], plot_published(ledger))
+    yield from (chapter(f"Published: {name}", of) for name, of in tables.items() if of)
+    environment = [[key, str(value)] for key, value in facts(*PACKAGES).items()]
+    yield chapter("How this was made", [Section("Environment", ("", ""), environment)])
 
 
-def device_fits() -> Chapter:
-    """The fit of every device that published latencies were fitted to."""
-    words = (
-        "Rates of devices, fitted to published latencies of one GPU (non-negative least squares on relative errors)."
-        " 'Without it' is the prediction of the fit to all other rows."
-    )
-    sections = []
-    for name in sorted(path.stem for path in OBSERVATIONS.glob("*.toml")):
-        fit = fit_device(name)
-        sections.append(Section(name, *cells(residual_table(fit)), ". ".join(fit_summary(fit))))
-    return Chapter("Device fits", words, sections)
-
-
-def cells(table: Table) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows of a table of the terminal, without its colours."""
-    header = [Text.from_markup(str(column.header)).plain for column in table.columns]
-    columns = [[Text.from_markup(str(cell)).plain for cell in column.cells] for column in table.columns]
-    return header, [list(row) for row in zip(*columns, strict=True)]
+def chapter(title: str, sections: Iterable[Section], figure: Chart | None = None) -> str:
+    """A chapter with its tables, and before them its figure, which the text holds itself."""
+    parts = [f"\n## {title}\n", f"{CHAPTERS[title]}\n"]
+    if figure is not None:
+        buffer = BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        parts.append(
+            f"![{title}](data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode('ascii')})\n"
+        )
+    return "\n".join([*parts, *(f"{section.markdown()}\n" for section in sections)])

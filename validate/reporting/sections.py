@@ -1,4 +1,4 @@
-"""Sections: a table with its heading and a paragraph, as the terminal prints it and the page shows it."""
+"""Sections: a table with its heading and a paragraph, as Markdown."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass

@@ -2,55 +2,37 @@
 
 import argparse
 import json
-from dataclasses import MISSING, replace
+from dataclasses import MISSING
 from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import DiffusimError
 from profiles.models import load_model
-from sim.cli.flags import PARAMETER, add_parameters, integer, number
+from sim.cli.flags import PARAMETER, add_parameters
 from strategies.registry import all_strategies, make_strategy
 from validate.launching import check_least
-from validate.running.sampling.settings import FAULTS, GUIDANCES, RUNNABLE, Settings
+from validate.running.sampling.settings import RUNNABLE, Settings
 
 if TYPE_CHECKING:
     from validate.running.comparison import Job, Outcome
 
 
-MODES: Final = ("sleep", "replay", "virtual", "wall")
-ON_GPUS: Final = ("replay", "wall")
 SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
 
-def add_run_parser(commands: Any) -> None:  # noqa: ANN401
-    """Offer the command."""
-    run = commands.add_parser("run", help="carry out a schedule for real, beside its simulation")
-    add = run.add_argument
-    modes = (
-        "sleep: kernels only sleep; replay: simulate each iteration's own durations; virtual: CPU time of each op;"
-        " wall: time, valid only on a quiet machine (default: replay)"
-    )
-    add("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
-    add("--mode", choices=MODES, default="replay", help=modes)
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="messages by gloo, or NCCL (default: cpu)")
-    add("--model", default="sd21", help="model whose structure is trained small (default: sd21)")
-    add("--gpus", type=integer, help="ranks (default: the pipeline degree, else 2)")
-    add("--batch-size", type=integer, help="samples (default: 4 per micro-batch and rank)")
-    add("--link-ms", type=number, default=2.0, help="what each message takes (default: 2)")
-    add("--iterations", type=integer, default=5, help="without those to warm up (default: 5)")
-    add("--extra-forward", action="store_true", help="with the extra forward of self-conditioning")
-    add("--json", action="store_true", help="print JSON")
+def add_schedules(run: argparse.ArgumentParser) -> None:
+    """Add the flags of training strategies."""
+    run.add_argument("--schedule", required=True, choices=list(all_strategies()), help="training strategy")
     add_parameters(run, list(all_strategies()))
-    run.set_defaults(run=run_command)
 
 
-def run_command(options: argparse.Namespace) -> None:
+def run_schedule(options: argparse.Namespace) -> None:
     """Carry out a schedule and print what came of it; under ``torchrun`` as one of its ranks."""
     _check(options)
     from validate.running.rank import run_job  # noqa: PLC0415  importing torch takes seconds
 
-    done = run_job(lambda: _job(options), options.device)
+    done = run_job(lambda: _job(options))
     if done is None:
         return  # another rank speaks for all
     found = _result(options, *done)
@@ -67,9 +49,6 @@ def _check(options: argparse.Namespace) -> None:
         ("--batch-size", options.batch_size, 1),
         ("--link-ms", options.link_ms, 0),
     )
-    if options.device == "cuda" and options.mode not in ON_GPUS:
-        modes = " or ".join(ON_GPUS)
-        raise InputError(f"--device cuda runs --mode {modes}: sleeping and CPU time need no GPU")
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -92,8 +71,7 @@ def _job(options: argparse.Namespace) -> "Job":
         options.schedule, parameters, gpus, batch_size, options.link_ms / 1e3, options.extra_forward
     )
     iterations = options.iterations * (2 if options.mode in ("virtual", "wall") else 1)
-    job = prepare(question, options.mode, load_model(options.model), iterations)
-    return replace(job, device=options.device)
+    return prepare(question, options.mode, load_model(options.model), iterations)
 
 
 def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict[str, Any]:
@@ -146,26 +124,18 @@ def _describe(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def add_sample_parser(commands: Any) -> None:  # noqa: ANN401
-    """Offer the command; under ``torchrun`` each of its processes is a rank, else they are started here."""
-    parser = commands.add_parser(
-        "sample", help="draw with a small transformer on several ranks, in the order of a plan"
+def add_samplers(sample: argparse.ArgumentParser) -> None:
+    """Add the flags of samplers."""
+    sample.add_argument(
+        "--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=", ".join(RUNNABLE)
     )
-    add = parser.add_argument
-    add("--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=", ".join(RUNNABLE))
-    add("--ranks", type=integer, default=2, help="processes, one per device (default: 2)")
-    add("--steps", type=integer, default=8, help="denoising steps (default: 8)")
-    both = "both predictions in one batch, or one (default: none)"
-    add("--guidance", choices=GUIDANCES, default="none", help=both)
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default: cpu)")
-    add("--plant", choices=FAULTS, help="plant a fault, which the comparison must find")
-    add_parameters(parser, RUNNABLE)
-    parser.set_defaults(run=_sample)
+    add_parameters(sample, RUNNABLE)
 
 
-def _sample(options: argparse.Namespace) -> None:
+def run_sampler(options: argparse.Namespace) -> None:
+    """Draw as a sampler plans; under ``torchrun`` each of its processes is a rank, else they are started here."""
     from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  as above
 
     given = tuple(_parameters(options).items())
-    asked = options.strategy, options.ranks, options.steps, given, options.guidance, options.device
+    asked = options.strategy, options.ranks, options.steps, given, options.guidance
     report_sample(Settings(*asked, fault=options.plant))

@@ -21,8 +21,7 @@ class Job:
     """What the ranks are to do.
 
     ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``,
-    whatever its size. Ops train or draw, or, without a task, sleep; on a ``cpu``, messages by gloo, or on ``cuda``, by
-    NCCL, whose messages carry no ``tags``.
+    whatever its size. Ops train or draw, or, without a task, sleep.
     """
 
     name: str
@@ -32,8 +31,6 @@ class Job:
     iterations: int = 1
     warm_up: int = 0
     task: Training | Settings | None = None
-    device: str = "cpu"
-    tags: bool = True
 
     @property
     def num_ranks(self) -> int:
@@ -84,16 +81,6 @@ class Pair:
         """Simulated over measured time, less one."""
         return self.simulated_s / self.measured_s - 1
 
-    @property
-    def bubble_error(self) -> float:
-        """Simulated less measured bubble ratio."""
-        return self.simulated_bubble_ratio - self.measured_bubble_ratio
-
-    @property
-    def mismatch(self) -> float:
-        """The error that is left where what an op started late counts as part of it."""
-        return self.charged_s / self.measured_s - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -126,7 +113,7 @@ class Comparison:
     @property
     def bubble_error(self) -> float:
         """Absolute error of the bubble ratio, as ``error``."""
-        errors = [pair.bubble_error for pair in self.pairs]
+        errors = [pair.simulated_bubble_ratio - pair.measured_bubble_ratio for pair in self.pairs]
         return abs(median(errors)) if self.predicts else median(map(abs, errors))
 
     @property
@@ -136,7 +123,7 @@ class Comparison:
         No accuracy: with all durations given, only order and links are left, and both sides must agree to rounding;
         unless replicas are folded into one, where the slowest stands for all.
         """
-        return max(abs(pair.mismatch) for pair in self.pairs)
+        return max(abs(pair.charged_s / pair.measured_s - 1) for pair in self.pairs)
 
     @property
     def invalid(self) -> str | None:

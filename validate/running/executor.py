@@ -22,7 +22,7 @@ from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
 from validate.running.clock import ALWAYS, Instant, Turns, now, sleep_until
 from validate.running.links import RankSeat
-from validate.running.mailbox import Lane, Mailbox, Messages
+from validate.running.mailbox import Mailbox
 
 SLEEP_NUMEL: Final = 128
 """Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""
@@ -177,15 +177,12 @@ class Executor:
         seat: RankSeat,
         kernels: Kernels,
         groups: Groups,
-        *,
         link_s: float,
-        lanes: Sequence[Lane],
-        payloads: Messages,
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
-        self._mailbox = Mailbox(wiring, seat, link_s, lanes, payloads)
+        self._mailbox = Mailbox(wiring, seat, link_s, lambda slot: kernels.room(self._tensor_of[slot]))
         self._stream = CollectiveStream(wiring, seat, kernels, groups, link_s)
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
         self._starts = starts(wiring, seat.device)

@@ -1,15 +1,13 @@
 """One rank: joins the others, carries out its part of every job, and tells rank 0 what it recorded."""
 
 import ctypes
-import os
 import socket
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 from torch import distributed as dist
@@ -22,67 +20,51 @@ from validate.running.clock import Turns, now
 from validate.running.comparison import Job, Outcome
 from validate.running.executor import Executor, Kernels
 from validate.running.links import RankSeat, seats
-from validate.running.mailbox import PAYLOADS, Messages, payload_lanes
 from validate.running.sampling.kernels import SamplerKernels
 from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
 from validate.running.training.modules import ModuleKernels
 from validate.running.training.samples import Training
 
-T = TypeVar("T")
-
 TIMEOUT: Final = timedelta(minutes=3)
 """A rank that does not answer for so long is lost; one that dies is missed at once, as its connections end."""
-PATIENCE: Final = timedelta(hours=1)  # so long ranks wait for a plan
 CHECKED: Final = 3
 """Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
 HEAD_START_S: Final = 0.01  # all ranks have heard of the beginning of an iteration so long before it
-BACKENDS: Final = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-CUDA: Final = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
-"""A kernel that waits for a message holds up neither the loading of another one nor another stream's queue."""
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 
 
 def run_jobs(jobs: Sequence[Job]) -> list[Outcome]:
     """Outcomes of jobs, all of as many ranks, which are started for them."""
     (num_ranks,) = {job.num_ranks for job in jobs}
-    check_gpus(jobs[0].device, num_ranks)
-    return launch(num_ranks, take_part, partial(list, jobs), jobs[0].device)[0][1]
+    return launch(num_ranks, take_part, jobs)[0]
 
 
-def run_job(make: Callable[[], Job], device: str) -> tuple[Job, Outcome] | None:
+def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
     """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it."""
     place = launched_place()
     if place is None:
         job = make()
         return job, run_jobs([job])[0]
     try:
-        check_gpus(device, place.num_ranks)
-    except InputError:
+        job = fitting(make(), place.num_ranks)
+    except DiffusimError:
         if place.rank == 0:  # one line is enough
             raise
         sys.exit(2)
-    jobs, outcomes = take_part(lambda: [fitting(make(), place.num_ranks)], device)
-    return (jobs[0], outcomes[0]) if outcomes else None
+    outcomes = take_part([job])
+    return (job, outcomes[0]) if outcomes else None
 
 
-def take_part(make: Callable[[], list[Job]], device: str) -> tuple[list[Job], list[Outcome]]:
-    """Jobs and outcomes on rank 0, nothing on the others; this process is one of the ranks."""
+def take_part(jobs: Sequence[Job]) -> list[Outcome]:
+    """Outcomes of jobs on rank 0, nothing on the others; this process is one of the ranks."""
     place = launched_place()
     assert place is not None
-    join(place, device)
+    join(place)
     with unbroken(place.rank):
-        jobs = shared(make)
         outcomes = carry_out(jobs)
         dist.barrier()
     dist.destroy_process_group()
-    return (jobs, outcomes) if place.rank == 0 else ([], [])
-
-
-def check_gpus(device: str, num_ranks: int) -> None:
-    """Refuse a GPU for each rank where there are fewer."""
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cuda" and found < num_ranks:
-        raise InputError(f"--device cuda takes one GPU for each of {num_ranks} ranks, torch finds {found}")
+    return outcomes
 
 
 def fitting(job: Job, num_ranks: int) -> Job:
@@ -100,16 +82,13 @@ def keep_memory() -> None:
             libc.mallopt(option, value)
 
 
-def join(place: Place, device: str) -> None:
-    """Join the other ranks: what lies on a GPU travels by NCCL, everything else by gloo."""
+def join(place: Place) -> None:
+    """Join the other ranks."""
     keep_memory()
     torch.set_num_threads(1)
     sys.setswitchinterval(5e-4)  # the communication stream is a thread
-    if device == "cuda":
-        os.environ.update(CUDA)  # before CUDA is started
-        torch.cuda.set_device(place.local_rank)
     try:
-        dist.init_process_group(BACKENDS[device], timeout=TIMEOUT)
+        dist.init_process_group("gloo", timeout=TIMEOUT)
         places: list[Any] = [None] * place.num_ranks
         dist.all_gather_object(places, (identity(), socket.gethostname()))
     except RuntimeError as error:
@@ -126,24 +105,6 @@ def check_places(places: Sequence[tuple[str, str]]) -> None:
     if len(first) > 1:
         named = ", ".join(f"rank {rank} on {places[rank][1]}" for rank in sorted(first.values()))
         raise InputError(f"ranks are on {len(first)} machines ({named}), must all be on one")
-
-
-def shared(make: Callable[[], T]) -> T:
-    """On all ranks what rank 0 makes, however long that takes."""
-    group = dist.new_group(backend="gloo", timeout=PATIENCE)
-    made: list[Any] = [None]
-    if dist.get_rank() == 0:
-        try:
-            made = [make()]
-        except DiffusimError as error:
-            made = [error]
-    dist.broadcast_object_list(made, group=group)
-    if isinstance(made[0], DiffusimError):
-        if dist.get_rank() == 0:
-            raise made[0]
-        sys.exit(2)
-    value: T = made[0]
-    return value
 
 
 def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
@@ -173,18 +134,10 @@ class Part:
     def __init__(self, job: Job) -> None:
         self._job, self._rank = job, dist.get_rank()
         wiring, everyone = wire(job.plan), seats(job.plan.placement)
-        device, seat = torch.device(job.device), everyone[self._rank]
+        seat = everyone[self._rank]
         self._kernels = _kernels(job, wiring, seat)
-        groups = _groups(wiring, everyone, self._rank, device)
-        tagged = job.tags and job.device == "cpu"
-        lanes = payload_lanes(wiring, everyone, device, TIMEOUT, tagged=tagged)
-        tensors = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
-        payloads = Messages(
-            lanes, lambda slot: self._kernels.room(tensors[slot]), tagged=tagged, first_tag=PAYLOADS
-        )
-        self._executor = Executor(
-            wiring, seat, self._kernels, groups, link_s=job.link_s, lanes=lanes, payloads=payloads
-        )
+        groups = _groups(wiring, everyone, self._rank)
+        self._executor = Executor(wiring, seat, self._kernels, groups, job.link_s)
         self._turns = Turns() if job.mode == "wall" else None
 
     def run(self) -> Outcome:
@@ -218,19 +171,13 @@ class Part:
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:
     if job.task is None:
         return Kernels()
-    place = torch.device(job.device)
     if isinstance(job.task, Training):
-        return ModuleKernels(job.task, wiring, seat, place)
-    return SamplerKernels(job.task, wiring, dist.get_rank(), place)
+        return ModuleKernels(job.task, wiring, seat)
+    return SamplerKernels(job.task, wiring, dist.get_rank())
 
 
-def _groups(
-    wiring: Wiring, everyone: Sequence[RankSeat], rank: int, device: torch.device
-) -> dict[int, dist.ProcessGroup]:
-    """Make the process groups of all collectives, the same at every rank; return those of one rank.
-
-    Each is used once: NCCL connects at the first collective, which must not be in an iteration.
-    """
+def _groups(wiring: Wiring, everyone: Sequence[RankSeat], rank: int) -> dict[int, dist.ProcessGroup]:
+    """Make the process groups of all collectives, the same at every rank; return those of one rank."""
     made: dict[tuple[int, ...], Any] = {}
     own = {}
     for number, collective in enumerate(wiring.plan.collectives):
@@ -238,8 +185,6 @@ def _groups(
         for ranks in sorted(members):
             if ranks not in made:
                 made[ranks] = dist.new_group(list(ranks), timeout=TIMEOUT)
-                if rank in ranks:
-                    dist.all_reduce(torch.zeros(1, dtype=torch.float64, device=device), group=made[ranks])
             if rank in ranks:
                 own[number] = made[ranks]
     return own

@@ -147,7 +147,7 @@ class Builder:
         if origin.launch:
             values["fixed_us"] = memory.launch_us(self.folder, origin)
             words.append(f"fixed_us: add in {self._said(origin.launch)}")
-        words.append("group_norm: 2/3 of layer_norm (it reads its input twice), not measured")
+        words.append("group_norm: as layer_norm, of all it reads and writes; not measured")
         return Coefficients(values, "; ".join(words))
 
 

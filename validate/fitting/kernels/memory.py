@@ -17,8 +17,6 @@ LARGE: Final = 50e6
 OPERATIONS: Final = {"pointwise": "add", "copy": "relu", "layer_norm": "layernorm", "softmax": "softmax"}
 """Operation that stands for a kind; one that reads and writes a tensor once for a copy."""
 STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
-GROUP_NORM: Final = 2 / 3
-"""Share of layer_norm's pace: it reads its input twice, for the moments and for scaling, and nobody published it."""
 
 
 def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
@@ -28,7 +26,7 @@ def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
         f"{kind}_GB_per_s": ratio * _median(folder, origin.rows[0], operation, origin.device)
         for kind, operation in OPERATIONS.items()
     }
-    return found | group_norm(found)
+    return found | {"group_norm_GB_per_s": found["layer_norm_GB_per_s"]}
 
 
 def streams(folder: Path, origin: Origin) -> dict[str, float]:
@@ -37,11 +35,6 @@ def streams(folder: Path, origin: Origin) -> dict[str, float]:
         f"{kind}_GB_per_s": _median(folder, origin.stream, operation, origin.device)
         for kind, operation in STREAMS.items()
     }
-
-
-def group_norm(found: Coefficients) -> dict[str, float]:
-    """GB/s of group_norm."""
-    return {"group_norm_GB_per_s": GROUP_NORM * found["layer_norm_GB_per_s"]}
 
 
 def launch_us(folder: Path, origin: Origin) -> float:

@@ -10,7 +10,7 @@ from profiles.devices import DEVICES
 from profiles.errors import InputError
 from profiles.files import read_text
 from validate.fitting.errors import Errors
-from validate.fitting.kernels import convnets
+from validate.fitting.kernels import convnets, layouts
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
 from validate.fitting.kernels.fits import tail
 from validate.fitting.kernels.targets import targets
@@ -26,7 +26,9 @@ def report_kernels(names: Sequence[str], folder: Path, *, write: bool) -> None:
     builder = Builder(folder)
     chosen = list(names) or list(targets())
     texts = {name: law_text(name, builder) for name in chosen}
-    show(200, error_table(builder, chosen), convnet_table(folder))
+    found = layouts.shares(folder)
+    words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
+    show(200, error_table(builder, chosen), convnet_table(folder), f"new layouts of convolutions: {words}")
     if write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
@@ -35,7 +37,7 @@ def report_kernels(names: Sequence[str], folder: Path, *, write: bool) -> None:
 def with_laws(path: Path, text: str) -> str:
     """Text of a device file, its laws exchanged or added at its end."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file; write the device's memory and rates first (fit --device)")
+        raise InputError(f"{path}: no such file; write the device's name, source and memory_GiB first")
     head, _, _ = read_text(path).partition(HEAD)
     return f"{head.rstrip()}\n\n{text}"
 

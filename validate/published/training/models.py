@@ -5,14 +5,14 @@ base of ``costs_of``: the volumes of Table III and the largest micro-batches of 
 bytes per parameter (Eq. 14) and the throughputs for the second. Its V100s and NPUs may run attention unfused.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple
 
 from profiles.clusters import Cluster
 from profiles.components import Component, Layer
-from profiles.costs import ComponentCosts, FloatArray
+from profiles.costs import ComponentCosts
 from profiles.models import MeasuredTime, Model
 from profiles.stacks import Fusion, Stack, load_stack
 from validate.points import cluster_of, model_of
@@ -24,8 +24,6 @@ STACK: Final = "eager-2023"
 """What DiffusionPipe ran: mixed precision of early 2023."""
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 """Local batches at which layers are timed; between them times are interpolated."""
-LARGE_BATCH: Final = 64
-"""The local batch at which the longest layers of DiffusionPipe's Fig. 5 are given."""
 SLOWER: Final = 4.0
 """Memory at a quarter of its data-sheet bandwidth: the far end of a row of assumptions, measured nowhere."""
 SINGLE: Final = "activations in single precision"
@@ -51,7 +49,7 @@ def costs_of(name: str) -> dict[str, Costs]:
     free = replace(eager, name="eager, FLOP alone", traffic=NOTHING, launches=NOTHING, cast_weights=False)
     unfused = replace(eager, name="eager, attention unfused", attention="math")
     memory = eager.rates.memory / SLOWER
-    rates = replace(eager.rates, memory=memory, layout=memory)
+    rates = replace(eager.rates, memory=memory)
     slow = replace(unfused, name=f"{unfused.name}, slow memory", rates=rates)
     half = Costs(in_half_precision(name), eager)
     found = (Costs(single, eager), half, *(Costs(single, stack) for stack in (free, unfused, slow)))
@@ -75,43 +73,17 @@ def with_all_gradients(name: str, cluster: str) -> Model:
         if not component.trainable:
             return component
         costs = ComponentCosts(component, device, stack=load_stack(STACK))
-        times = _times(BATCHES, costs.forward_s, costs.backward_s)
+        times = tuple(
+            MeasuredTime(layer, batch, float(there), float(back))
+            for batch in BATCHES
+            for layer, (there, back) in enumerate(
+                zip(costs.forward_s(batch), costs.backward_s(batch), strict=True)
+            )
+        )
         layers = tuple(replace(layer, backward="full") for layer in component.layers)
         return replace(component, layers=layers, times=((device.name, times),))
 
     return _changed(model_of(name), train_all)
-
-
-def with_long_layers(name: str, cluster: str, layers: tuple[int, ...], long_s: float) -> Model:
-    """A model in whose VAE encoders some layers take that long at ``LARGE_BATCH``.
-
-    Each encoder takes as long as before; its other layers share the rest in the proportions they had.
-    """
-    device = cluster_of(cluster).device
-
-    def lengthen(component: Component) -> Component:
-        if component.trainable or not component.name.startswith(("vae", "hint")):
-            return component
-        forward_s = ComponentCosts(component, device, stack=load_stack(STACK)).forward_s(LARGE_BATCH)
-        longer_s = forward_s.copy()
-        longer_s[list(layers)] = 0.0
-        longer_s *= (forward_s.sum() - long_s * len(layers)) / longer_s.sum()
-        longer_s[list(layers)] = long_s
-        times = _times((LARGE_BATCH,), lambda _: longer_s, lambda _: 0.0 * longer_s)
-        return replace(component, times=((device.name, times),))
-
-    return _changed(model_of(name), lengthen)
-
-
-def _times(
-    batches: Iterable[int], forward_s: Callable[[int], FloatArray], backward_s: Callable[[int], FloatArray]
-) -> tuple[MeasuredTime, ...]:
-    """The times of all layers as a model file would give them."""
-    return tuple(
-        MeasuredTime(layer, batch, float(there), float(back))
-        for batch in batches
-        for layer, (there, back) in enumerate(zip(forward_s(batch), backward_s(batch), strict=True))
-    )
 
 
 def in_half_precision(name: str) -> Model:

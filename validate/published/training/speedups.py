@@ -17,7 +17,7 @@ from strategies.scenario import Scenario
 from validate.points import best, fastest, scenario
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import CONDITIONED, STACK, with_all_gradients, with_long_layers
+from validate.published.training.models import CONDITIONED, STACK, with_all_gradients
 from validate.published.training.ratios import CONTROLNETS
 from validate.reporting.sections import percent
 
@@ -26,10 +26,6 @@ DRAWS: Final = ((0.5, "iteration"), (0.0, "iteration"), (0.5, "rank"))
 OVERLAPS: Final = {"none": "after the backward", "buckets": "in buckets"}
 """When data parallelism reduces its gradients."""
 FILLS: Final = ("partial", "full", "none")
-LONG_LAYERS: Final = (1, 2)
-"""The first two ResNets of a VAE encoder, at full resolution."""
-LONG_S: Final = 0.16
-"""The more than 400 ms of Fig. 5 over the 2.5 by which Table 2 says that their stack was slower (fp32 gradients)."""
 CASCADES: Final = ("cdm-lsun", "cdm-imagenet")
 MACHINES: Final = ((8, 256), (64, 2048))
 """GPUs and batch sizes of the cascades: one node and eight, ``LOCAL_BATCH`` samples per GPU."""
@@ -146,16 +142,9 @@ def ratios_over(case: SpeedUp, model: str) -> Iterator[Record]:
 @experiment
 def ablation() -> Found:
     """Fig. 15: what filling, and partial batches, are worth on 8 GPUs."""
-    models: dict[str, str | Model] = {}
-    for name in CONTROLNETS:
-        models[name] = name
-        models[f"{name}, two long VAE layers"] = with_long_layers(name, "p4de", LONG_LAYERS, LONG_S)
-    cases = [(name, model, batch) for name, model in models.items() for batch in (256, 384)]
-    for name, model, batch in (*cases, ("sd21", "sd21", 256)):
-        trained = name.split(",")[0]
-        filled = by_fill(
-            scenario(model, "p4de", 8, batch, self_conditioning=CONDITIONED[trained], stack=STACK)
-        )
+    cases = [(name, batch) for name in CONTROLNETS for batch in (256, 384)]
+    for name, batch in (*cases, ("sd21", 256)):
+        filled = by_fill(scenario(name, "p4de", 8, batch, self_conditioning=CONDITIONED[name], stack=STACK))
         rates = {fill: result.samples_per_s for fill, result in filled.items()}
         losses = [f"{rate(filled[fill])}, {rates[fill] / rates['partial'] - 1:+.1%}" for fill in FILLS[1:]]
         yield [name, f"{batch}", rate(filled["partial"]), *losses, percent(rates["full"] / rates["none"] - 1)]

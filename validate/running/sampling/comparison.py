@@ -13,7 +13,6 @@ from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
 from strategies.plans.actions import PatchAction
 from strategies.plans.wiring import wire
-from validate.reporting.sections import Section, print_sections
 from validate.running.comparison import Job, compare
 from validate.running.rank import run_job
 from validate.running.sampling.kernels import Drawn
@@ -156,7 +155,7 @@ class Comparison:
 
 def relative(image: Tensor, reference: Tensor) -> float:
     """The norm of a difference over the norm of the reference."""
-    return float((image.to(reference.device) - reference).norm() / reference.norm())
+    return float((image - reference).norm() / reference.norm())
 
 
 def simulated_bytes(settings: Settings) -> list[float]:
@@ -221,17 +220,16 @@ def job_of(settings: Settings) -> Job:
     if settings.fault == LOST_PATCH:
         plan = without_patch(plan, settings.num_patches - 1, settings.steps - 1)
     wire(plan)  # what cannot be is said before processes start
-    return Job(settings.strategy, "replay", plan, task=settings, device=settings.device)
+    return Job(settings.strategy, "replay", plan, task=settings)
 
 
 def report_sample(settings: Settings) -> None:
     """Run settings, print the comparison."""
-    found = run_job(lambda: job_of(settings), settings.device)
+    found = run_job(lambda: job_of(settings))
     if found is None:
         return  # another rank speaks for all
     comparison = Comparison(settings, found[1].found)
-    print_sections([image_section(comparison), byte_section(comparison)])
-    for line in age_lines(comparison):
+    for line in said(comparison):
         print(line)
     mismatch = compare(*found).mismatch
     print(f"order: engine and executor agree on all but {mismatch:.0e} of the time")
@@ -245,29 +243,24 @@ def report_sample(settings: Settings) -> None:
     print("all checks hold")
 
 
-def image_section(comparison: Comparison) -> Section:
-    """How far the image is from those of one process."""
+def said(comparison: Comparison) -> Iterator[str]:
+    """Lines that say how far the image is from those of one process, what each step sent, and how old what it saw was.
+
+    Bytes are counted from the tensors of the passes; latents count to the step they begin.
+    """
     settings = comparison.settings
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
-    title = (
-        f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; a transformer of {LAYERS}"
-        f" blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32 on {settings.device}"
-    )
-    rows = [["one device", f"{comparison.error:.2e}", f"{comparison.allowed:.2g}"]]
+    model = f"a transformer of {LAYERS} blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32"
+    yield f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; {model}"
+    why = "" if settings.exact else ", as patches make that never see one another"
+    yield f"image: {comparison.error:.2e} off one device's, allowed {comparison.allowed:.2g}{why}"
     if not settings.exact:
-        rows.append(["the same patches in one process", f"{comparison.displaced_error:.2e}", f"{SAME:g}"])
-    remark = "" if settings.exact else "allowed: what patches make that never see one another"
-    return Section(title, ("image beside that of", "relative difference", "allowed"), rows, remark)
-
-
-def byte_section(comparison: Comparison) -> Section:
-    """The bytes of each step that were sent and that are simulated."""
-    sent, simulated = comparison.sent_bytes, comparison.simulated_bytes
-    pairs = [*enumerate(zip(sent, simulated, strict=True)), ("all", (sum(sent), sum(simulated)))]
-    rows = [[str(step), f"{own:,}", f"{planned:,.0f}"] for step, (own, planned) in pairs]
-    title = "bytes that all ranks sent; latents count to the step they begin"
-    remark = "counted from the tensors of the passes; collectives are carried out as point-to-point messages"
-    return Section(title, ("step", "sent", "simulated, in float32"), rows, remark)
+        yield f"image: {comparison.displaced_error:.2e} off the same patches in one process, allowed {SAME:g}"
+    steps = zip(comparison.sent_bytes, comparison.simulated_bytes, strict=True)
+    yield from (
+        f"step {n}: {own:,} bytes sent, {planned:,.0f} simulated" for n, (own, planned) in enumerate(steps)
+    )
+    yield from age_lines(comparison)
 
 
 def age_lines(comparison: Comparison) -> Iterator[str]:

@@ -57,69 +57,63 @@ def start_exchange(
     ``tag`` and the one after it, the same on all members.
     """
     operation, members = collective.operation, collective.devices
-    exchange = _Exchange(members, rank, sent, FIRST_TAG + tag)
-    if operation == "send_recv":
-        place = members.index(rank)
-        ahead, behind = members[(place + 1) % len(members)], members[place - 1]
-        return exchange.messages({ahead: parts[0]}, [behind])
-    if operation == "all_reduce":
-        return exchange.sum(parts[0])
-    if operation not in ("all_gather", "all_to_all"):
-        raise ValueError(f"no such operation: {operation}")
-    return exchange.to_all(list(parts) * (1 if len(parts) > 1 else len(members)))
+    size, place = len(members), members.index(rank)
+    match operation:
+        case "send_recv":
+            return _messages({members[(place + 1) % size]: parts[0]}, [members[place - 1]], sent, tag)
+        case "all_gather":
+            return _to_all(members, rank, [parts[0]] * size, sent, tag)
+        case "all_to_all":
+            return _to_all(members, rank, parts, sent, tag)
+        case "all_reduce":
+            return _sum(members, rank, parts[0], sent, tag)
+    raise ValueError(f"no such operation: {operation}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    members: Sequence[int]
-    rank: int
-    sent: Sent
-    tag: int
+def _to_all(members: Sequence[int], rank: int, parts: Sequence[Tensor], sent: Sent, tag: int) -> Pending:
+    """Send each member its part; all parts have the same shape."""
+    outgoing = dict(zip(members, parts, strict=True))
+    own = outgoing.pop(rank)
+    exchange = _messages(outgoing, list(outgoing), sent, tag)
 
-    def to_all(self, parts: Sequence[Tensor]) -> Pending:
-        """Send each member its part; all parts have the same shape."""
-        outgoing = dict(zip(self.members, parts, strict=True))
-        own = outgoing.pop(self.rank)
-        exchange = self.messages(outgoing, list(outgoing))
+    def finish() -> list[Tensor]:
+        arrived = dict(zip(outgoing, exchange(), strict=True))
+        return [arrived.get(member, own) for member in members]
 
-        def finish() -> list[Tensor]:
-            arrived = dict(zip(outgoing, exchange(), strict=True))
-            return [arrived.get(member, own) for member in self.members]
+    return finish
 
-        return finish
 
-    def sum(self, tensor: Tensor) -> Pending:
-        """Let each member sum its share of all, and gather the shares; the second half runs when it is waited for."""
-        size = len(self.members)
-        if tensor.numel() % size:
-            raise ValueError(f"{tensor.numel()} numbers are no multiple of {size} members")
-        first = self.to_all(list(tensor.flatten().chunk(size)))
+def _sum(members: Sequence[int], rank: int, tensor: Tensor, sent: Sent, tag: int) -> Pending:
+    """Let each member sum its share of all, and gather the shares; the second half runs when it is waited for."""
+    size = len(members)
+    if tensor.numel() % size:
+        raise ValueError(f"{tensor.numel()} numbers are no multiple of {size} members")
+    first = _to_all(members, rank, tensor.flatten().chunk(size), sent, tag)
 
-        def finish() -> list[Tensor]:
-            share = torch.stack(first()).sum(0)
-            second = _Exchange(self.members, self.rank, self.sent, self.tag + 1)
-            return [torch.cat(second.to_all([share] * size)()).view_as(tensor)]
+    def finish() -> list[Tensor]:
+        share = torch.stack(first()).sum(0)
+        return [torch.cat(_to_all(members, rank, [share] * size, sent, tag + 1)()).view_as(tensor)]
 
-        return finish
+    return finish
 
-    def messages(self, outgoing: Mapping[int, Tensor], sources: Sequence[int]) -> Pending:
-        """Send tensors, and get one of the same shape from each source."""
-        leaving = {member: tensor.contiguous() for member, tensor in outgoing.items()}
-        like = next(iter(leaving.values()))
-        arriving = {member: like.new_empty(like.shape) for member in sources}
-        works = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, tensor, member, tag=self.tag) for member, tensor in leaving.items()]
-            + [dist.P2POp(dist.irecv, tensor, member, tag=self.tag) for member, tensor in arriving.items()]
-        )
-        self.sent.size_bytes += sum(tensor.nbytes for tensor in leaving.values())
 
-        def finish() -> list[Tensor]:
-            for work in works:
-                work.wait()
-            leaving.clear()  # they had to live until now
-            return list(arriving.values())
+def _messages(outgoing: Mapping[int, Tensor], sources: Sequence[int], sent: Sent, tag: int) -> Pending:
+    """Send tensors, and get one of the same shape from each source."""
+    leaving = [tensor.contiguous() for tensor in outgoing.values()]
+    arriving = [torch.empty_like(leaving[0]) for _ in sources]
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, *to, tag=FIRST_TAG + tag) for to in zip(leaving, outgoing, strict=True)]
+        + [dist.P2POp(dist.irecv, *of, tag=FIRST_TAG + tag) for of in zip(arriving, sources, strict=True)]
+    )
+    sent.size_bytes += sum(tensor.nbytes for tensor in leaving)
 
-        return finish
+    def finish() -> list[Tensor]:
+        for work in works:
+            work.wait()
+        leaving.clear()  # they had to live until now
+        return arriving
+
+    return finish
 
 
 class PlanMismatchError(DiffusimError):
@@ -141,8 +135,8 @@ class SamplerKernels(Kernels):
 
     sleeping = False
 
-    def __init__(self, settings: Settings, wiring: Wiring, rank: int, place: torch.device) -> None:
-        self._settings, self._plan, self._rank, self._place = settings, wiring.plan, rank, place
+    def __init__(self, settings: Settings, wiring: Wiring, rank: int) -> None:
+        self._settings, self._plan, self._rank = settings, wiring.plan, rank
         self._ops = wiring.plan.ops[rank]
         self._readers: dict[int, PatchAction] = {}
         for op in reversed(self._ops):
@@ -152,7 +146,7 @@ class SamplerKernels(Kernels):
 
     def begin(self, iteration: int) -> None:
         torch.set_grad_enabled(False)
-        self._member = make_member(self._settings, self._rank, self._place)
+        self._member = make_member(self._settings, self._rank)
         self._inbox: dict[str, deque[list[Tensor]]] = defaultdict(deque)
         self._sent: list[Sent] = []
         self._passes: list[PatchAction] = []
@@ -223,7 +217,7 @@ class SamplerKernels(Kernels):
             raise self._stuck("end")
 
     def found(self) -> Drawn:
-        return Drawn(self._member.latents.cpu(), self._sent, self._passes, self._member.seen)
+        return Drawn(self._member.latents, self._sent, self._passes, self._member.seen)
 
     def _go_on(self, action: PatchAction, asked: str) -> None:
         """Go on with a pass up to what it offers, or needs and has not got; begin it where the last one has ended."""

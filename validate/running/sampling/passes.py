@@ -36,8 +36,8 @@ class KeysValues:
     With a wrong version planted, tokens of others are those that lay there before the last write, if any.
     """
 
-    def __init__(self, batch: int, width: int, like: Tensor, *, wrong_version: bool = False) -> None:
-        self._now = like.new_full((2, batch, ROWS**2, width), torch.nan)
+    def __init__(self, batch: int, width: int, *, wrong_version: bool = False) -> None:
+        self._now = torch.full((2, batch, ROWS**2, width), torch.nan)
         self._steps = torch.full((ROWS**2,), NEVER)
         self._before, self._steps_before = self._now.clone(), self._steps.clone()
         self._wrong_version = wrong_version
@@ -92,16 +92,14 @@ class Seen(NamedTuple):
 class Member(ABC):
     """One rank of a sampler, with the latents as far as it knows them, and what its attention saw."""
 
-    def __init__(
-        self, settings: Settings, rank: int, device: torch.device, *, batch: int, width: int
-    ) -> None:
+    def __init__(self, settings: Settings, rank: int, *, batch: int, width: int) -> None:
         self.settings, self.rank, self.batch = settings, rank, batch
-        self.model = SmallTransformer(skips=settings.skips).to(device)
+        self.model = SmallTransformer(skips=settings.skips)
         self.scheduler = Scheduler(settings.steps)
-        self.latents = first_latents().to(device)
+        self.latents = first_latents()
         self.seen: list[Seen] = []
         wrong = settings.fault == WRONG_VERSION
-        self.kept = [KeysValues(batch, width, self.latents, wrong_version=wrong) for _ in range(LAYERS)]
+        self.kept = [KeysValues(batch, width, wrong_version=wrong) for _ in range(LAYERS)]
         rows = [settings.patch_rows(patch) for patch in range(settings.num_patches)]
         sizes = torch.tensor([rows_of.stop - rows_of.start for rows_of in rows])
         self._patch_of = torch.arange(len(rows)).repeat_interleave(ROWS * sizes)
@@ -144,13 +142,13 @@ class GridMember(Member):
     also while the image passes whole.
     """
 
-    def __init__(self, settings: Settings, rank: int, device: torch.device) -> None:
+    def __init__(self, settings: Settings, rank: int) -> None:
         grid = self.grid = settings.grid
         place, self.tensor = divmod(rank, grid.tensor)
         place, self.part = divmod(place, grid.sequence)
         self.guided, self.stage = divmod(place, grid.pipeline)
         width = HIDDEN // grid.tensor // grid.ulysses
-        super().__init__(settings, rank, device, batch=settings.batch // grid.guidance, width=width)
+        super().__init__(settings, rank, batch=settings.batch // grid.guidance, width=width)
         self.heads, self.inner = self._share(HIDDEN), self._share(WIDER * HIDDEN)
         ring = self.part // grid.ulysses
         self.circle = range(ring * grid.ulysses, (ring + 1) * grid.ulysses)
@@ -283,8 +281,8 @@ class GridMember(Member):
 class PatchMember(Member):
     """A patch of DistriFusion: keys and values of others are gathered before a layer, or are one step old."""
 
-    def __init__(self, settings: Settings, rank: int, device: torch.device) -> None:
-        super().__init__(settings, rank, device, batch=settings.batch, width=HIDDEN)
+    def __init__(self, settings: Settings, rank: int) -> None:
+        super().__init__(settings, rank, batch=settings.batch, width=HIDDEN)
         self.own, self.all = tokens_of(settings.patch_rows(rank)), torch.arange(ROWS**2)
 
     def begin(self, action: PatchAction) -> Pass:
@@ -332,7 +330,7 @@ class PatchMember(Member):
                     self.kept[layer].write(tokens, tensor, action.step - 1)
 
 
-def make_member(settings: Settings, rank: int, device: torch.device) -> Member:
+def make_member(settings: Settings, rank: int) -> Member:
     """What a rank of a sampler is."""
     kind = PatchMember if settings.strategy in PATCHED else GridMember
-    return kind(settings, rank, device)
+    return kind(settings, rank)

@@ -36,13 +36,12 @@ RUNNABLE: Final = ("distrifusion", "sync-patch", "pipefusion", "ring", "ulysses"
 LOST_PATCH: Final = "lost-patch"
 WRONG_VERSION: Final = "wrong-version"
 WRONG_SIZE: Final = "wrong-size"
-FAULTS: Final = (LOST_PATCH, WRONG_VERSION, WRONG_SIZE)
 GUIDANCES: Final = ("none", "batch")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One run: a sampler's fields by name, a planted fault or None, gloo's messages on ``cpu`` or NCCL's on ``cuda``.
+    """One run: a sampler's fields by name, and a planted fault or None.
 
     With ``skips`` each block of the first half hands its output to its mirror image.
     """
@@ -52,7 +51,6 @@ class Settings:
     steps: int = 8
     parameters: tuple[tuple[str, Any], ...] = ()
     guidance: str = "none"
-    device: str = "cpu"
     fault: str | None = None
     skips: bool = False
 

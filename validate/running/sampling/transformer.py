@@ -4,8 +4,7 @@ A DiT (Peebles and Xie, 2023): timestep and prompt modulate every block. Weights
 process. Images are latents of 4 channels, held as tokens of 2 x 2 pixels; a row of tokens is what patches divide.
 
 The images of one process, of displaced and of independent patches, one after another, know nothing of plans: a few
-lines say what keys and values a patch sees. They are drawn on the kind of device that the run used: another's kernels
-round otherwise.
+lines say what keys and values a patch sees.
 """
 
 from collections.abc import Sequence
@@ -229,12 +228,12 @@ Kept = list[Tensor]  # for each layer keys and values of all tokens, (2, batch, 
 
 def one_device_image(settings: Settings) -> Tensor:
     """What one device draws: every step synchronous."""
-    return _one_device_image(settings.steps, settings.guidance, settings.device, settings.skips)
+    return _one_device_image(settings.steps, settings.guidance, settings.skips)
 
 
 @cache
-def _one_device_image(steps: int, guidance: str, device: str, skips: bool) -> Tensor:
-    return _draw(Settings("sync-patch", steps=steps, guidance=guidance, device=device, skips=skips), steps)
+def _one_device_image(steps: int, guidance: str, skips: bool) -> Tensor:
+    return _draw(Settings("sync-patch", steps=steps, guidance=guidance, skips=skips), steps)
 
 
 def displaced_image(settings: Settings) -> Tensor:
@@ -259,8 +258,8 @@ def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
 
 
 def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
-    model, scheduler = SmallTransformer(skips=settings.skips).to(settings.device), Scheduler(settings.steps)
-    latents, whole = first_latents().to(settings.device), torch.arange(ROWS**2)
+    model, scheduler = SmallTransformer(skips=settings.skips), Scheduler(settings.steps)
+    latents, whole = first_latents(), torch.arange(ROWS**2)
     kept: Kept | None = None
     for step in range(settings.steps):
         condition = model.condition(scheduler.time(step))[: settings.batch]

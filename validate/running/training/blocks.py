@@ -2,16 +2,14 @@
 
 What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each
 layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every
-layer hands on tokens of one width, so that any layer can be a cut. Numbers are few, and float64, to compare gradients.
+layer hands on images of one size, so that any layer can be a cut. Numbers are few, and float64, to compare gradients.
 
 One process that trains it says what the gradients must be.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from statistics import median
 from typing import Final
 
 import torch
@@ -19,46 +17,25 @@ from torch import Tensor, nn
 
 from profiles.models import Component, Layer, Model
 
-SIDE: Final = 8  # tokens are an image of so many rows and columns
-WIDTH: Final = 32  # numbers per token
-STATE: Final = (SIDE * SIDE, WIDTH)  # shape of the hidden state of a sample
+WIDTH: Final = 32  # channels of the hidden state
+STATE: Final = (WIDTH, 8, 8)  # its shape, of a sample: an image
 HIDDEN: Final = 512  # channels inside a layer whose work is the mean of its component
 MULTIPLE: Final = 4  # of which any layer has some
 LEARNING_RATE: Final = 1e-3
-CPU: Final = torch.device("cpu")
 
 
-class Convolutions(nn.Module):
-    """Two 3 x 3 convolutions with an activation between them."""
+class Attention(nn.Module):
+    """Self-attention of the positions of an image."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(WIDTH, channels // 4, 3, padding=1)
-        self.second = nn.Conv2d(channels // 4, WIDTH, 3, padding=1)
+        self.project = nn.Conv2d(WIDTH, 3 * WIDTH, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Take and return tokens, (samples, tokens, width)."""
-        image = hidden.transpose(1, 2).reshape(-1, WIDTH, SIDE, SIDE)
-        result: Tensor = self.second(nn.functional.silu(self.first(image)))
-        return result.flatten(2).transpose(1, 2)
-
-
-class FeedForward(nn.Module):
-    """Two matrices with an activation between them, after self-attention where there is some."""
-
-    def __init__(self, channels: int, *, attention: bool) -> None:
-        super().__init__()
-        self.project = nn.Linear(WIDTH, 3 * WIDTH) if attention else None
-        self.first = nn.Linear(WIDTH, channels)
-        self.second = nn.Linear(channels, WIDTH)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Take and return tokens, (samples, tokens, width)."""
-        if self.project is not None:
-            parts = self.project(hidden).chunk(3, dim=-1)
-            hidden = hidden + nn.functional.scaled_dot_product_attention(*parts)
-        result: Tensor = self.second(nn.functional.gelu(self.first(hidden)))
-        return result
+        """The image, with what its positions see of one another."""
+        parts = self.project(hidden).flatten(2).transpose(1, 2).chunk(3, dim=-1)
+        seen = nn.functional.scaled_dot_product_attention(*parts)
+        return hidden + seen.transpose(1, 2).reshape(hidden.shape)
 
 
 class ChainLayer(nn.Module):
@@ -67,13 +44,13 @@ class ChainLayer(nn.Module):
     def __init__(self, work: nn.Module, skips: int, sources: Sequence[int]) -> None:
         super().__init__()
         self.sources = tuple(sources)
-        self.fuse = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(skips))
-        self.read = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in sources)
-        self.norm = nn.LayerNorm(WIDTH)
+        self.fuse = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 1) for _ in range(skips))
+        self.read = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 1) for _ in sources)
+        self.norm = nn.GroupNorm(1, WIDTH)
         self.work = work
 
     def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
-        """The hidden state after the layer, (samples, tokens, width), like that before it and what its skips carry."""
+        """The hidden state after the layer, (samples, *STATE), like that before it and what its skips carry."""
         for fuse, skip in zip(self.fuse, skips, strict=True):
             hidden = hidden + fuse(skip)
         for read, source in zip(self.read, self.sources, strict=True):
@@ -104,26 +81,26 @@ def _readers(model: Model, component: int, source: int) -> set[int]:
 
 
 def _work(component: Component, layer: int) -> nn.Module:
-    of = component.layers[layer]
+    own = component.layers[layer]
     works = [_flop(other) for other in component.layers]
     mean = sum(works) / len(works)
-    relative = min(3.0, max(0.25, _flop(of) / mean if mean else 1.0))
+    relative = min(3.0, max(0.25, _flop(own) / mean if mean else 1.0))
     channels = MULTIPLE * round(HIDDEN / MULTIPLE * relative)
-    if of.conv_flop > 0.5 * _flop(of):
-        return Convolutions(channels)
-    return FeedForward(channels, attention=of.attention_flop > 0)
+    convolves = own.conv_flop > 0.5 * _flop(own)
+    size, inner = (3, channels // 4) if convolves else (1, channels)
+    first, second = (nn.Conv2d(*of, size, padding="same") for of in ((WIDTH, inner), (inner, WIDTH)))
+    attention = [Attention()] if own.attention_flop > 0 and not convolves else []
+    return nn.Sequential(*attention, first, nn.GELU(), second)
 
 
 def _flop(layer: Layer) -> float:
     return layer.conv_flop + layer.matmul_flop + layer.attention_flop
 
 
-def batch_of(
-    iteration: int, component: int, samples: int, device: torch.device = CPU
-) -> tuple[Tensor, Tensor]:
+def batch_of(iteration: int, component: int, samples: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of one component in one iteration; the same in every process."""
     generator = torch.Generator().manual_seed(10**6 * (component + 1) + iteration)
-    inputs, targets = torch.randn((2, samples, *STATE), generator=generator, dtype=torch.float64).to(device)
+    inputs, targets = torch.randn((2, samples, *STATE), generator=generator, dtype=torch.float64)
     return inputs, targets
 
 
@@ -133,13 +110,12 @@ class Layers:
 
     model: Model
     built: dict[tuple[int, int], ChainLayer]
-    device: torch.device = CPU
 
     def get(self, component: int, layer: int) -> ChainLayer:
         """A layer, built when it is first asked for."""
         key = (component, layer)
         if key not in self.built:
-            self.built[key] = build_layer(self.model, *key).to(self.device)
+            self.built[key] = build_layer(self.model, *key)
         return self.built[key]
 
     def run(
@@ -175,54 +151,16 @@ class Layers:
         ]
 
     def gradients(self, ranges: Iterable[tuple[int, range]]) -> dict[tuple[int, int], list[Tensor]]:
-        """Gradients of each (component, layer) of some ranges of layers, as copies on the CPU."""
+        """Gradients of each (component, layer) of some ranges of layers, as copies."""
         return {
             (component, layer): [
-                parameter.grad.to("cpu", copy=True)
+                parameter.grad.clone()
                 for parameter in self.parameters(component, range(layer, layer + 1))
                 if parameter.grad is not None
             ]
             for component, layers in ranges
             for layer in layers
         }
-
-
-REPEATS: Final = 3
-LayerTimes = Mapping[
-    tuple[int, int], tuple[float, float]
-]  # (forward, backward) seconds of each (component, layer)
-
-
-def measure_layers(model: Model, batch: int) -> LayerTimes:
-    """CPU times of the layers of the small real model here at a batch, medians, for plans balanced on them."""
-    layers, threads = Layers(model, {}), torch.get_num_threads()
-    keys = [(number, layer) for number, of in enumerate(model.components) for layer in range(len(of.layers))]
-    torch.set_num_threads(1)
-    try:
-        tries = {key: [exercise(layers, *key, batch) for _ in range(1 + REPEATS)][1:] for key in keys}
-    finally:
-        torch.set_num_threads(threads)
-    return {
-        key: (median(forward_s for forward_s, _ in of), median(backward_s for _, backward_s in of))
-        for key, of in tries.items()
-    }
-
-
-def exercise(layers: Layers, component: int, layer: int, batch: int) -> tuple[float, float]:
-    """CPU seconds of one layer forwards and, where it is trained, backwards on random numbers."""
-    of = layers.model.components[component]
-    layers.get(component, layer)
-    hidden = torch.randn((batch, *STATE), dtype=torch.float64, device=layers.device)
-    hidden.requires_grad_(of.trainable)
-    skips = {(s.source, s.target): torch.randn_like(hidden) for s in of.skips if s.target == layer}
-    context = {c: torch.randn_like(hidden) for c in layers.model.inputs_of(component)}
-    began_s = time.thread_time()
-    with torch.set_grad_enabled(of.trainable):
-        output = layers.run(component, range(layer, layer + 1), hidden, skips, context)
-    between_s = time.thread_time()
-    if of.trainable:
-        torch.autograd.backward([output], [torch.ones_like(output)])
-    return between_s - began_s, time.thread_time() - between_s
 
 
 Gradients = dict[
@@ -236,7 +174,7 @@ def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int,
     outputs: dict[int, Tensor] = {}
     with torch.no_grad():
         for component in model.frozen:
-            hidden, _ = batch_of(iteration, component, batch_size, layers.device)
+            hidden, _ = batch_of(iteration, component, batch_size)
             every = range(len(model.components[component].layers))
             outputs[component] = layers.run(component, every, hidden, {}, outputs)
     return outputs

@@ -23,7 +23,6 @@ from validate.running.training.blocks import (
     Gradients,
     Layers,
     batch_of,
-    exercise,
     frozen_outputs,
 )
 from validate.running.training.passes import Batch, Crossing, Passes, stage_ranges
@@ -50,8 +49,7 @@ class Shards:
         for stage, parameters in self._parameters.items():
             share = -(-sum(parameter.numel() for parameter in parameters) // num_ranks)
             self._own[stage] = slice(rank * share, (rank + 1) * share)
-            kind = {"dtype": torch.float64, "device": layers.device}
-            weights, gradients = (torch.zeros(share * num_ranks, **kind) for _ in range(2))  # type: ignore[call-overload]
+            weights, gradients = torch.zeros(2, share * num_ranks, dtype=torch.float64)
             both = views(weights, parameters), views(gradients, parameters)
             for parameter, weight, gradient in zip(parameters, *both, strict=True):
                 weight.copy_(parameter.data)
@@ -110,13 +108,13 @@ class ModuleKernels(Kernels):
 
     sleeping = False
 
-    def __init__(self, training: Training, wiring: Wiring, seat: RankSeat, place: torch.device) -> None:
+    def __init__(self, training: Training, wiring: Wiring, seat: RankSeat) -> None:
         self._training, self._wiring, self._plan, self._number = training, wiring, wiring.plan, seat.device
         replicas, group_batch = seat.placement.replicas, training.batch_size // seat.placement.num_groups
         first, end = seat.group * group_batch, (seat.group + 1) * group_batch
         self._own = slice(first + seat.replica, end, replicas)
         self._samples = training.samples.of_replica(seat.replica, replicas)
-        self._layers = Layers(training.model, {}, place)
+        self._layers = Layers(training.model, {})
         self._ranges, self._crossing = (
             stage_ranges(self._plan, seat.device),
             Crossing(training.model, self._plan),
@@ -131,18 +129,6 @@ class ModuleKernels(Kernels):
         sharded = {c.operation for c in self._plan.collectives} & {SCATTER, GATHER}
         self._shards = self._sharded() if sharded else None
         self._flat = {} if sharded else {stage: self._flatten(stage) for stage in self._ranges}
-        self._side = None
-        if place.type == "cuda":
-            self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Run every layer once: loading kernels and finding memory may wait for all of the GPU, messages too."""
-        frozen = [(component, range(last + 1)) for component, last in self._last.items()]
-        for component, layers in [*self._ranges.values(), *frozen]:
-            for layer in layers:
-                exercise(self._layers, component, layer, self._training.micro_batch)
-        torch.cuda.current_stream().synchronize()
 
     def _sharded(self) -> Shards:
         """Divide the weights among the ranks, as the plan gathers them; each pass then waits for its own."""
@@ -167,7 +153,7 @@ class ModuleKernels(Kernels):
     def _flatten(self, stage: int) -> Tensor:
         parameters = self._layers.parameters(*self._ranges[stage])
         numel = sum(parameter.numel() for parameter in parameters)
-        flat = torch.zeros(numel, dtype=torch.float64, device=self._layers.device)
+        flat = torch.zeros(numel, dtype=torch.float64)
         for parameter, own in zip(parameters, views(flat, parameters), strict=True):
             parameter.grad = own
         return flat
@@ -193,12 +179,12 @@ class ModuleKernels(Kernels):
             self._context = prepared or self._prepared(iteration)
 
     def _draw(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
-        inputs, targets = batch_of(iteration, component, self._training.batch_size, self._layers.device)
+        inputs, targets = batch_of(iteration, component, self._training.batch_size)
         return inputs[self._own], targets[self._own]
 
     def _prepared(self, iteration: int) -> dict[int, Tensor]:
         """Frozen outputs of an iteration that none prepared."""
-        fresh = Layers(self._training.model, {}, self._layers.device)
+        fresh = Layers(self._training.model, {})
         everyone = frozen_outputs(fresh, iteration, self._training.batch_size)
         return {component: values[self._own] for component, values in everyone.items()}
 
@@ -209,8 +195,6 @@ class ModuleKernels(Kernels):
         else:
             assert isinstance(op.action, StageAction)
             self._run_stage(index, op, op.action)
-        if self._side is not None:  # of this stream alone: others wait for messages
-            torch.cuda.current_stream().synchronize()
         for _, tensor in op.early:
             mark(tensor)
 
@@ -263,7 +247,7 @@ class ModuleKernels(Kernels):
         if frozen is not None:
             return torch.empty_like(frozen)
         states = self._crossing.count(self._plan.tensors[tensor]), self._training.micro_batch
-        return torch.empty((*states, *STATE), dtype=torch.float64, device=self._layers.device)
+        return torch.empty((*states, *STATE), dtype=torch.float64)
 
     def pack(self, tensor: int) -> Tensor:
         frozen = self._frozen_rows(tensor)
@@ -278,14 +262,6 @@ class ModuleKernels(Kernels):
 
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         """Sum or scatter the gradients of a stage with the last of its buckets, or gather its weights."""
-        if self._side is None:
-            self._communicate(collective, group)
-            return
-        with torch.cuda.stream(self._side):  # beside the stream that computes
-            self._communicate(collective, group)
-        self._side.synchronize()
-
-    def _communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         of, tensors = self._plan.collectives[collective], self._plan.tensors
         if of.operation == GATHER:
             assert self._shards is not None
@@ -317,7 +293,7 @@ class ModuleKernels(Kernels):
             pieces = iter(self._shards.gradients(stage))
             for layer in layers:
                 own = self._layers.parameters(component, range(layer, layer + 1))
-                found[component, layer] = [next(pieces).to("cpu", copy=True) for _ in own]
+                found[component, layer] = [next(pieces).clone() for _ in own]
         return found
 
 

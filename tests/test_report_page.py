@@ -1,0 +1,138 @@
+"""The report and its figure: self-contained, nothing half-written; values of the figure by value."""
+
+import re
+
+import pytest
+
+from validate.__main__ import main
+from validate.published import report, training
+from validate.published.figure import plot_published, plot_published_info
+from validate.published.ledger import training_ledger
+from validate.published.records import LATENCY, Record, published
+from validate.published.sampling.runs import runs
+from validate.published.sampling.tables import sampling_ledger
+from validate.published.standings import Standing
+from validate.published.training import volumes
+from validate.reporting.report import CHAPTERS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """The ledger of training of which one table is predicted."""
+    return training_ledger(volumes.pipeline_volumes().records)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """The ledger of sampling on one and two GPUs with one model."""
+    return sampling_ledger(runs(lambda row: row.num_gpus in (1, 2) and row["model"] == "PixArt-alpha"))
+
+
+# The figure.
+
+
+def test_each_number_is_drawn_once_by_its_base_prediction():
+    (row,) = published("VII-B")
+    info = plot_published_info(training_ledger([Record.of(row, 2.0), Record.of(row, 9.0, "another")]))
+    assert [(one.row.group, one.predicted, one.standing) for one in info["train"]] == [
+        ("PULSE, sections IV to VII", 2.0, Standing.INDEPENDENT)
+    ]
+    assert info["sample"] == []
+
+
+def test_bounds_are_not_drawn_and_numbers_of_a_fit_are_marked():
+    below = published("Fig. 14")[0]
+    fitted = published("Table 1", model="sd21")[0]
+    seconds = published("Table 5")[0]
+    found = [
+        Record.of(below, 0.01),
+        Record.of(fitted, 0.4, "x"),
+        Record.of(seconds, 0.1),
+    ]
+    info = plot_published_info(training_ledger(found))
+    assert [(one.row.group, one.standing) for one in info["train"]] == [
+        ("DiffusionPipe, Tables 1 and 2", Standing.IN_VIEW)
+    ]
+
+
+def test_latencies_are_drawn_but_for_those_that_predictions_start_from(drawn):
+    info = plot_published_info(drawn)
+    judged = [one for one in drawn.of(Standing.INDEPENDENT) if one.row.quantity == LATENCY]
+    others = [one for one in drawn.of(Standing.FITTED) if one.row.num_gpus == 2]
+    others += [one for one in drawn.of(Standing.IN_VIEW) if one.row.quantity == LATENCY]
+    assert judged
+    assert others
+    assert sorted(info["sample"], key=id) == sorted([*judged, *others], key=id)
+
+
+def test_the_figure_is_logarithmic_and_counts_what_was_judged(trained, drawn):
+    figure = plot_published(trained + drawn)
+    assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "log"]
+    judged = [one for one in plot_published_info(drawn)["sample"] if one.standing is Standing.INDEPENDENT]
+    near = sum(abs(one.error) <= 0.15 for one in judged)
+    assert f"{near} of {len(judged)} independent within" in figure.axes[1].get_title(loc="left")
+    names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    assert names[0].startswith("xDiT, the paper's charts (")
+    assert len(plot_published(trained).axes) == 1
+
+
+def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, capsys):
+    for path, message in (
+        ("x.txt", "must end in"),
+        (str(tmp_path / "no" / "x.png"), "must be a file in a folder that exists"),
+    ):
+        assert main(["published", "--figure", path]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_command_draws_the_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "EXPERIMENTS", (volumes.pipeline_volumes,))
+    path = tmp_path / "figure.svg"
+    assert main(["published", "--task", "train", "--figure", str(path)]) == 0
+    assert path.read_text().startswith("<?xml")
+
+
+# The page.
+
+
+@pytest.fixture(scope="module")
+def short():
+    """The report's chapters that take no time, and the others cut short."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(training, "EXPERIMENTS", (volumes.reduction_volumes,))
+    few = runs(lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha")
+    patch.setattr(report, "all_runs", lambda: few)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def written(short, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.md"
+    assert main(["report", "--output", str(path)]) == 0
+    return path
+
+
+def test_the_report_holds_every_chapter(written):
+    text = written.read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == list(CHAPTERS)
+    for title in ("By source and method: ", "Not independent: ", "By source: "):
+        assert f"\n### {title}" in text
+
+
+def test_the_report_is_one_file_that_loads_nothing(written):
+    text, pictures = re.subn(
+        r"\(data:image/svg\+xml;base64,[\w+/=]*\)", "", written.read_text(encoding="utf-8")
+    )
+    assert pictures == 1
+    assert "http" not in text
+    assert [path.name for path in written.parent.iterdir()] == ["report.md"]
+
+
+def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, capsys):
+    for path in (tmp_path / "report.txt", tmp_path / "no" / "report.md", tmp_path):
+        assert main(["report", "--output", str(path)]) == 2
+        assert "--output is" in capsys.readouterr().err
