@@ -195,6 +195,8 @@ def remarks(sweep: Sweep, verdict: Verdict | None) -> Iterator[str]:
     if verdict is not None:
         yield f"held fixed: {held_fixed(sweep.points, verdict.best)}"
         yield _times_words(sweep, verdict.best)
+        if sweep.scenario.measured is not None:
+            yield f"compute {sweep.scenario.calibration}"
     yield from _infeasible_words(sweep)
     ranked = sweep.ranked()
     counts = {
@@ -210,7 +212,7 @@ def _times_words(sweep: Sweep, best: Result) -> str:
     if best.provenance == "estimated":
         source = shorten(device.source, 160, placeholder=" ...")
         words = f"layer times are estimated for stack {stack} on {device.name} ({source})"
-    return words if sweep.scenario.measured is None else f"{words}; compute {sweep.scenario.calibration}"
+    return words
 
 
 def _infeasible_words(sweep: Sweep) -> Iterator[str]:
