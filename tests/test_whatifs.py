@@ -199,7 +199,7 @@ def test_the_winner_of_a_sweep_of_what_ifs_is_asked_for_again(capsys, tmp_path, 
     assert best["num_gpus"] == 16
     assert main([*map(str, asked)]) == 0
     out = capsys.readouterr().out
-    assert "what if nodes 2, link inter=2x,intra=100GB/s" in " ".join(out.split())
+    assert "what if nodes 2, link inter=2x,intra=100GB/s" in " ".join(out.replace("│", "").split())
     (line,) = [line for line in out.splitlines() if line.startswith("again: sim ")]
     assert ask(capsys, *shlex.split(line.removeprefix("again: sim ")))["iteration_s"] == best["iteration_s"]
 
