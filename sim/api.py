@@ -25,6 +25,7 @@ from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
+from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
 from sim.measured_runs import Run, calibrated
 from sim.results import Result
 from sim.runs import bound, named_traces, replay_parts, source_of, weigh
@@ -103,6 +104,7 @@ def run(
     else:
         scenario = calibrated(scenario, measured, measured_run)
     bound(point, scenario)  # refuses what cannot exist before its order is written out
+    check_passes(point, MAX_SIMULATED)
     parts = replay_parts(point, scenario)
     traces = named_traces(parts)
     return weigh(point, scenario, parts, source_of(point, scenario, lambda: traces))
@@ -322,6 +324,7 @@ def start_sweep(
     names = strategy.split(",") if isinstance(strategy, str) else strategy
     request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
     scenario = calibrated(_scenario(model, request), measured, measured_run)
+    check_swept(scenario)
     chosen = objectives(scenario)[0] if objective is None else objective
     found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive)
     found.points = find_points(scenario, request.names, request.parameters)
@@ -366,8 +369,12 @@ def schedule(
         return Schedule(point.name, format_patches(point, _scenario(model, request)))
     if model is None:
         assert isinstance(point, Scheduled)
+        check_passes(point, MAX_ORDERED)
         return written(point, point.order(), format)
-    parts = replay_parts(point, _scenario(model, request))
+    scenario = _scenario(model, request)
+    bound(point, scenario)  # as of run
+    check_passes(point, MAX_SIMULATED)
+    parts = replay_parts(point, scenario)
     first = {part.variant.job: part.trace for part in reversed(parts)}
     order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
     without = "this is the iteration without the extra forward pass; see --self-conditioning"

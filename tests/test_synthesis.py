@@ -415,8 +415,8 @@ def test_layout_durations_and_lag_are_as_given(sim):
         ("--extend-to 4,4 --forward 1,1,1,2", "--extend-to needs one --forward for all stages"),
         ("--extend-to 4,4 --positions 0,0,1,1", "--extend-to needs stages that pass over all devices in line, as"
          " 0,1,1,0 do; --positions is 0,0,1,1"),
-        ("--waves 60000", "2 * stages(240000) * micro_batches(2) = 960000 passes, at most 262144"),
-        ("--extend-to 8000,8000", "2 * stages(16000) * micro_batches(8000) = 256000000 passes, at most 262144"),
+        ("--waves 60000", "2 * stages(240000) * micro_batches(2) = 960000 passes, at most 131072"),
+        ("--extend-to 8000,8000", "--extend-to is 8000, must be at most 1024"),
         ("--json --format torch", "--json and --format torch both want stdout: give one of them"),
     ],
 )  # fmt: skip

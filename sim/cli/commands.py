@@ -13,6 +13,7 @@ from profiles.errors import InputError
 from sim import api
 from sim.calibrating import setting
 from sim.cli.requests import MEASURED, arguments, given, named
+from sim.limits import check_swept
 from sim.measured_runs import calibrated
 from sim.results import Result
 from sim.scenarios import Request, check_known, scenario_of
@@ -129,6 +130,7 @@ def tune_command(options: argparse.Namespace) -> int:
     asked = Request(*where, (TUNED,), given(options), stack=options.stack)
     scenario = calibrated(scenario_of(asked), options.measured, options.measured_run)
     assert isinstance(scenario, Scenario)
+    check_swept(scenario)
     print_choices(tune(scenario, p2p=options.p2p), options.json)
     return 0
 

@@ -30,8 +30,9 @@ from strategies.orders.synthesis import (
 from strategies.parameters import check_integer
 from strategies.plans.actions import format_order, format_torch
 
-MAX_PASSES: Final = 2**18
-"""Forwards and backwards of all micro-batches; more would take minutes."""
+MAX_PASSES: Final = 2**17
+"""Forwards and backwards of all micro-batches; as many take 3 s, where the programme has nothing to do."""
+MAX_DEVICES: Final = 1024
 MAX_TIME: Final = 1e12
 PATTERN: Final = "pattern"
 METHODS: Final = {
@@ -163,7 +164,8 @@ def problem_of(options: argparse.Namespace) -> Problem:
     Raises:
         InputError: a flag breaks a rule.
     """
-    for flag in ("pipeline_degree", "micro_batches", "waves", "stages", "activation_cap"):
+    check_integer("pipeline_degree", options.pipeline_degree, most=MAX_DEVICES)
+    for flag in ("micro_batches", "waves", "stages", "activation_cap"):
         if (value := getattr(options, flag)) is not None:
             check_integer(flag, value)
     if options.time_limit <= 0:
@@ -248,6 +250,7 @@ def larger_of(options: argparse.Namespace, problem: Problem) -> Problem:
         given = ",".join(map(str, options.extend_to))
         raise InputError(f"--extend-to is {given}, must be devices and micro-batches, as 8,16")
     degree, micro_batches = options.extend_to
+    check_integer("extend_to", degree, most=MAX_DEVICES)
     for flag, values in (("forward", problem.forward_s), ("backward", problem.backward_s)):
         if len(set(values)) > 1:
             raise InputError(f"--extend-to needs one --{flag} for all stages")

@@ -1,6 +1,6 @@
 """Points of a design space, of training and of sampling, with their bounds and results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,10 @@ from strategies.registry import class_of, strategies_of
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
 
 REFUSED: Final = "parameter value not valid for this strategy"
+
+
+BLOCKS, OPTIMAL = "blocks", "optimal"
+"""Partitions that a sweep tries of strategies that offer both."""
 
 
 class Asked(NamedTuple):
@@ -163,13 +167,23 @@ def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
     errors: list[InfeasibleError] = []
     for count in gpu_counts(cls, gpus):
         try:
-            found += [Asked(strategy, count) for strategy in cls.candidates(scenario.on(count))]
+            offered = cls.candidates(scenario.on(count))
+            found += [Asked(point, count) for strategy in offered for point in _cuts(strategy)]
         except InfeasibleError as error:
             errors.append(error)
     if not found:
         none = InfeasibleError(f"no degrees of parallelism for gpus({gpus})", "no degrees for so few GPUs")
         raise next(iter(errors), none)
     return found
+
+
+def _cuts(strategy: Any) -> Iterator[AnyStrategy]:  # noqa: ANN401
+    """A point in equal blocks, and the same on the optimal partition: strategies compare by their best."""
+    yield strategy
+    if getattr(strategy, "partition", None) == BLOCKS:
+        own = next(item for item in fields(strategy) if item.name == "partition")
+        if OPTIMAL in own.metadata["choices"]:
+            yield replace(strategy, partition=OPTIMAL)
 
 
 def _has(strategy: AnyStrategy, fixed: Mapping[str, Any]) -> bool:

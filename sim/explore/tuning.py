@@ -14,6 +14,7 @@ from profiles.errors import InfeasibleError
 from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
 from sim.results import Result
 from sim.runs import bound, run_point
+from strategies.parameters import MAX_PARAMETER
 from strategies.pipelining.candidates import divisors
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
@@ -108,7 +109,8 @@ def _mark_ties(choices: Sequence[Choice]) -> None:
 
 def _choices(scenario: Scenario, p2p: str) -> Iterator[Choice]:
     reasons, found = [], False
-    for degree in divisors(scenario.workload.num_gpus):
+    degrees = [degree for degree in divisors(scenario.workload.num_gpus) if degree <= MAX_PARAMETER]
+    for degree in degrees:
         try:
             for choice in _micro_batches(scenario, degree, p2p):
                 found = True

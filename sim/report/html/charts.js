@@ -9,6 +9,7 @@ const GL = (() => {
 const POINTS = VALUES.points;
 const SAMPLED = POINTS && POINTS.task === "sample";
 const TIME = SAMPLED ? { word: "latency", unit: "s", each: 1 } : { word: "iteration", unit: "ms", each: 1000 };
+const MOST_WORDS = 3000; // of more points, hovering tells where they are and whose
 const chosen = { mask: null, marked: null };
 
 const inTime = (i) => POINTS.columns.time[i] * TIME.each;
@@ -27,7 +28,7 @@ function cloud(places, name, marker) {
   return {
     type: GL ? "scattergl" : "scatter", mode: "markers", name: plain(name), marker,
     x: places.map((i) => POINTS.columns.memory[i]), y: places.map(height), customdata: places,
-    text: places.length > 4000 ? undefined : places.map(words), hoverinfo: places.length > 4000 ? "x+y+name" : "text",
+    ...(POINTS.columns.time.length > MOST_WORDS ? { hoverinfo: "x+y+name" } : { text: places.map(words), hoverinfo: "text" }),
   };
 }
 

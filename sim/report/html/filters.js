@@ -1,6 +1,6 @@
 // Narrowing down: parallel axes and fields say the same; the front and the table show what is left.
 const COUNTS = { gpus: "GPUs", P: "P", M: "M", D: "D", patches: "patches" };
-const MOST_LINES = 20000;
+const MOST_LINES = 2500; // of more points, every so many is drawn between the axes: the others would lie on them
 
 function dimensionOf(key) {
   const values = POINTS.columns[key];
@@ -45,7 +45,9 @@ const Filters = {
     const c = POINTS.columns;
     this.bounded = !c.simulated.some(Boolean);
     this.dimensions = POINTS.shown.map(dimensionOf);
-    this.lines = c.time.map((_, i) => i).filter((i) => c.simulated[i] || this.bounded).slice(0, MOST_LINES);
+    const all = c.time.map((_, i) => i).filter((i) => c.simulated[i] || this.bounded);
+    const every = Math.ceil(all.length / MOST_LINES);
+    this.lines = all.filter((i, n) => n % every === 0 || POINTS.whiskers.includes(i));
     this.addFields();
     this.addHeads();
     byId("reset").addEventListener("click", () => { this.ranges = {}; this.changed(true); });

@@ -34,13 +34,14 @@ function sayAll() {
   addLines(byId("lines"), VALUES.lines);
   addLines(byId("provenance"), VALUES.provenance);
   byId("again").textContent = VALUES.again;
+  byId("again-section").hidden = !VALUES.again;
   if (POINTS) {
     const c = POINTS.columns, done = c.simulated.filter(Boolean).length;
     say("front", `${done.toLocaleString("en-US")} points simulated, ${(c.time.length - done).toLocaleString("en-US")} bounded,` +
       ` ${POINTS.infeasible.toLocaleString("en-US")} infeasible. ${SAMPLED ? "Lower" : "Higher"} and to the left is better;` +
       " whiskers hold 8 of 10 measured runs; the dashed line is a GPU's memory.");
     byId("narrow-section").hidden = false;
-    byId("parallel").setAttribute("aria-label", "Parallel axes of all points; the fields below do the same.");
+    byId("parallel").setAttribute("aria-label", "Parallel axes of the points; the fields below do the same.");
   }
   if (VALUES.scaling) {
     say("scaling", VALUES.scaling.knee === null ? "Nothing recommended fits." :

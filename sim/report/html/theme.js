@@ -3,8 +3,12 @@
 const VALUES = JSON.parse(document.getElementById("values").textContent);
 const byId = (id) => document.getElementById(id);
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-const number = (value, digits = 4) =>
-  value.toLocaleString("en-US", { maximumSignificantDigits: Math.max(digits, Math.ceil(Math.log10(Math.abs(value) + 1))) });
+const FORMATS = {};
+function number(value, digits = 4) {
+  const most = Math.max(digits, Math.ceil(Math.log10(Math.abs(value) + 1)));
+  FORMATS[most] ??= new Intl.NumberFormat("en-US", { maximumSignificantDigits: most });
+  return FORMATS[most].format(value);
+}
 const narrow = () => window.innerWidth <= 640;
 const INK = "#222222"; // the colour of a strategy that the dark page would hide
 

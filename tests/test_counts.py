@@ -1,0 +1,114 @@
+"""Several numbers of GPUs: each is a sweep of its own, and the knee is where more of them stop paying."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+import sim
+from profiles.errors import InfeasibleError, InputError
+from sim.cli.flags import gpu_counts
+from sim.cli.main import main
+from sim.explore.scaling import Scaling, Step, knee_of, steps_of
+from sim.report import scalings
+from sim.report.scalings import knee_line, print_markdown, print_scaling
+
+
+@pytest.fixture(scope="module")
+def scaling():
+    return sim.sweep("sd21", gpus=[8, 2, 4, 4], batch_size=64, strategy="ddp,zero2", workers=1)
+
+
+def test_each_number_has_the_sweep_that_it_would_have_alone(scaling):
+    assert isinstance(scaling, Scaling)
+    assert [sweep.scenario.workload.num_gpus for sweep in scaling] == [2, 4, 8]
+    alone = sim.sweep("sd21", gpus=4, batch_size=64, strategy="ddp,zero2", workers=1)
+    assert scaling.sweeps[1].rows() == alone.rows()
+    assert [row["num_gpus"] for row in scaling.rows(best_of_each=True)] == [2, 2, 4, 4, 8, 8]
+    assert len(scaling.frame()) == sum(map(len, scaling))
+
+
+def test_efficiency_is_speed_per_gpu_over_that_on_the_fewest(scaling):
+    first, *_, last = scaling.steps
+    assert (first.efficiency, first.gain) == (1.0, 1.0)
+    assert last.efficiency == pytest.approx(last.result.samples_per_s / first.result.samples_per_s / 4)
+    before = scaling.steps[1].result.samples_per_s
+    assert last.gain == pytest.approx(last.result.samples_per_s / before - 1)
+
+
+def test_the_knee_is_the_last_number_before_one_that_does_not_pay():
+    def steps(*gains):
+        return [Step(2**n, None, 1.0, gain) for n, gain in enumerate(gains)]
+
+    assert knee_of(steps(1.0, 0.9, 0.5, 0.4, 0.9)).gpus == 4
+    assert knee_of(steps(1.0, 0.9)).gpus == 2
+    assert knee_of(steps(1.0, 0.1)).gpus == 1
+    assert knee_of([]) is None
+
+
+def test_numbers_on_which_nothing_fits_are_left_out():
+    found = sim.sweep("sd21", gpus=[1, 2], batch_size=8, strategy="spp", workers=1)
+    assert [step.gpus for step in steps_of(found.sweeps)] == [2]
+    none = sim.sweep("sd21", gpus=[1], batch_size=8, strategy="spp", workers=1)
+    assert none.knee is None
+    with pytest.raises(InfeasibleError, match="no point of the sweeps is feasible"):
+        _ = none.at_knee
+
+
+def test_numbers_of_gpus_are_read_as_people_write_them():
+    assert gpu_counts("12") == 12
+    assert gpu_counts("8,2,4") == (2, 4, 8)
+    assert gpu_counts("8-64") == (8, 16, 32, 64)
+    assert gpu_counts("8-48") == (8, 16, 32, 48)
+    assert gpu_counts("1,8-16") == (1, 8, 16)
+    assert gpu_counts("8-8") == (8,)
+
+
+@pytest.mark.parametrize("text", ["64-8", "0-8", "1,", "a-b", "2,-4", "1,x", "8--9"])
+def test_what_is_no_number_of_gpus_is_one_line(text, capsys):
+    assert main(["sweep", "--model", "sd21", "--gpus", text]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sim: error: --gpus is ")
+    assert error.count("\n") == 1
+
+
+def test_python_refuses_what_is_no_number():
+    for gpus in ([], [2, 4.0], [True]):
+        with pytest.raises(InputError, match=r"gpus is .*, must be integers, at least one"):
+            sim.sweep("sd21", gpus=gpus)
+
+
+def test_the_terminal_shows_the_knee_and_the_best_on_each_number(scaling, monkeypatch, capsys):
+    for width in (70, 80, 120):
+        monkeypatch.setattr(scalings, "console", lambda width=width: Console(width=width, highlight=False))
+        print_scaling(scaling)
+        lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= width for line in lines if not line.startswith("again: "))
+        assert any(line.startswith("│ knee") for line in lines)
+        assert any(line.startswith("again: sim run --model sd21") for line in lines)
+    assert "batch 64" in scalings.title_of(scaling)
+    assert knee_line(scaling)[1].startswith(("none up to 8 GPUs", "2 GPUs", "4 GPUs"))
+
+
+def test_markdown_shows_the_same(scaling, capsys):
+    print_markdown(scaling)
+    text = capsys.readouterr().out
+    assert "- **knee** " in text
+    assert "| GPUs | strategy | how |" in text
+
+
+def test_the_command_line_prints_all_rows_and_a_verdict_for_each_number(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "--model", "sd21", "--gpus", "2,4", "--strategy", "ddp", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["num_gpus"] for row in rows} == {2, 4}
+    assert sum("verdict" in row for row in rows) == 2
+    (file,) = tmp_path.iterdir()
+    assert "2-4gpus" in file.name
+    assert len(file.read_text().splitlines()) == len(rows) + 1
+
+
+def test_nothing_that_fits_on_any_number_is_said_and_exits_2(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "--model", "sd21", "--gpus", "1,1", "--strategy", "spp"]) == 2
+    assert "no point of the sweep is feasible" in capsys.readouterr().err

@@ -1,0 +1,61 @@
+"""What is shipped as trust: independent numbers alone, grouped by kind, as the command writes them."""
+
+from dataclasses import replace
+
+import pytest
+
+from profiles.trust import read_trust
+from validate.__main__ import main
+from validate.published.ledger import Ledger
+from validate.published.records import Conditions, Record, all_published, the_published
+from validate.published.standings import Standing
+from validate.published.trust import errors, trusts, write_trust
+
+A100, L20 = "a100-80gb-sxm", "l20-48gb"
+
+
+def latency(predicted, device=A100, kind="sequence", standing=Standing.INDEPENDENT):
+    row = replace(all_published()[0], task="sample", quantity="latency_s", value=2.0)
+    reason = "" if standing is Standing.INDEPENDENT else "why"
+    return Record(row, predicted, standing, reason, conditions=Conditions(device, "eager", kind))
+
+
+def test_errors_are_of_independent_times_alone():
+    records = [latency(2.2), latency(1.0, standing=Standing.IN_VIEW), latency(9.0, standing=Standing.FITTED)]
+    (found,) = errors(records)
+    assert (found.task, found.family, found.kind) == ("sample", "measured", "sequence")
+    assert found.error == pytest.approx(0.1)
+
+
+def test_speedups_of_pipelines_count_as_numbers_of_training():
+    row = the_published("6.1", model="controlnet", num_gpus=64, method="diffusionpipe/ddp")
+    (found,) = errors([Record.of(row, row.value * 0.9)])
+    assert (found.task, found.kind) == ("train", "pipeline")
+    assert found.error == pytest.approx(0.1)
+
+
+def test_kinds_and_families_are_told_apart_and_other_strategies_left_out():
+    records = [latency(2.2), latency(1.6), latency(3.0, device=L20), latency(3.0, kind="other")]
+    derived, measured = trusts(records)
+    assert (measured.numbers, measured.median_error, measured.worst_error) == (
+        2,
+        pytest.approx(0.15),
+        pytest.approx(0.2),
+    )
+    assert (derived.family, derived.numbers) == ("derived", 1)
+    assert measured.strategies == ("ulysses", "ring", "usp")
+
+
+def test_what_is_written_is_read(tmp_path):
+    ledger = Ledger((latency(2.2), latency(3.0, device=L20)))
+    write_trust(tmp_path / "trust.csv", ledger)
+    found = read_trust(tmp_path / "trust.csv")
+    assert [(one.family, round(one.median_error, 4)) for one in found] == [
+        ("derived", 0.5),
+        ("measured", 0.1),
+    ]
+
+
+def test_trust_needs_the_numbers_of_both_tasks(capsys, tmp_path):
+    assert main(["published", "--task", "train", "--trust", str(tmp_path / "trust.csv")]) == 2
+    assert "--task is 'train', but --trust is of both tasks: leave it out" in capsys.readouterr().err

@@ -1,0 +1,75 @@
+"""Trust: what published numbers say of an estimate, by task, family of devices and kind of method."""
+
+import pytest
+
+from profiles.errors import InputError
+from profiles.trust import ALONE, COLUMNS, TRUST, Trust, read_trust, trust_of
+from strategies.registry import all_samplers, all_strategies
+
+
+def written(tmp_path, *lines):
+    path = tmp_path / "trust.csv"
+    path.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_shipped_file_names_strategies_that_exist_each_kind_once():
+    found = read_trust(TRUST)
+    assert found
+    keys = [(one.task, one.family, one.kind) for one in found]
+    assert len(set(keys)) == len(keys)
+    for one in found:
+        assert set(one.strategies) <= {*all_strategies(), *all_samplers()}
+        assert one.numbers > 0
+        assert 0 < one.median_error <= one.worst_error
+
+
+def test_a_strategy_has_the_trust_of_its_kind_and_one_gpu_its_own():
+    several = trust_of("sample", "a100-80gb-sxm", "distrifusion", 8)
+    assert (several.family, several.task) == ("measured", "sample")
+    assert "distrifusion" in several.strategies
+    alone = trust_of("sample", "a100-80gb-sxm", "distrifusion", 1)
+    assert alone.kind == ALONE
+    assert alone.numbers > 0
+    assert trust_of("sample", "a100-80gb-sxm", "single", 1) == alone
+
+
+def test_what_no_published_number_is_of_says_so():
+    found = trust_of("train", "a100-80gb-sxm", "a-strategy-of-ones-own", 8)
+    assert found == Trust("train", "measured", "a-strategy-of-ones-own")
+    assert str(found).startswith("no independent published number")
+
+
+def test_times_that_are_given_need_no_trust():
+    assert trust_of("train", "ideal", "ddp", 8) is None
+
+
+def test_layers_that_were_timed_on_a_device_make_it_a_measured_one():
+    device = "l20-48gb"
+    assert trust_of("train", device, "ddp", 8).family == "derived"
+    assert trust_of("train", device, "ddp", 8, timed=True).family == "measured"
+
+
+def test_a_trust_says_how_many_numbers_and_how_far_off():
+    one = Trust("train", "measured", "pipeline", ("spp",), 1, 0.1234, 0.2)
+    assert str(one) == (
+        "1 independent published number (pipeline, training, devices measured): median error 12.3%, worst 20%"
+    )
+    assert "2 independent published numbers" in str(
+        Trust("train", "measured", "pipeline", ("spp",), 2, 0.1, 0.2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train,measured,pipeline,spp,0,0.1,0.2", "numbers"),
+        ("nothing,measured,pipeline,spp,1,0.1,0.2", "task is 'nothing', must be one of train, sample"),
+        ("train,far,pipeline,spp,1,0.1,0.2", "family is 'far', must be one of measured, derived"),
+        ("train,measured,pipeline,spp,1,nan,0.2", "median_error"),
+    ],
+)
+def test_a_broken_file_is_refused_by_line(tmp_path, line, message):
+    with pytest.raises(InputError, match=r"trust.csv:2: .*") as caught:
+        read_trust(written(tmp_path, line))
+    assert message in str(caught.value)
