@@ -69,5 +69,5 @@ def test_a_run_takes_a_million_gpus():
 def test_tuning_passes_over_degrees_that_no_pipeline_has():
     cluster = changed(replace(load_cluster("p4de"), max_nodes=2**14), {"memory": "1GiB"})
     asked = Request("sd21", cluster, 2**17, ("pulse",), {"memory_recipe": "pulse"})
-    with pytest.raises(InfeasibleError, match="^no pipeline degree fits: "):
+    with pytest.raises(InfeasibleError, match=r"^no pipeline degree fits: "):
         tune(scenario_of(asked))
