@@ -18,7 +18,7 @@ from profiles.checks import (
     check_tuples,
 )
 from profiles.errors import InputError
-from profiles.files import Table, path_kind
+from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
 from profiles.units import MICROSECOND
 
@@ -183,6 +183,7 @@ def _shipped(name: str) -> Stack:
     return read_stack(STACKS / f"{name}.toml")
 
 
+@naming_file
 def read_stack(path: Path) -> Stack:
     """Read a stack file.
 
