@@ -1,11 +1,11 @@
 """Rules that values keep however they are made; each refusal names the value's owner, its field and the rule."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import inf, isfinite
 from numbers import Integral, Real
 from os import PathLike
 
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 
 
 def check_numbers(owner: str, **values: float) -> None:
@@ -38,7 +38,7 @@ def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
 
 def _check_real(owner: str, key: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{owner}: {key} is {value!r}, must be a number")
+        raise InputError(f"{owner}: {key} is {shown(value)}, must be a number")
 
 
 def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
@@ -49,7 +49,7 @@ def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
     """
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
-            raise InputError(f"{owner}: {key} is {value!r}, must be an integer")
+            raise InputError(f"{owner}: {key} is {shown(value)}, must be an integer")
         if value < least:
             raise InputError(f"{owner}: {key} is {value}, must be at least {least}")
 
@@ -61,7 +61,7 @@ def check_choice(owner: str, key: str, value: str, choices: Sequence[str]) -> No
         InputError: it is not.
     """
     if value not in choices:
-        raise InputError(f"{owner}: {key} is {value!r}, must be one of {', '.join(choices)}")
+        raise InputError(f"{owner}: {key} is {shown(value)}, must be one of {', '.join(choices)}")
 
 
 def check_index(owner: str, key: str, value: int, count: int, of: str) -> None:
@@ -86,24 +86,26 @@ def check_tuples(owner: str, **values: object) -> None:
             raise InputError(f"{owner}: {key} is a {type(value).__name__}, must be a tuple")
 
 
-def check_distinct(owner: str, key: str, values: Iterable[object]) -> None:
+def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
     """Refuse what stands twice.
 
     Raises:
         InputError: something does.
     """
-    seen: list[object] = []
+    seen: set[Hashable] = set()
     for value in values:
         if value in seen:
             raise InputError(f"{owner}: {key} names {value} twice")
-        seen.append(value)
+        seen.add(value)
 
 
 def check_name(owner: str, name: object) -> None:
     """Refuse what is neither a name nor a path.
 
     Raises:
-        InputError: it is something else, or empty.
+        InputError: it is something else, empty, or holds control characters, which would reach every table.
     """
     if not isinstance(name, str | PathLike) or not str(name):
-        raise InputError(f"{owner} is {name!r}, must be a name or a path")
+        raise InputError(f"{owner} is {shown(name)}, must be a name or a path")
+    if not str(name).isprintable():
+        raise InputError(f"{owner} is {shown(name)}, must hold no control characters")

@@ -15,6 +15,7 @@ from profiles.errors import InputError
 from profiles.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
 from profiles.files import Table, path_kind
 from profiles.hosts import BOX, FREE, Host, read_host
+from profiles.names import known_name, unknown_name
 from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parent / "clusters"
@@ -76,7 +77,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal nodes of equal devices."""
+    """Equal nodes of equal devices.
+
+    ``changes`` are the what-ifs that made it, each with the value of its flag; none where it is as its file says.
+    """
 
     name: str
     source: str
@@ -88,6 +92,7 @@ class Cluster:
     inter_node: Link | None
     collectives: Collectives
     host: Host = BOX
+    changes: tuple[tuple[str, int | str], ...] = ()
 
     def __post_init__(self) -> None:
         owner = f"cluster {self.name}"
@@ -158,14 +163,12 @@ def load_cluster(name: str) -> Cluster:
         InputError: there is none, or its file breaks a rule.
     """
     check_name("cluster", name)
-    if name in cluster_names():
-        return read_cluster(CLUSTERS / f"{name}.toml")
+    if (known := known_name("cluster", name, cluster_names())) is not None:
+        return read_cluster(CLUSTERS / f"{known}.toml")
     path = Path(name)
     if path.suffix == ".toml" or path_kind(path) != "nothing":
         return read_cluster(path)
-    raise InputError(
-        f"unknown cluster '{name}'; choose from {', '.join(cluster_names())} or pass a .toml file"
-    )
+    raise unknown_name("cluster", name, cluster_names(), " or pass a .toml file")
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -180,7 +183,7 @@ def read_cluster(path: Path) -> Cluster:
     if max_nodes > 1 and inter_node is None:
         raise InputError(f"{path}: inter_node is missing, and max_nodes is {max_nodes}")
     cluster = Cluster(
-        name=table.text("name"),
+        name=table.line("name"),
         source=table.text("source"),
         device=_find_device(table),
         devices_per_node=table.integer("devices_per_node", minimum=1),

@@ -1,9 +1,9 @@
 """The layer cost model: times of each layer of a component, measured or estimated.
 
 An estimate is the sum of a layer's kernels by the device's laws, under a software stack (``profiles.kernel_times``); of
-a component whose kernels nobody counted, of its work over the device's rates (``profiles.lumped_times``). Where the
-one-GPU latency of a model on a device was published, estimates are scaled to it, so that a prediction starts from what
-was measured.
+a component whose kernels nobody counted, of its work over the device's rates, which may follow from its laws
+(``profiles.lumped_times``). Where the one-GPU latency of a model on a device was published, estimates are scaled to it,
+so that a prediction starts from what was measured.
 """
 
 from collections.abc import Callable, Hashable
@@ -21,7 +21,7 @@ from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.kernel_times import KernelTimes
 from profiles.kernels import PRODUCTS
-from profiles.lumped_times import BACKWARD_WORK, LumpedTimes
+from profiles.lumped_times import BACKWARD_WORK, LumpedTimes, rates_of
 from profiles.measured_times import MeasuredTimes, Times
 from profiles.models import Component, Model
 from profiles.recipes import MemoryRecipe
@@ -62,10 +62,13 @@ def stack_on(device: Device, stack: Stack) -> Stack:
 def times_of(
     component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
 ) -> Times | None:
-    """Estimated times of a component; None on a device without rates."""
-    if (component.kernels if training else component.half_kernels) and device.laws is not None:
-        return KernelTimes(component, device.laws, stack_on(device, stack), extent, training=training)
-    return None if device.rates is None else LumpedTimes(component, device.rates, extent)
+    """Estimated times of a component; None on a device without laws and rates."""
+    if device.laws is None:
+        return None
+    used = stack_on(device, stack)
+    if component.kernels if training else component.half_kernels:
+        return KernelTimes(component, device.laws, used, extent, training=training)
+    return LumpedTimes(component, device.rates or rates_of(device.laws, used), extent)
 
 
 class ComponentCosts:
@@ -147,6 +150,10 @@ class ComponentCosts:
             ("backward", batch, share), lambda: np.sum(self._times.backward_s(batch, share), axis=0)
         )
 
+    def takes_time(self, *, training: bool) -> bool:
+        """Whether some layer takes time, of training its backward included."""
+        return bool(self.forward_s(1.0).any() or (training and self.backward_s(1.0).any()))
+
     def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Those in ``backward_s`` of the gradients of weights, for which no other layer waits, shape (layers,)."""
         return self._keep(("weight", batch, share), lambda: self._times.backward_s(batch, share)[1])
@@ -215,6 +222,18 @@ class TaskCosts:
         )
         measured = all(costs.provenance == "measured" for costs in self.components)
         self.provenance: Final = "measured" if measured else "estimated"
+        for costs in self.components:
+            if costs.component.trainable and not costs.takes_time(training=training):
+                raise InputError(_timeless(model, costs, device))
+
+
+def _timeless(model: Model, costs: ComponentCosts, device: Device) -> str:
+    """The message about a backbone of whose layers none takes any time."""
+    name = costs.component.name
+    where = f"times/{device.name}.csv: forward_ms and backward_ms are"
+    if costs.provenance == "estimated":
+        where = "layers.csv: the work (conv_gflop to kernels) is"
+    return f"model {model.name}: {where} 0 in all layers of {name}, must be above 0 in one of a trainable component"
 
 
 class ModelCosts(TaskCosts):

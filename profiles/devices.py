@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_numbers, check_positive
-from profiles.errors import InputError
-from profiles.files import Table
+from profiles.checks import check_name, check_numbers, check_positive
+from profiles.files import Table, path_kind
 from profiles.law_tables import read_laws
 from profiles.laws import Laws
+from profiles.names import known_name, unknown_name
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 
 DEVICES: Final = Path(__file__).parent / "devices"
@@ -51,8 +51,8 @@ class Rates:
 class Device:
     """One accelerator.
 
-    ``memory_bytes`` is None where memory is unlimited; ``rates`` is None where all times must be measured.
-    ``own_laws`` are those of its kernels by shape, where they are known.
+    ``memory_bytes`` is None where memory is unlimited; ``own_laws`` are of its kernels by shape, ``rates`` of its work
+    by class. Where one of these is None it follows from the other; where both are, all times must be measured.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Device:
 
     def __repr__(self) -> str:
         memory = "unlimited memory" if self.memory_bytes is None else f"{self.memory_bytes / GIB:.5g} GiB"
-        return f"<Device {self.name}: {memory}, {'no rates' if self.rates is None else 'rates'} of its own>"
+        return f"<Device {self.name}: {memory}, {'no rates' if self.laws is None else 'rates'} of its own>"
 
 
 def device_names() -> list[str]:
@@ -88,9 +88,25 @@ def load_device(name: str) -> Device:
     Raises:
         InputError: there is none of this name, or its file breaks a rule.
     """
-    if name not in device_names():
-        raise InputError(f"unknown device '{name}'; choose from {', '.join(device_names())}")
-    return read_device(DEVICES / f"{name}.toml")
+    known = known_name("device", name, device_names())
+    if known is None:
+        raise unknown_name("device", name, device_names())
+    return read_device(DEVICES / f"{known}.toml")
+
+
+def find_device(name: str) -> tuple[str, Device]:
+    """A shipped device by name, or any by the path of its file; with the name or path that asks for it again.
+
+    Raises:
+        InputError: there is none, or its file breaks a rule.
+    """
+    check_name("device", name)
+    if (known := known_name("device", name, device_names())) is not None:
+        return known, read_device(DEVICES / f"{known}.toml")
+    path = Path(name)
+    if path.suffix == ".toml" or path_kind(path) != "nothing":
+        return name, read_device(path)
+    raise unknown_name("device", name, device_names(), " or pass a .toml file")
 
 
 def read_device(path: Path) -> Device:
@@ -109,7 +125,7 @@ def device_of(table: Table) -> Device:
         InputError: a key breaks a rule.
     """
     device = Device(
-        name=table.text("name"),
+        name=table.line("name"),
         source=table.text("source"),
         memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
         rates=_read_rates(table.table("rates")) if "rates" in table else None,

@@ -5,6 +5,12 @@ wrong; ``InfeasibleError`` that a point of the design space cannot exist; ``Dead
 plan can never be carried out.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+LONGEST: Final = 80
+"""Characters of a value that a message shows; of longer ones beginning and end."""
+
 
 class DiffusimError(Exception):
     """Anything the user can mend; its text is one line.
@@ -18,6 +24,10 @@ class DiffusimError(Exception):
 
 class DiffusimWarning(UserWarning):
     """Something that works, but perhaps not as the user thinks."""
+
+
+class DiffusimNote(DiffusimWarning):
+    """Something that was taken in another way than it was written, as other names are."""
 
 
 class InputError(DiffusimError, ValueError):
@@ -35,6 +45,49 @@ def wrong(name: str, problem: str, flag: str | None = None) -> InputError:
     error = InputError(f"{name} {problem}")
     error.flags = f"--{(flag or name).replace('_', '-')} {problem}"
     return error
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: words in quotes, control characters escaped, the middle of long ones left out."""
+    words = f"'{_escaped(value)}'" if isinstance(value, str) else _escaped(_repr(value))
+    half = LONGEST // 2
+    return words if len(words) <= LONGEST else f"{words[:half]} ... {words[-half:]}"
+
+
+def _repr(value: object) -> str:
+    """What Python shows of a value; whole numbers can be too long for it."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} of more digits than are read"
+
+
+def one_line(text: str, longest: int = 2000) -> str:
+    """A message as one line that a terminal prints as it is; what is too long for one loses its middle."""
+    line = _escaped(" ".join(text.split()))
+    half = longest // 2
+    return line if len(line) <= longest else f"{line[:half]} ... {line[-half:]}"
+
+
+def _escaped(text: str) -> str:
+    r"""A text with its control characters, and what else no terminal prints, as ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The question whether one of the names known, or what it stands for in a mapping, was meant.
+
+    It is empty where none is like the name.
+    """
+    from difflib import get_close_matches  # takes long, and only errors need it
+
+    found = get_close_matches(name[:LONGEST], list(dict.fromkeys(known)), n=1, cutoff=0.7)
+    if not found:
+        return ""
+    meant = known[found[0]] if isinstance(known, Mapping) else found[0]
+    return f"did you mean {meant}? "
 
 
 class InfeasibleError(DiffusimError):

@@ -1,13 +1,14 @@
 """Strict readers for TOML and CSV: every refusal names file, line or key, value and rule."""
 
 import csv
+import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError
+from profiles.errors import InputError, near, one_line, shown
 
 _REQUIRED: Any = object()
 
@@ -15,6 +16,14 @@ MAX_NUMBER: Final = 1e18
 """No number of a file is larger, so that sums and products of times and bytes stay finite."""
 MIN_POSITIVE: Final = 1e-9
 """No rate or share is smaller, so that quotients by it stay finite."""
+MAX_BYTES: Final = 2**25
+"""No file is longer, so that what it holds can be read in seconds."""
+MAX_ROWS: Final = 100_000
+"""No table has more rows, likewise."""
+MAX_LINE: Final = 200
+"""Characters of a name or a title at most: they stand in tables."""
+MAX_TEXT: Final = 10_000
+"""Characters of any other text at most."""
 
 
 def read_text(path: Path) -> str:
@@ -26,6 +35,8 @@ def read_text(path: Path) -> str:
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise InputError(f"{path}: is not a regular file")
+        if path.is_file() and (size := path.stat().st_size) > MAX_BYTES:
+            raise InputError(f"{path}: has {size} bytes, must have at most {MAX_BYTES}")
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
@@ -36,6 +47,22 @@ def read_text(path: Path) -> str:
     if "\0" in text:
         raise InputError(f"{path}: holds a NUL character, must be a text file")
     return text
+
+
+def read_json(path: Path) -> Any:
+    """The value that a JSON file holds.
+
+    Raises:
+        InputError: the file cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(read_text(path))
+    except RecursionError:
+        raise InputError(f"{path}: is not valid JSON: nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: is not valid JSON: {' '.join(str(error).split()).lower()}") from None
 
 
 def path_kind(path: Path) -> str:
@@ -63,23 +90,23 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     Raises:
         InputError: the value is not such a number.
     """
-    kind, shown = "an integer" if whole else "a number", value
+    kind, given = "an integer" if whole else "a number", value
     if isinstance(value, str):
         try:
             if not value.isascii() or "_" in value:
                 raise ValueError
             value = int(value) if whole else float(value)
         except ValueError:
-            raise InputError(f"{where}: {key} is '{value}', must be {kind}") from None
+            raise InputError(f"{where}: {key} is {shown(value)}, must be {kind}") from None
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise InputError(f"{where}: {key} is {value!r}, must be {kind}")
+        raise InputError(f"{where}: {key} is {shown(value)}, must be {kind}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{where}: {key} is {shown}, must be finite")
+        raise InputError(f"{where}: {key} is {given}, must be finite")
     if value > MAX_NUMBER:
         raise InputError(f"{where}: {key} is larger than {MAX_NUMBER:g}, the largest number allowed")
     if value < minimum:
         rule = "must not be negative" if minimum == 0 else f"must be at least {minimum:g}"
-        raise InputError(f"{where}: {key} is {shown}, {rule}")
+        raise InputError(f"{where}: {key} is {given}, {rule}")
     return float(value)
 
 
@@ -111,7 +138,7 @@ class Table:
 
     def fail(self, key: str, value: object, rule: str) -> InputError:
         """The error that says which key breaks which rule."""
-        return InputError(f"{self.path}: {self._prefix}{key} is {value!r}, {rule}")
+        return InputError(f"{self.path}: {self._prefix}{key} is {shown(value)}, {rule}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -124,6 +151,10 @@ class Table:
         """The keys of the table in the order of the file."""
         return list(self._values)
 
+    def values(self) -> Mapping[str, Any]:
+        """All values of the table by key, as they are, for who knows no keys."""
+        return self._values
+
     def _get(self, key: str, default: Any) -> Any:
         self._asked.add(key)
         value = self._values.get(key, default)
@@ -131,14 +162,23 @@ class Table:
             raise InputError(f"{self.path}: {self._prefix}{key} is missing")
         return value
 
-    def text(self, key: str, default: str = _REQUIRED) -> str:
-        """A string."""
+    def text(self, key: str, default: str = _REQUIRED, *, longest: int = MAX_TEXT) -> str:
+        """A string that can be printed; several lines become one."""
         value = self._get(key, default)
         if not isinstance(value, str):
             raise self.fail(key, value, "must be a string")
-        if not value.strip():
+        line = value if value.isprintable() else " ".join(value.split())
+        if not line.strip():
             raise self.fail(key, value, "must not be empty")
-        return value
+        if not line.isprintable():
+            raise self.fail(key, value, "must hold no control characters")
+        if len(line) > longest:
+            raise self.fail(key, value, f"must have at most {longest} characters")
+        return line
+
+    def line(self, key: str) -> str:
+        """A string short enough to stand in a table."""
+        return self.text(key, longest=MAX_LINE)
 
     def choice(self, key: str, choices: Sequence[str]) -> str:
         """A string out of a list of choices."""
@@ -235,7 +275,9 @@ class Table:
         for key in self._values:
             if key not in self._asked:
                 known = ", ".join(sorted(self._asked))
-                raise InputError(f"{self.path}: unknown key {self._prefix}{key}; known here: {known}")
+                meant = near(key, self._asked)
+                name = one_line(self._prefix + key, MAX_LINE)
+                raise InputError(f"{self.path}: unknown key {name}; {meant}known here: {known}")
 
 
 class Row:
@@ -247,17 +289,22 @@ class Row:
 
     def fail(self, key: str, rule: str) -> InputError:
         """The error that says which cell breaks which rule."""
-        return InputError(f"{self.where}: {key} is '{self._values[key]}', {rule}")
+        return InputError(f"{self.where}: {key} is {shown(self._values[key])}, {rule}")
 
     def cells(self, keys: Sequence[str]) -> tuple[str, ...]:
         """The texts of some cells, empty or not."""
         return tuple(map(self._values.__getitem__, keys))
 
     def text(self, key: str) -> str:
-        """The text of a cell, which must not be empty."""
-        if not self._values[key]:
+        """The text of a cell, which is not empty and can be printed."""
+        text = self._values[key]
+        if not text:
             raise self.fail(key, "must not be empty")
-        return self._values[key]
+        if not text.isprintable():
+            raise self.fail(key, "must hold no control characters")
+        if len(text) > MAX_TEXT:
+            raise self.fail(key, f"must have at most {MAX_TEXT} characters")
+        return text
 
     def choice(self, key: str, choices: Sequence[str]) -> str:
         """The text of a cell out of a list of choices."""
@@ -290,6 +337,8 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
             if len(cells) != len(columns):
                 where = f"{path}:{reader.line_num}"
                 raise InputError(f"{where}: the row has {len(cells)} cells, must have {len(columns)}")
+            if len(rows) == MAX_ROWS:
+                raise InputError(f"{path}: has more than {MAX_ROWS} rows, the most that are read")
             rows.append(Row(f"{path}:{reader.line_num}", dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
@@ -302,8 +351,11 @@ def _check_columns(path: Path, header: Sequence[str], columns: Sequence[str]) ->
             raise InputError(f"{path}:1: column {column} is missing")
     for column in header:
         if column not in columns:
-            raise InputError(f"{path}:1: unknown column '{column}'; known here: {', '.join(columns)}")
+            meant = near(column, columns)
+            raise InputError(
+                f"{path}:1: unknown column {shown(column)}; {meant}known here: {', '.join(columns)}"
+            )
     if list(header) != list(columns):
         raise InputError(
-            f"{path}:1: columns are {', '.join(header)}, must be {', '.join(columns)} in this order"
+            f"{path}:1: columns are {one_line(', '.join(header), MAX_LINE)}, must be {', '.join(columns)} in this order"
         )

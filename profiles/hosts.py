@@ -16,17 +16,29 @@ from profiles.files import Table
 CALLS_S: Final[Mapping[str, float]] = MappingProxyType(
     {
         "all_reduce": 500e-6,
-        "all_gather": 500e-6,
+        "all_gather": 150e-6,
         "reduce_scatter": 500e-6,
         "all_to_all": 300e-6,
         "send_recv": 500e-6,
     }
 )
 """Seconds of the host for one call, what software does around it included, by operation. Source: released rows of small
-images on A100s (PipeFusion v1, Fig. 9) leave about so much beside 10 us per operator; that gathers and scatters take as
-much as a sum is an estimate."""
+images on A100s (PipeFusion v1, Fig. 9) leave about so much beside 10 us per operator. Estimates: scatters as sums;
+gathers 44 us for NCCL called from Python (measured on A100: aic, vllm) and ten operators for the list of tensors that
+each fills."""
 MESSAGE_S: Final = CALLS_S["send_recv"] / 2
 """Seconds of the host for one end of a message: a round of a ring posts a send and a receive."""
+STEP_OPERATORS: Final = 30
+"""Operators of a denoising step beside the backbone, in seconds of the host: guidance, and the solver's step. Source:
+counted and timed with diffusers 0.42: DPM-Solver++ takes 64 operators, most of them on numbers, in the time of 12 of a
+backbone's, and about 15 launches on the GPU come on top."""
+PATCH_OPERATORS: Final = 12
+"""Operators before the first layer of a transformer that embed the image's patches, and a text that passes through the
+layers. Source: counted in PixArt (10), SD3 (13) and FLUX (8) of diffusers 0.42; xDiT runs these on the first stage of a
+pipeline, and all that embeds the time step and PixArt's text on every stage."""
+CACHE_OPERATORS: Final = 4
+"""Operators that put a patch's keys and values beside those of the others. Source: PipeFusion's first release: two
+slices, a copy and a split for each self-attention."""
 AHEAD: Final = 1024
 """Operators that the host may be ahead of the GPU: CUDA queues so many launches, then a launch waits. Programs observe
 it; NVIDIA's documents do not state it."""

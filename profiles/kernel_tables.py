@@ -3,17 +3,21 @@
 Kernels that several layers launch stand once; a matrix says how often each layer launches them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.kernels import DISPATCH, MEMORY_BOUND, PRODUCTS, Kernel, LayerKernels
+from profiles.kernels import DISPATCH, IMAGE, MEMORY_BOUND, PRODUCTS, SHAPE, LayerKernels
 from profiles.shares import Share
 
 FloatArray = NDArray[np.float64]
 KINDS: Final = (*PRODUCTS, *MEMORY_BOUND)
+COLUMNS: Final = (*SHAPE, *IMAGE, "read_bytes", "written_bytes", "weight_bytes")
+"""All that tells kernels of a kind apart."""
+_shape_of: Final = attrgetter(*COLUMNS)
 
 
 class Shapes(NamedTuple):
@@ -162,9 +166,9 @@ class KernelTable:
 
 
 def _group(kind: str, layers: LayerKernels) -> KernelGroup:
-    numbers: dict[Kernel, int] = {}
+    numbers: dict[tuple[float, ...], int] = {}
     places = [
-        (layer, numbers.setdefault(replace(kernel, count=1), len(numbers)), kernel.count)
+        (layer, numbers.setdefault(_shape_of(kernel), len(numbers)), kernel.count)
         for layer, kernels in enumerate(layers)
         for kernel in kernels
         if kernel.kind == kind
@@ -172,10 +176,7 @@ def _group(kind: str, layers: LayerKernels) -> KernelGroup:
     counts = np.zeros((len(layers), len(numbers)))
     for layer, number, count in places:
         counts[layer, number] += count
-
-    def column(name: str) -> FloatArray:
-        return np.array([getattr(kernel, name) for kernel in numbers], dtype=float)
-
-    columns = {name: column(name) for name in Shapes._fields if name != "launches"}
-    image = {name: column(f"image_{name}") for name in ("heads", "m", "n")}
-    return KernelGroup(kind, Shapes(**columns, launches=np.ones(len(numbers))), image, counts)
+    shapes = np.array(list(numbers), dtype=float).reshape(len(numbers), len(COLUMNS))
+    of = dict(zip(COLUMNS, np.ascontiguousarray(shapes.T), strict=True))
+    image = {key.removeprefix("image_"): of.pop(key) for key in IMAGE}
+    return KernelGroup(kind, Shapes(**of, launches=np.ones(len(numbers))), image, counts)

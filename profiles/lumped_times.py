@@ -1,4 +1,7 @@
-"""Lumped times: seconds of layers whose kernels nobody counted, as totals of their work over the device's rates."""
+"""Lumped times: seconds of layers whose kernels nobody counted, as totals of their work over the device's rates.
+
+A device that is known by laws of its kernels has the rates that these give kernels of a usual size.
+"""
 
 from typing import Final
 
@@ -7,13 +10,44 @@ from numpy.typing import ArrayLike, NDArray
 
 from profiles.components import Component, Layer
 from profiles.devices import Rates
+from profiles.laws import ELEMENT_BYTES, Laws
 from profiles.shares import Extent, Share
+from profiles.stacks import Stack
 
 FloatArray = NDArray[np.float64]
 
 BACKWARD_WORK: Final = {"full": (2.0, 2.5), "input": (1.0, 2.0), "none": (0.0, 0.0)}
 """Backward over forward work, by kind of backward pass: (attention apart, attention). A full pass computes input
 and weight gradients, two products for each of the forward; attention's five for the forward's two (flash)."""
+TOKENS: Final = 4096
+"""Of a usual kernel: a picture of 1024 pixels, as diffusion transformers cut it."""
+HEADS: Final = 24
+HEAD_DIM: Final = 64
+WIDTH: Final = HEADS * HEAD_DIM
+"""Channels of a usual product, divided into heads by attention."""
+CHANNELS: Final = 640
+"""Channels of a usual convolution, in and out."""
+WINDOW: Final = 9
+"""Positions of its window, 3 x 3."""
+
+
+def rates_of(laws: Laws, stack: Stack) -> Rates:
+    """Rates at which a device's laws, in the shares that a stack reaches of them, run kernels of a usual size.
+
+    A launch takes the host's time or the GPU's, whichever is longer.
+    """
+    product_s = float(laws.matmul_s(1, TOKENS, WIDTH, WIDTH))
+    moved_bytes = ELEMENT_BYTES * (2 * TOKENS * CHANNELS + WINDOW * CHANNELS**2)
+    convolution_s = float(laws.conv_s(1, TOKENS, CHANNELS, WINDOW * CHANNELS, moved_bytes))
+    attention_s = float(laws.attention_s(HEADS, TOKENS, TOKENS, HEAD_DIM))
+    reached = stack.rates
+    return Rates(
+        conv_flop_per_s=reached.conv * 2 * TOKENS * WINDOW * CHANNELS**2 / convolution_s,
+        matmul_flop_per_s=reached.matmul * 2 * TOKENS * WIDTH**2 / product_s,
+        attention_flop_per_s=reached.attention * 4 * HEADS * HEAD_DIM * TOKENS**2 / attention_s,
+        memory_bytes_per_s=reached.memory * laws.memory.bytes_per_s("pointwise"),
+        kernel_s=max(laws.memory.fixed_s, stack.forward_operator_s),
+    )
 
 
 def layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float, float]:

@@ -1,6 +1,6 @@
 """Models: their components, read from a model folder."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -15,7 +15,6 @@ from profiles.component_files import (
     KERNEL_COLUMNS,
     KERNELS,
     LAYER_COLUMNS,
-    TIME_COLUMNS,
     read_component,
 )
 from profiles.components import (
@@ -29,9 +28,11 @@ from profiles.components import (
     Skip,
 )
 from profiles.errors import InputError
-from profiles.files import Row, Table, path_kind, read_rows
+from profiles.files import Table, path_kind
 from profiles.kernels import Kernel
-from profiles.units import MB
+from profiles.model_links import check_reads, check_skips, read_reads, read_skips
+from profiles.model_tables import DTYPES, read_tables
+from profiles.names import known_name, unknown_name
 
 __all__ = [
     "BACKWARDS",
@@ -55,7 +56,6 @@ __all__ = [
 ]
 
 MODELS: Final = Path(__file__).parent / "models"
-DTYPES: Final = ("float16", "bfloat16", "float32")
 GUIDANCES: Final = ("batch", "none")
 
 
@@ -201,15 +201,15 @@ def load_model(name: str) -> Model:
         InputError: there is none, or a file of its folder breaks a rule.
     """
     check_name("model", name)
-    if name in model_names():
-        return read_model(MODELS / name)
+    if (known := known_name("model", name, model_names())) is not None:
+        return read_model(MODELS / known)
     folder = Path(name)
     kind = path_kind(folder)
     if kind == "folder":
         return read_model(folder)
     if kind == "file":
         raise InputError(f"{folder}: is not a folder; a model is a folder with model.toml and layers.csv")
-    raise InputError(f"unknown model '{name}'; choose from {', '.join(model_names())} or pass a model folder")
+    raise unknown_name("model", name, model_names(), " or pass a model folder")
 
 
 def read_model(folder: Path) -> Model:
@@ -226,31 +226,27 @@ def read_model(folder: Path) -> Model:
     if not heads:
         raise InputError(f"{table.path}: components is empty, must name at least one")
     names = _component_names(heads)
-    skips = _read_skips(table, names)
-    reads = _read_reads(table, names)
-    rows = _rows_by_component(read_rows(folder / "layers.csv", LAYER_COLUMNS), names)
-    exchanges = _optional_rows(folder / "exchanges.csv", EXCHANGE_COLUMNS, names)
-    kernels = {file: _optional_rows(folder / file, KERNEL_COLUMNS, names) for file in _kernel_files(table)}
-    times = _read_times(folder, names)
-    counts = {name: len(of) for name, of in rows.items()}
-    _check_skips(table, skips, counts)
-    _check_reads(table, dict(zip(names, heads, strict=True)), reads, counts)
+    skips = read_skips(table, names)
+    reads = read_reads(table, names)
+    tables = read_tables(table, names)
+    check_skips(table, skips, tables.counts)
+    check_reads(table, dict(zip(names, heads, strict=True)), reads, tables.counts)
     components = tuple(
         read_component(
             head,
-            rows[name],
+            tables.layers[name],
             skips[name],
             reads[name],
-            exchanges=exchanges[name],
-            times=times[name],
-            kernels={file: of[name] for file, of in kernels.items()},
+            exchanges=tables.exchanges[name],
+            times={device: of[name] for device, of in tables.times.items()},
+            kernels={file: of[name] for file, of in tables.kernels.items()},
         )
         for name, head in zip(names, heads, strict=True)
     )
     _check_inputs(table, components)
     model = Model(
-        name=table.text("name"),
-        title=table.text("title"),
+        name=table.line("name"),
+        title=table.line("title"),
         source=table.text("source"),
         dtype=table.choice("dtype", DTYPES),
         height=reference.integer("height", minimum=1),
@@ -286,81 +282,6 @@ def _component_names(heads: Iterable[Table]) -> list[str]:
     return names
 
 
-def _read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
-    skips: dict[str, list[Skip]] = {name: [] for name in names}
-    for entry in table.tables("skips"):
-        name = entry.choice("component", names)
-        source, target = entry.integer("source"), entry.integer("target")
-        if target <= source:
-            raise table.fail("skips.target", target, f"must come after its source {source}")
-        skip = Skip(source, target)
-        if skip in skips[name]:
-            raise entry.fail("source", source, f"stands twice with target {target}")
-        skips[name].append(skip)
-        entry.finish()
-    return skips
-
-
-def _read_reads(table: Table, names: list[str]) -> dict[str, list[Read]]:
-    reads: dict[str, list[Read]] = {name: [] for name in names}
-    for entry in table.tables("reads"):
-        name = entry.choice("component", names)
-        read = Read(entry.choice("input", names), entry.integer("layer"), entry.number("MB") * MB)
-        if any((read.source, read.layer) == (other.source, other.layer) for other in reads[name]):
-            raise entry.fail("layer", read.layer, f"stands twice with input '{read.source}'")
-        reads[name].append(read)
-        entry.finish()
-    return reads
-
-
-def _rows_by_component(rows: list[Row], names: list[str]) -> dict[str, list[Row]]:
-    by_name: dict[str, list[Row]] = {name: [] for name in names}
-    for row in rows:
-        by_name[row.choice("component", names)].append(row)
-    return by_name
-
-
-def _optional_rows(path: Path, columns: tuple[str, ...], names: list[str]) -> dict[str, list[Row]]:
-    return _rows_by_component([] if path_kind(path) == "nothing" else read_rows(path, columns), names)
-
-
-def _kernel_files(table: Table) -> list[str]:
-    """The files of kernels in a folder: none, or those of every precision that the model runs in."""
-    folder, dtype = table.path.parent, table.choice("dtype", DTYPES)
-    there = [file for file in (KERNELS, HALF_KERNELS) if path_kind(folder / file) != "nothing"]
-    if HALF_KERNELS in there and dtype != "float32":
-        raise InputError(f"{folder / HALF_KERNELS}: must be left out: of {dtype}, {KERNELS} says the same")
-    if len(there) == 1 and dtype == "float32":
-        (missing,) = {KERNELS, HALF_KERNELS} - set(there)
-        raise InputError(
-            f"{folder / missing}: no such file, must stand beside {there[0]} as dtype is {dtype}"
-        )
-    return there
-
-
-def _read_times(folder: Path, names: list[str]) -> dict[str, dict[str, list[Row]]]:
-    times: dict[str, dict[str, list[Row]]] = {name: {} for name in names}
-    if path_kind(folder / "times") == "file":
-        raise InputError(f"{folder / 'times'}: is not a folder; it holds one <device>.csv per device")
-    for path in sorted((folder / "times").glob("*.csv")):
-        for name, rows in _rows_by_component(read_rows(path, TIME_COLUMNS), names).items():
-            times[name][path.stem] = rows
-    return times
-
-
-def _check_skips(table: Table, skips: Mapping[str, Sequence[Skip]], counts: Mapping[str, int]) -> None:
-    """Refuse skips of layers that are not there; that a component has none at all is said elsewhere."""
-    for name, of in skips.items():
-        for skip in of:
-            _check_layer(table, "skips.source", skip.source, name, counts[name])
-            _check_layer(table, "skips.target", skip.target, name, counts[name])
-
-
-def _check_layer(table: Table, key: str, index: int, name: str, count: int) -> None:
-    if index >= count > 0:
-        raise table.fail(key, index, f"must be a layer of {name}, which has 0 to {count - 1}")
-
-
 def _check_inputs(table: Table, components: Sequence[Component]) -> None:
     names = [component.name for component in components]
     for number, component in enumerate(components):
@@ -375,25 +296,3 @@ def _check_inputs(table: Table, components: Sequence[Component]) -> None:
     except CycleError as error:
         cycle = " -> ".join(names[i] for i in error.args[1])
         raise InputError(f"{table.path}: components.inputs form the cycle {cycle}") from None
-
-
-def _check_reads(
-    table: Table,
-    heads: Mapping[str, Table],
-    reads: Mapping[str, Sequence[Read]],
-    counts: Mapping[str, int],
-) -> None:
-    """Refuse reads by frozen components, of what is no frozen input, and by layers that are not there."""
-    for name, of in reads.items():
-        if of and not heads[name].flag("trainable"):
-            raise table.fail("reads.component", name, "must be a trainable component")
-        sources = [
-            other
-            for other in heads[name].texts("inputs", ())
-            if other in heads and not heads[other].flag("trainable")
-        ]
-        for read in of:
-            if read.source not in sources:
-                rule = f"must be a frozen input of {name}: {', '.join(sources) or 'it has none'}"
-                raise table.fail("reads.input", read.source, rule)
-            _check_layer(table, "reads.layer", read.layer, name, counts[name])

@@ -19,6 +19,7 @@ from profiles.checks import (
 )
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
+from profiles.names import known_name, unknown_name
 from profiles.units import MICROSECOND
 
 STACKS: Final = Path(__file__).parent / "stacks"
@@ -170,12 +171,12 @@ def load_stack(name: str = DEFAULT_STACK) -> Stack:
         InputError: there is none, or its file breaks a rule.
     """
     check_name("stack", name)
-    if name in stack_names():
-        return _shipped(name)
+    if (known := known_name("stack", name, stack_names())) is not None:
+        return _shipped(known)
     path = Path(name)
     if path.suffix == ".toml" or path_kind(path) != "nothing":
         return read_stack(path)
-    raise InputError(f"unknown stack '{name}'; choose from {', '.join(stack_names())} or pass a .toml file")
+    raise unknown_name("stack", name, stack_names(), " or pass a .toml file")
 
 
 @cache
@@ -193,7 +194,7 @@ def read_stack(path: Path) -> Stack:
     operators, on = table.table("operator_us"), table.table("rates_on", {})
     rates = _rates(table.table("rates", {}), Shares())
     stack = Stack(
-        name=table.text("name"),
+        name=table.line("name"),
         summary=table.text("summary"),
         source=table.text("source"),
         forward_operator_s=operators.number("forward") * MICROSECOND,

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from sim.api import run as run
     from sim.api import schedule as schedule
     from sim.api import sweep as sweep
+    from sim.experiments import load_experiment as load_experiment
     from sim.explore.sweep import Sweep as Sweep
     from sim.listings import clusters as clusters
+    from sim.listings import devices as devices
     from sim.listings import models as models
     from sim.listings import stacks as stacks
     from sim.listings import strategies as strategies
@@ -39,8 +41,10 @@ _HOMES = {
     "Sweep": "sim.explore.sweep",
     "calibrate": "sim.api",
     "clusters": "sim.listings",
+    "devices": "sim.listings",
     "equal_layers_model": "profiles.synthetic",
     "load_cluster": "profiles.clusters",
+    "load_experiment": "sim.experiments",
     "load_model": "profiles.models",
     "load_stack": "profiles.stacks",
     "models": "sim.listings",
@@ -62,8 +66,10 @@ __all__ = [
     "Sweep",
     "calibrate",
     "clusters",
+    "devices",
     "equal_layers_model",
     "load_cluster",
+    "load_experiment",
     "load_model",
     "load_stack",
     "models",

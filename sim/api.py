@@ -8,10 +8,12 @@ parameters, where the command line speaks of flags.
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import wraps
-from itertools import accumulate, chain
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from profiles.calibration import MeasuredRun
@@ -21,21 +23,20 @@ from profiles.models import Model
 from profiles.stacks import DEFAULT_STACK, Stack
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
+from sim.explore.scaling import over_counts
+from sim.explore.store import Store
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.measured_runs import Run, calibrated
 from sim.results import Result
 from sim.runs import bound, named_traces, replay_parts, source_of, weigh
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
+from sim.schedules import Schedule, format_patches, written
 from strategies.parameters import check_parameters
-from strategies.patching.frozen import with_frozen
-from strategies.plans.actions import Order, StageAction, format_order, format_torch
 from strategies.registry import make
 from strategies.scenario import SamplingScenario, Scenario, Scene
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
-    Phase,
-    Sampler,
     Scheduled,
 )
 
@@ -97,7 +98,7 @@ def run(
         DeadlockError: the strategy's order can never be carried out.
     """
     request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario, point = _scenario(model, request), _strategy(strategy, request)
+    scenario, point = _scenario(model, request), _strategy(request)
     if measured is not None and measured_run is None:
         scenario = _scaled(point, scenario, Number.of(measured))
     else:
@@ -144,7 +145,7 @@ def calibrate(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario, point, number = _scenario(model, request), _strategy(strategy, request), Number.of(measured)
+    scenario, point, number = _scenario(model, request), _strategy(request), Number.of(measured)
     text = json.dumps({**question(point, scenario), number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
 
@@ -206,13 +207,14 @@ def _scenario(model: str | Model | AnyScenario | None, request: Request) -> AnyS
     return model if isinstance(model, Scenario | SamplingScenario) else scenario_of(request)
 
 
-def _strategy(strategy: str | AnyStrategy, request: Request) -> AnyStrategy:
-    """The strategy asked about, with its parameters.
+def _strategy(request: Request) -> AnyStrategy:
+    """The only strategy asked about, with its parameters.
 
     Raises:
         InputError: a parameter is unknown, given twice, or breaks its rule.
     """
-    parameters = request.parameters
+    assert request.strategies is not None
+    (strategy,), parameters = request.strategies, request.parameters
     if isinstance(strategy, str):
         return make(strategy, parameters)
     if parameters:
@@ -220,6 +222,7 @@ def _strategy(strategy: str | AnyStrategy, request: Request) -> AnyStrategy:
     return check_parameters(strategy)
 
 
+@over_counts
 @_speaks_of_parameters
 def sweep(
     model: str | Model | AnyScenario,
@@ -233,7 +236,10 @@ def sweep(
     measured: Given | None = None,
     measured_run: Run | None = None,
     top: int = TOP,
+    exhaustive: bool = False,
     workers: int | None = None,
+    executor: Executor | None = None,
+    store: str | PathLike[str] | None = None,
     report: Report = lambda stage, done, total: None,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
@@ -242,7 +248,8 @@ def sweep(
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
-        gpus: GPUs in all; by default one node.
+        gpus: GPUs in all; by default one node. Of several numbers, such as ``[8, 16, 32]``, the sweeps come as a
+            ``Scaling``, which knows the knee.
         strategy: strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
         objective: what is ranked by; by default throughput, of sampling latency.
@@ -250,7 +257,10 @@ def sweep(
         measured: the number of ``measured_run``, where that does not hold it.
         measured_run: as of ``run``.
         top: so many of the best of all are exact.
-        workers: processes; by default one per core.
+        exhaustive: simulate every point that may fit, also those that can no longer be the best.
+        workers: processes, by default one per core; of an executor the tasks at once, by default 16.
+        executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
+        store: a file that keeps what is done, so that no sweep does it again; made where there is none.
         report: told the stage, how many points are done and how many there are.
         given: options of the scenario, and parameters to hold fixed.
 
@@ -268,10 +278,21 @@ def sweep(
         measured=measured,
         measured_run=measured_run,
         top=top,
+        exhaustive=exhaustive,
         **given,
     )
-    run_sweep(found, report, workers)
+    with open_store(store, found) as kept:
+        run_sweep(found, report, workers, executor, kept)
     return found
+
+
+def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager[Store | None]:
+    """The store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
+
+    Raises:
+        InputError: it cannot be written, or is no store.
+    """
+    return nullcontext() if path is None else Store(Path(path), sweep.scenario)
 
 
 @_speaks_of_parameters
@@ -287,6 +308,7 @@ def start_sweep(
     measured: Given | None = None,
     measured_run: Run | None = None,
     top: int = TOP,
+    exhaustive: bool = False,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
     """A sweep with its points, of which nothing is known yet.
@@ -298,30 +320,9 @@ def start_sweep(
     request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
     scenario = calibrated(_scenario(model, request), measured, measured_run)
     chosen = objectives(scenario)[0] if objective is None else objective
-    found = Sweep(scenario, chosen, top=top)
-    found.points = find_points(scenario, names, request.parameters)
+    found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive)
+    found.points = find_points(scenario, request.names, request.parameters)
     return found
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Schedule:
-    """The order in which every device of a strategy works.
-
-    Attributes:
-        strategy: its name.
-        text: a line for each device.
-        notes: what else there is to know about it.
-    """
-
-    strategy: str
-    text: str
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"<Schedule of {self.strategy}: {len(self.text.splitlines())} devices>"
 
 
 @_speaks_of_parameters
@@ -353,37 +354,18 @@ def schedule(
     if format not in ("text", "torch"):
         raise InputError(f"--format is '{format}', must be one of text, torch")
     request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    sampled, point = find_task(request) == "sample", _strategy(strategy, request)
+    sampled, point = find_task(request) == "sample", _strategy(request)
     if sampled and format == "torch":
         raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")
     if model is None and (sampled or not isinstance(point, Scheduled)):
         raise InputError(f"the order of {point.name} depends on the model: give --model")
     if sampled:
-        return Schedule(point.name, _format_patches(point, _scenario(model, request)))
+        return Schedule(point.name, format_patches(point, _scenario(model, request)))
     if model is None:
         assert isinstance(point, Scheduled)
-        return _written(point, point.order(), format)
+        return written(point, point.order(), format)
     parts = replay_parts(point, _scenario(model, request))
     first = {part.variant.job: part.trace for part in reversed(parts)}
     order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
     without = "this is the iteration without the extra forward pass; see --self-conditioning"
-    return _written(point, order, format, (without,) if len(first) < len(parts) else ())
-
-
-def _written(point: AnyStrategy, order: Order, format: str, notes: tuple[str, ...] = ()) -> Schedule:
-    if format == "text":
-        return Schedule(point.name, format_order(order), notes)
-    if any(not isinstance(action, StageAction) or action.kind == "O" for row in order for action in row):
-        notes += ("torch has no word for optimizer steps and frozen layers: they are left out",)
-    return Schedule(point.name, format_torch(order), notes)
-
-
-def _format_patches(sampler: AnyStrategy, scenario: AnyScenario) -> str:
-    """All steps of a run with their exchanges, and the frozen components it includes."""
-    assert isinstance(sampler, Sampler) and isinstance(scenario, SamplingScenario)
-    sampler.bound(scenario)  # refuses what cannot exist before its order is written out
-    run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
-    phases = with_frozen(scenario, (run,), sampler.guidance_groups(scenario))
-    starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
-    parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]
-    return format_order(chain.from_iterable(row) for row in zip(*parts, strict=True))
+    return written(point, order, format, (without,) if len(first) < len(parts) else ())

@@ -148,6 +148,12 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
 
 def question(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, Any]:
     """What ``sim run`` would be asked for a strategy on a scenario, by the names of its flags; plain values."""
+    parameters = {name: value for name, value in parameters_of(strategy).items() if value is not None}
+    return {**setting(scenario), "strategy": strategy.name, **parameters}
+
+
+def setting(scenario: AnyScenario) -> dict[str, Any]:
+    """What asks for a scenario again but for the run that was measured, by the names of flags; plain values."""
     workload = scenario.workload
     return {
         "model": scenario.model_name,
@@ -155,8 +161,6 @@ def question(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, Any]:
         "stack": scenario.stack_name,
         "gpus": workload.num_gpus,
         "batch_size": workload.batch_size,
-        "strategy": strategy.name,
-        **{name: value for name, value in parameters_of(strategy).items() if value is not None},
         **scenario.asked,
         **replace(scenario, measured=None).options,
     }

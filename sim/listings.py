@@ -1,15 +1,16 @@
-"""What comes with the package, as frames: models, clusters, software stacks and strategies."""
+"""What comes with the package, as frames: models, clusters, devices, software stacks and strategies."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 import pandas as pd
 
-from profiles.clusters import Cluster, cluster_names, load_cluster
+from profiles.clusters import cluster_names, load_cluster
+from profiles.devices import device_names, load_device
 from profiles.models import load_model, model_names
 from profiles.stacks import load_stack, stack_names
-from sim.report.facts import cluster_facts, model_facts, stack_facts, strategy_facts
+from sim.report.facts import cluster_facts, device_facts, model_facts, stack_facts, strategy_facts
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
@@ -28,16 +29,22 @@ def models() -> pd.DataFrame:
 
 def clusters() -> pd.DataFrame:
     """The clusters that come with the package; links in bytes per second and seconds."""
-    return _frame(map(_flat_cluster, map(load_cluster, cluster_names())))
+    return _frame(_flat(cluster_facts(load_cluster(name))) for name in cluster_names())
 
 
-def _flat_cluster(cluster: Cluster) -> dict[str, Any]:
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts with those of a part under names of their own."""
     flat: dict[str, Any] = {}
-    for key, value in cluster_facts(cluster).items():
+    for key, value in facts.items():
         flat |= (
             {f"{key}_{name}": of for name, of in value.items()} if isinstance(value, dict) else {key: value}
         )
     return flat
+
+
+def devices() -> pd.DataFrame:
+    """The devices that come with the package; rates in FLOP, bytes and seconds."""
+    return _frame(_flat(device_facts(load_device(name))) for name in device_names())
 
 
 def stacks() -> pd.DataFrame:

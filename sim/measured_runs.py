@@ -83,8 +83,9 @@ def _measured(said: Said, measured: Given | None, scenario: AnyScenario) -> Meas
     check_known(request)
     own = scenario_of(request)
     check_same(_identity(own), _identity(scenario))
+    (name,) = request.names or ()
     options = {} if measured is None else {"measured": str(number)}
-    return measure(make(strategy, request.parameters), own, number, options | {"measured_run": said.again})
+    return measure(make(name, request.parameters), own, number, options | {"measured_run": said.again})
 
 
 def _identity(scenario: AnyScenario) -> tuple[str, str, str]:
@@ -121,7 +122,7 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
     """
     if isinstance(run, Mapping):
         try:
-            return Said(FLAG, json.dumps(run), _flags(run))
+            return Said(FLAG, json.dumps(run), flags_of(run))
         except TypeError as error:
             raise InputError(f"{FLAG} must be names and numbers: {str(error).lower()}") from None
     if not isinstance(run, str | PathLike):
@@ -138,10 +139,10 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
         raise InputError(f"{where}: is not valid {'TOML' if toml else 'JSON'}: {reason}") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: must be the flags of a run, or its result")
-    return Said(where, again, _flags(found))
+    return Said(where, again, flags_of(found))
 
 
-def _flags(said: Mapping[str, Any]) -> dict[str, Any]:
+def flags_of(said: Mapping[str, Any]) -> dict[str, Any]:
     """Flags by name; those of a result are what it was asked, and what it was measured to take."""
     if not all(key in said for key in RESULT):
         return {str(key).replace("-", "_"): value for key, value in said.items()}

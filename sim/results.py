@@ -65,6 +65,7 @@ class Result:
         departures: what departs from plain training, in words for its title.
         doubt: what the error of its duration is made of.
         compute_factor: factor on compute that a measured run gave; 1 where there is none.
+        inputs: hashes of the model, cluster, device and stack that were read; none where another process ran it.
         source: origin of its traces; None where it came from another process.
     """
 
@@ -88,10 +89,11 @@ class Result:
     departures: tuple[str, ...] = ()
     doubt: Doubt = field(default_factory=Doubt)
     compute_factor: float = 1.0
+    inputs: Mapping[str, str] = field(default_factory=FrozenMapping, compare=False)
     source: Source | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("parameters", "asked", "options", "times"):
+        for name in ("parameters", "asked", "options", "times", "inputs"):
             object.__setattr__(self, name, FrozenMapping(getattr(self, name)))
         object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
 
@@ -125,7 +127,8 @@ class Result:
     def title(self) -> str:
         """Model, strategy, GPUs, stack and what departs from plain training in words."""
         gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
-        where = f"{self.model} by {self.strategy} on {gpus} of {self.cluster}, stack {self.stack}"
+        doing = activity(self.task, self.options)
+        where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
         return ", ".join([where, *self.departures])
 
     def _time(self, key: str) -> float:
@@ -224,6 +227,20 @@ class Result:
             raise InputError(f"the result of {self.title} came without its traces; run it again")
         return self.source.replay()
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags of ``sim run`` that give the result again, by name."""
+        where = {"model": self.model, "cluster": self.cluster, "stack": self.stack, "gpus": self.num_gpus}
+        point = {"batch_size": self.batch_size, "strategy": self.strategy, **self.parameters}
+        return {**where, **point, **self.asked, **self.options}
+
+    @property
+    def experiment(self) -> str:
+        """The question that gives the result again, as TOML for ``sim run --experiment``."""
+        from sim.experiments import as_toml
+
+        return as_toml(self.flags)
+
     def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
         """Draw the trace as a Gantt chart, on axes of one's own or on a new figure."""
         from sim.report.plots import plot_timeline
@@ -245,6 +262,20 @@ class Result:
         from sim.replay.chrome_trace import write_chrome_trace
 
         write_chrome_trace(self.trace, Path(path))
+
+    def write_report(self, path: str | Path, asked: str = "") -> None:
+        """Write an HTML page with the timeline and the memory over time, which needs no network.
+
+        Args:
+            path: of the file, which ends in .html.
+            asked: the command line that it says to run again; by default that of the result.
+
+        Raises:
+            InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_run_report
+
+        write_run_report(self, Path(path), asked)
 
     def ops(self) -> "DataFrame":
         """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
@@ -294,11 +325,21 @@ class Result:
             "compute_factor": self.compute_factor,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
             **({"seamless": self.seamless} if sampled else {}),
+            **({"inputs": dict(self.inputs)} if self.inputs else {}),
         }
 
 
 def _made(values: dict[str, Any]) -> Result:
     return Result(**values)
+
+
+def activity(task: str, options: Mapping[str, Any]) -> str:
+    """What is simulated, in words for titles: sampling is of the denoising steps, and what is included beside them."""
+    if task == "train":
+        return "training"
+    return (
+        f"denoising with {options['include'].replace(',', ', ')}" if options["include"] else "denoising only"
+    )
 
 
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:

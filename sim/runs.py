@@ -1,10 +1,11 @@
 """Runs: one strategy on one scenario, replayed part by part and weighed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from profiles.errors import InfeasibleError
+from sim.contents import inputs_of
 from sim.doubts import doubt_of
 from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.replay.engine import no_collection, simulate
@@ -140,24 +141,35 @@ def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
 
 
 @no_collection()
-def run_within(strategy: AnyStrategy, scenario: AnyScenario, limit_s: float) -> Result | float:
+def run_within(
+    strategy: AnyStrategy, scenario: AnyScenario, limit_s: float, known_s: list[float] | None = None
+) -> Result | float:
     """The result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
+
+    Args:
+        strategy: the strategy with its parameters.
+        scenario: what it is asked about.
+        limit_s: seconds from which on the point does not matter.
+        known_s: gets the seconds that it cannot undercut, in the order in which they become clear.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
+    known_s = [] if known_s is None else known_s
     occurring = variants(strategy, scenario)
     least_s = [_bound_s(variant) for variant in occurring]
-    if (known_s := _together_s(occurring, least_s)) >= limit_s:
-        return known_s
+    known_s.append(_together_s(occurring, least_s))
     parts: list[Part] = []
     for number, variant in enumerate(occurring):
+        if known_s[-1] >= limit_s:
+            return known_s[-1]
         least_s[number] = 0.0
         for part in _replay_parts(variant):
             parts.append(part)
             least_s[number] += part.phase.times * part.trace.end_s
-            if (known_s := _together_s(occurring, least_s)) >= limit_s:
-                return known_s
+            known_s.append(_together_s(occurring, least_s))
+            if known_s[-1] >= limit_s:
+                return known_s[-1]
     return weigh(strategy, scenario, parts)
 
 
@@ -207,7 +219,22 @@ def weigh(
     strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
 ) -> Result:
     """The result that the replayed parts of a point amount to."""
-    expected, workload, parameters = _expected(parts), scenario.workload, parameters_of(strategy)
+    expected = _expected(parts)
+    times, stages = _times(parts, expected), _stages(parts)
+    return result_of(strategy, scenario, times=times, expected=expected, stages=stages, source=source)
+
+
+def result_of(
+    strategy: AnyStrategy,
+    scenario: AnyScenario,
+    *,
+    times: Mapping[str, float],
+    expected: Measures,
+    stages: Iterable[Mapping[str, Any]],
+    source: Source | None = None,
+) -> Result:
+    """The result of a point, from what its replay gave; all else follows from what was asked."""
+    workload, parameters = scenario.workload, parameters_of(strategy)
     return Result(
         task=scenario.task,
         model=scenario.model_name,
@@ -220,15 +247,16 @@ def weigh(
         num_backbones=len(scenario.model.backbones),
         asked=scenario.asked,
         options=scenario.options,
-        times=_times(parts, expected),
+        times=times,
         expected=expected,
         memory_bytes=scenario.cluster.device.memory_bytes,
         provenance=scenario.costs.provenance,
-        stages=tuple(_stages(parts)),
+        stages=tuple(stages),
         seamless=is_seamless(strategy),
         departures=scenario.departures,
         doubt=doubt_of(scenario, strategy.name, parameters, expected),
         compute_factor=scenario.calibration.factor,
+        inputs={} if source is None else inputs_of(scenario),
         source=source,
     )
 

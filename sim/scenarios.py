@@ -9,15 +9,17 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 from warnings import warn
 
-from profiles.clusters import Cluster, load_cluster
+from profiles.clusters import Cluster, cluster_names, load_cluster
 from profiles.components import TASKS
-from profiles.errors import DiffusimWarning, InputError
-from profiles.models import Model, load_model
+from profiles.errors import DiffusimWarning, InputError, near
+from profiles.models import Model, load_model, model_names
+from profiles.names import known_name
 from profiles.resolutions import check_whole_tokens, in_words
-from profiles.stacks import DEFAULT_STACK, Stack, load_stack
+from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
+from profiles.whatifs import WHAT_IFS, changed
 from strategies.parameters import check_integer, flag_of
 from strategies.plans.workloads import DEFAULT_BATCH_PER_GPU, SamplingWorkload, TrainingWorkload
-from strategies.registry import class_of, strategies_of, task_of
+from strategies.registry import class_of, strategies_of, strategy_named, task_of
 from strategies.scenario import SamplingScenario, Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
@@ -35,7 +37,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "sample": ("resolution", "steps", "guidance", "include", "decode_chunks", "text_tokens", "text"),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
-OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *OPTIONS["train"], *OPTIONS["sample"])))
+OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
 DEFAULT_CLUSTER: Final = "p4de"
 """The cluster where none is named."""
 DOES: Final = {"train": "trains", "sample": "draws images"}
@@ -44,14 +46,14 @@ KIND: Final = {"train": "training", "sample": "sampling"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question about a model on a cluster, by name or as values of one's own.
+    """A question about a model on a cluster, by name or as values of one's own; other names become the names.
 
     Attributes:
         model: a name, a folder, or a model.
         cluster: a name, a file, or a cluster.
         gpus: GPUs in all; None takes one node, or as many as the samplers named can use.
         strategies: those named, or made already; None asks about all of the task.
-        given: options of the workload and parameters of strategies, by name.
+        given: options of the workload, what-ifs and parameters of strategies, by name.
         task: ``train`` or ``sample``, where it is said.
         stack: a name, a file, or a stack.
     """
@@ -64,10 +66,24 @@ class Request:
     task: str | None = None
     stack: str | Stack = DEFAULT_STACK
 
+    def __post_init__(self) -> None:
+        for kind, names in (("model", model_names), ("cluster", cluster_names), ("stack", stack_names)):
+            if isinstance(name := getattr(self, kind), str) and name:
+                object.__setattr__(self, kind, known_name(kind, name, names()) or name)
+        if self.strategies is not None:
+            found = [strategy_named(item) if isinstance(item, str) else item for item in self.strategies]
+            object.__setattr__(self, "strategies", tuple(found))
+
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of strategies that were given."""
         return {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names of the strategies asked about; None where that is all of the task."""
+        named = self.strategies
+        return None if named is None else [item if isinstance(item, str) else item.name for item in named]
 
     @property
     def classes(self) -> list[type[AnyStrategy]]:
@@ -155,8 +171,8 @@ def check_known(request: Request) -> None:
     own = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
     for name in request.parameters:
         if name not in every and name not in own:
-            known = ", ".join(dict.fromkeys([*own, "batch_size", *OPTIONS[task]]))
-            raise InputError(f"unknown parameter '{name}'; choose from {known}")
+            known = list(dict.fromkeys([*own, "batch_size", *OPTIONS[task], *WHAT_IFS]))
+            raise InputError(f"unknown parameter '{name}'; {near(name, known)}choose from {', '.join(known)}")
 
 
 def scenario_of(request: Request) -> AnyScenario:
@@ -167,6 +183,7 @@ def scenario_of(request: Request) -> AnyScenario:
     """
     task = find_task(request)
     cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    cluster = changed(cluster, request.given)
     stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
     model = load_model(request.model) if isinstance(request.model, str) else request.model
     gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
@@ -244,7 +261,9 @@ def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
 
 
 def _most_gpus(request: Request, cluster: Cluster) -> int:
-    """The most GPUs of one node that the strategies asked about can use."""
+    """The most GPUs of one node, or of the nodes that are asked for, that the strategies asked about can use."""
     there = min(cluster.devices_per_node, 8)
+    if request.given.get("nodes") is not None:
+        there = cluster.max_devices
     counts = [gpu_counts(cls, there) for cls in request.classes]
     return max((most for most, *_ in filter(None, counts)), default=there)

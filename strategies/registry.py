@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 import strategies.sampling
 import strategies.training
 from profiles.components import TASKS
-from profiles.errors import InputError
+from profiles.errors import InputError, near
+from profiles.names import known_name, unknown_name
 from strategies.parameters import check_choice, check_parameters, flag_of
 from strategies.strategy import AnyStrategy, Sampler, Strategy
 
@@ -135,6 +136,11 @@ def _class(name: str, task: str | None) -> type[Any]:
     return _found()[name]
 
 
+def strategy_named(name: str, *, silent: bool = False) -> str:
+    """The strategy that a name, or another name of it, means; the name itself where it means none."""
+    return known_name("strategy", name, _found(), silent=silent) or name
+
+
 def task_of(name: str) -> str:
     """The task of a strategy: ``train`` or ``sample``.
 
@@ -142,7 +148,7 @@ def task_of(name: str) -> str:
         InputError: there is none of this name.
     """
     if name not in _found():
-        raise InputError(f"unknown strategy '{name}'; choose from {', '.join(_found())}")
+        raise unknown_name("strategy", name, _found())
     task: str = _found()[name].task
     return task
 
@@ -188,7 +194,10 @@ def _make(cls: type[C], parameters: Mapping[str, Any]) -> C:
     known = inspect.signature(cls).parameters
     for key in parameters:
         if key not in known:
-            flags = ", ".join(flag_of(name) for name in known) or "none"
+            flags = [flag_of(name) for name in known]
             name = cls.name  # type: ignore[attr-defined]
-            raise InputError(f"{name} has no parameter {flag_of(key)}; it has {flags}")
+            meant = near(flag_of(key), flags)
+            raise InputError(
+                f"{name} has no parameter {flag_of(key)}; {meant}it has {', '.join(flags) or 'none'}"
+            )
     return check_parameters(cls(**parameters))

@@ -14,12 +14,13 @@ from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
-from profiles.hosts import AHEAD, NO_CALLS, Calls
+from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.models import Model
 from profiles.resolutions import in_words, resized, sides_of
 from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.stacks import Stack, load_stack
 from profiles.texts import with_text
+from profiles.whatifs import whatif_words
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
@@ -79,9 +80,9 @@ class Scene(Generic[W]):
         return Calibration() if self.measured is None else self.measured.calibration
 
     @property
-    def measured_options(self) -> dict[str, str]:
-        """The options that name the measured run."""
-        return {} if self.measured is None else dict(self.measured.options)
+    def shared_options(self) -> dict[str, int | str]:
+        """The options that name what-ifs on the cluster and the measured run."""
+        return dict(self.cluster.changes) | ({} if self.measured is None else dict(self.measured.options))
 
     @cached_property
     def backbone_index(self) -> int:
@@ -199,17 +200,18 @@ class Scenario(Scene[TrainingWorkload]):
         """The options that, given back, ask for this again."""
         names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
         given = {name: getattr(self.workload, name) for name in names}
-        return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.measured_options}
+        return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.shared_options}
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """All that departs from plain training at the model's reference, in words for titles."""
+        """All that departs from plain training at the model's reference on the cluster as it is, for titles."""
         workload, share = self.workload, self.self_conditioning
         return (
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
+            *whatif_words(self.cluster.changes),
         )
 
     @property
@@ -313,12 +315,12 @@ class SamplingScenario(Scene[SamplingWorkload]):
         given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
         tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
         own = given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
-        return own | self.measured_options
+        return own | self.shared_options
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """All that departs from plain sampling, in words: none, for titles say everything."""
-        return ()
+        """All that departs from the cluster as it is, in words; titles say everything else."""
+        return whatif_words(self.cluster.changes)
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""
@@ -335,6 +337,17 @@ class SamplingScenario(Scene[SamplingWorkload]):
         factor = self.calibration.factor
         ahead_s = AHEAD * self.paced_stack.forward_operator_s
         return Calls(factor * self.cluster.host.pace, factor * ahead_s)
+
+    @cached_property
+    def operator_s(self) -> float:
+        """Seconds of the host for one operator; 0 where nobody counted the backbone's, as of ``calls``."""
+        known = self.costs.host_s(self.backbone_index).any()
+        return self.calibration.factor * self.paced_stack.forward_operator_s if known else 0.0
+
+    @property
+    def solver_s(self) -> float:
+        """Seconds of the host in a denoising step beside the backbone."""
+        return STEP_OPERATORS * self.operator_s
 
     @cached_property
     def streams(self) -> Cluster:

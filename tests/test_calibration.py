@@ -1,5 +1,7 @@
 """A device is calibrated to the rates that measured times were made with, and steps are predicted from it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -239,16 +241,23 @@ def test_the_device_file_is_read_back_and_says_what_was_not_measured(tmp_path):
     assert "left out, each of 3 shapes of layers: " in device.source
 
 
-def test_the_command_writes_the_device_file(tmp_path, capsys):
+@pytest.mark.parametrize("command", ["calibrate", "fit"])
+def test_the_command_writes_the_device_file(tmp_path, capsys, command):
     model = load_model("sd21")
     times = write(tmp_path, "times", lines_of(model))
     output = tmp_path / "made" / "box.toml"
-    asked = ["calibrate", "--model", "sd21", "--times", str(times), "--device", "box"]
+    asked = [command, "--model", "sd21", "--times", str(times), "--device", "box"]
     assert main([*asked, "--output", str(output)]) == 0
     shown = capsys.readouterr().out
     assert "matmul_TFLOP_per_s = 150: fitted to measured layers (150 and 150 on either half" in shown
     assert "left out, half 2: " in shown
     assert read_device(output).name == "box"
+
+
+def test_fitting_needs_no_torch():
+    code = "import sys, validate.fitting.calibration, validate.fitting.anchors, validate.fitting.kernels.report; "
+    code += "sys.exit('torch' in sys.modules or 'diffusers' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from profiles.clusters import cluster_names, load_cluster
 from profiles.models import load_model, model_names
 from sim.cli.main import main
+from sim.contents import inputs_of
 from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_strategy
@@ -27,7 +28,7 @@ RESULT_KEYS = [
     "frozen", "options", "iteration_s",
     "first_iteration_s", "iteration_s_low", "iteration_s_high",
     "samples_per_s", "bubble_ratio", "exposed_communication_s", "collective_s", "p2p_bytes",
-    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages",
+    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages", "inputs",
 ]  # fmt: skip
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
 OPTION_KEYS = [
@@ -179,6 +180,7 @@ def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
     strategy = make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 8})
     result = ask(*RUN, "--strategy", "diffusionpipe", "--pipeline-degree", 4, "--micro-batches", 8)
+    assert result.pop("inputs") == inputs_of(scenario)
     assert result == json.loads(json.dumps(run_point(strategy, scenario).to_json()))
 
 
@@ -277,8 +279,9 @@ def test_the_winner_says_how_to_have_it_again(sim, ask):
 
 def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
     _, _, err = sim(*SWEEP, "--strategy", "ddp")
-    assert err.endswith(" rows to sweep-sd21-8gpus-batch64.csv\n")
-    assert (elsewhere / "sweep-sd21-8gpus-batch64.csv").exists()
+    (written,) = elsewhere.iterdir()
+    assert re.fullmatch(r"sweep-sd21-p4de-eager-8gpus-batch64-[0-9a-f]{8}\.csv", written.name)
+    assert err.endswith(f" rows to {written.name}\n")
 
 
 def test_fixed_parameters_are_taken_from_any_strategy(ask):
@@ -300,34 +303,47 @@ def test_a_sweep_marks_and_draws_its_pareto_front(sim, elsewhere):
     flags = ("--strategy", "1f1b,ddp", "--objective", "pareto", "--plot", "front.svg")
     code, out, err = sim(*SWEEP, *flags)
     assert code == 0
-    assert "* no point beats it in both throughput and memory" in out
-    assert re.search(r"^│ 1 \* +│ ddp ", out, re.MULTILINE)
+    assert "* no point beats it in both speed and memory" in out
+    assert re.search(r"^ *1 \* +ddp ", out, re.MULTILINE)
     assert "sim: wrote front.svg" in err
     assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
 def test_a_sweep_that_finds_nothing_draws_nothing(sim, elsewhere):
     code, _, err = sim("sweep", "--model", "sd21", "--gpus", 12, "--plot", "front.svg")
-    assert code == 0
-    assert err.endswith("sim: warning: no point of the sweep is feasible\n")
+    assert code == 2
     assert not (elsewhere / "front.svg").exists()
+    wrote, why = err.splitlines()
+    assert wrote.startswith("sim: wrote ")
+    assert re.fullmatch(
+        r"sim: error: no point of the sweep is feasible: \d+ of \d+ x groups and nodes do not divide one another"
+        r" \(such as \w+: .*\)",
+        why,
+    )
 
 
 def test_a_sweep_that_finds_nothing_says_why(sim):
     code, out, _ = sim("sweep", "--model", "sd21", "--gpus", 12)
-    assert code == 0
+    assert code == 2
     assert "groups and nodes do not divide one another" in out
     assert "0 simulated, 0 bounded" in out
 
 
-def test_a_model_without_anything_to_train_is_told_so(sim, ask, elsewhere):
+def test_a_model_without_anything_to_train_is_told_so(sim, elsewhere):
     folder = write_model(elsewhere / "m", FROZEN_ONLY, COLUMNS + "encoder,0,0,a,1,none,0,1,0,1,1,1,0\n")
     code, out, err = sim("run", "--model", folder, "--strategy", "ddp")
     assert (code, out) == (2, "")
     assert err == "sim: error: needs one backbone, the model has 0 (none)\n"
-    rows = ask("sweep", "--model", folder)
+    code, out, err = sim("sweep", "--model", folder, "--json")
+    rows = json.loads(out)
     assert {row["status"] for row in rows} == {"infeasible"}
-    assert {row["reason"] for row in rows} == {"needs one backbone, the model has 0 (none)"}
+    reason = "needs one backbone, the model has 0 (none)"
+    assert {row["reason"] for row in rows} == {reason}
+    assert code == 2
+    assert err.endswith(
+        f"no point of the sweep is feasible: {len(rows)} of {len(rows)} x needs one backbone (such as"
+        f" {rows[0]['strategy']}: {reason})\n"
+    )
 
 
 def test_the_picture_of_a_sweep_is_that_of_the_best_point(sim, elsewhere):
@@ -343,13 +359,17 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 
 REFUSED = [
     # commands and flags
-    ("", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, stacks, strategies, run, sweep, tune, schedule,"),
+    ("--frob", "COMMAND must be given"),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, sweep, tune, "),
+    ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
-    ("models --loud", "unknown flag --loud; choose from --json"),
+    ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
-    ("run --model sd21 --strategy ddp --gpu 8", "unknown flag --gpu; choose from --help, --model, --cluster, --stack"),
+    (
+        "run --model sd21 --strategy ddp --gpu 8",
+        "unknown flag --gpu; did you mean --gpus? choose from --help, --model, --cluster, --stack",
+    ),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),
@@ -473,11 +493,11 @@ def test_titles_say_what_departs_from_plain_training(sim):
     asked = ("--resolution", 256, "--frozen", "cached", "--ema", "--self-conditioning", 0.5)
     said = "256 pixels, frozen outputs cached, EMA in fp32, self-conditioning 0.5"
     _, out, _ = sim(*RUN, "--strategy", "ddp", *asked)
-    assert f"batch 64, {said}\n" in out
+    assert f", {said}, batch 64" in " ".join(out.replace("│", "").split())
     _, out, _ = sim(*SWEEP, "--strategy", "ddp", *asked)
     assert said in " ".join(out.split())
     _, out, _ = sim(*RUN, "--strategy", "ddp")
-    assert "batch 64\n" in out
+    assert "stack eager, batch 64" in out
 
 
 def test_a_resolution_alone_asks_about_sampling_and_beside_training_about_training(ask):
@@ -492,7 +512,20 @@ def test_a_resolution_alone_asks_about_sampling_and_beside_training_about_traini
 
 def test_the_file_of_a_sweep_tells_what_is_trained(sim, elsewhere):
     sim(*SWEEP, "--strategy", "ddp", "--resolution", 256, "--frozen", "cached")
-    assert (elsewhere / "sweep-sd21-8gpus-batch64-256px-cached.csv").exists()
+    (written,) = elsewhere.iterdir()
+    assert written.name.startswith("sweep-sd21-p4de-eager-8gpus-batch64-256px-cached-")
+
+
+def test_the_file_of_a_sweep_is_overwritten_by_no_other_question(sim, elsewhere):
+    """By none of another cluster, stack, option, parameter, objective or set of strategies; by its own it is."""
+    others = (
+        (), (), ("--stack", "compiled"), ("--cluster", "p5"), ("--checkpointing", "full"), ("--overlap", "none"),
+        ("--objective", "memory"), ("--strategy", "ddp,zero2"), ("--exhaustive",), ("--self-conditioning", 0.25),
+        ("--placement", "data-inner"),
+    )  # fmt: skip
+    for flags in others:
+        assert sim(*SWEEP, *(() if "--strategy" in flags else ("--strategy", "ddp")), *flags)[0] == 0
+    assert len(list(elsewhere.iterdir())) == len(others) - 1
 
 
 # Pipes and interrupts
@@ -570,7 +603,7 @@ def test_sizes_that_do_not_divide_are_refused_by_run_and_counted_by_a_sweep(sim,
         "sweep", "--model", "sd21", "--gpus", 8, "--strategy", "gpipe", "--pipeline-degree", 3,
         "--out", tmp_path / "rows.csv",
     )  # fmt: skip
-    assert code == 0
+    assert code == 2
     assert "positions do not divide the group" in out
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 from dataclasses import asdict
 
@@ -11,6 +12,7 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.cli.main import _parser, main
 from sim.cli.requests import given
+from sim.contents import inputs_of
 from sim.runs import run_point
 from sim.scenarios import Request, find_task
 from strategies.plans.actions import (
@@ -32,7 +34,7 @@ RESULT_KEYS = [
     "guidance", "options", "latency_s", "step_s", "latency_s_low", "latency_s_high",
     "samples_per_s", "gpu_s_per_sample", "bubble_ratio",
     "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes", "fits_memory",
-    "provenance", "compute_factor", "stages", "seamless",
+    "provenance", "compute_factor", "stages", "seamless", "inputs",
 ]  # fmt: skip
 OPTION_KEYS = ["include", "decode_chunks", "text"]
 STAGE_KEYS = ["devices", "first_layer", "last_layer", "forward_s", "backward_s", "parameters"]
@@ -131,6 +133,7 @@ def test_every_option_and_every_parameter_is_given_back(ask):
 def test_the_numbers_are_those_of_the_simulation_to_the_bit(ask):
     sampler = make_sampler("pipefusion", {"patches": 8, "warmup_steps": 1})
     result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8, "--warmup-steps", 1)
+    assert result.pop("inputs") == inputs_of(scenario())
     assert result == json.loads(json.dumps(run_point(sampler, scenario()).to_json()))
 
 
@@ -169,26 +172,20 @@ def test_a_person_reads_where_the_time_goes(sim, ask):
     result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8)
     code, out, err = sim(*RUN, "--strategy", "pipefusion", "--patches", 8)
     assert (code, err) == (0, "")
-    lines = {line[:22].strip(): line[22:].strip() for line in out.splitlines() if "  " in line}
-    assert out.startswith("pipefusion (patches 8, warmup_steps 2, receive before)\n")
+    words = " ".join(out.replace("│", "").split())
     assert (
-        "pixart on 4 GPUs of a100-nvlink-8, stack eager, 1 image of 1024 pixels, 4 steps, guidance batch"
-        in out
+        "pixart by pipefusion, denoising only on 4 GPUs of a100-nvlink-8, stack eager, 1 image of 1024 pixels,"
+        " 4 steps, guidance batch" in words
     )
-    assert f"{result['latency_s'] * 1e3:,.1f} ms" in out
-    assert f"{result['samples_per_s']:,.3f} images/s" in out
-    idle_s = result["bubble_ratio"] * result["latency_s"]
-    waiting_s = result["exposed_communication_s"]
-    for name, seconds in (
-        ("compute", result["latency_s"] - idle_s),
-        ("exposed communication", waiting_s),
-        ("idle otherwise", idle_s - waiting_s),
-    ):
-        share = seconds / result["latency_s"]
-        assert lines[name] == f"{seconds * 1e3:,.1f} ms, {share:.1%} of the latency"
-    assert f"{result['p2p_bytes'] / 1e9:,.2f} GB per image" in lines["sent point to point"]
-    assert "estimated" in lines["layer times"]
-    assert [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")] == list("0123")
+    assert "with patches 8, warmup_steps 2, receive before" in words
+    assert f"{result['latency_s']:,.3f} s an image" in words
+    assert f"{result['gpu_s_per_sample']:,.2f} GPU-seconds each" in words
+    wire = result["exposed_communication_s"] / result["latency_s"]
+    idle = result["bubble_ratio"] - wire
+    assert f"compute {1 - result['bubble_ratio']:.1%}, wire {wire:.1%}, idle {idle:.1%}" in words
+    assert f"{result['p2p_bytes'] / 1e9:,.2f} GB point to point" in words
+    assert "layer times estimated" in words
+    assert re.findall(r"^ +(\d) ", out, re.MULTILINE) == list("0123")
 
 
 def test_a_point_that_does_not_fit_warns_by_how_much(sim):
@@ -263,10 +260,12 @@ def test_a_schedule_shows_the_frozen_components_that_are_included(sim):
 def test_a_sampling_option_makes_it_a_sweep_over_samplers(sim, ask, elsewhere):
     code, out, err = sim(*SWEEP, "--resolution", 2048, "--json")
     rows = json.loads(out)
-    assert (code, err) == (0, f"sim: wrote {len(rows)} rows to sweep-pixart-4gpus-2048px.csv\n")
+    (written,) = elsewhere.iterdir()
+    assert re.fullmatch(r"sweep-pixart-[\w-]+-4gpus-2048px-[0-9a-f]{8}\.csv", written.name)
+    assert (code, err) == (0, f"sim: wrote {len(rows)} rows to {written.name}\n")
     assert {row["task"] for row in rows} == {"sample"}
     assert {row["strategy"] for row in rows} == set(SAMPLERS)
-    with (elsewhere / "sweep-pixart-4gpus-2048px.csv").open(newline="") as file:
+    with written.open(newline="") as file:
         lines = list(csv.DictReader(file))
     for line, row in zip(lines, rows, strict=True):
         for key in ("status", "strategy", "num_gpus", "latency_s", "bound_s", "reason"):

@@ -10,6 +10,8 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = ("sim", "strategies", "profiles")
 LOADED_BY_OTHERS = {"highspy"}
 """The solver that pulp looks for."""
+OPTIONAL = {"shtab": "completion", "plotly": "report", "distributed": "dask"}
+"""What is imported only by who asks for it, and the extra that brings it."""
 
 
 def imported(packages):
@@ -29,7 +31,9 @@ def declared(requirements):
 
 def test_the_distribution_depends_on_just_what_its_packages_import():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert declared(project["dependencies"]) == imported(SHIPPED) | LOADED_BY_OTHERS
+    assert declared(project["dependencies"]) == (imported(SHIPPED) - set(OPTIONAL)) | LOADED_BY_OTHERS
+    for package, extra in OPTIONAL.items():
+        assert package in declared(project["optional-dependencies"][extra])
 
 
 def test_what_validation_imports_beyond_that_is_in_its_extra_and_in_that_of_the_tests():

@@ -1,9 +1,14 @@
 """Device files are read strictly and in the units of their keys."""
 
+from dataclasses import replace
+
 import pytest
 
-from profiles.devices import RATE_KEYS, device_names, load_device, read_device
+from profiles.devices import RATE_KEYS, Rates, device_names, load_device, read_device
 from profiles.errors import InputError
+from profiles.laws import Laws
+from profiles.lumped_times import rates_of
+from profiles.stacks import Shares, load_stack
 
 GOOD = """\
 name = "card"
@@ -97,7 +102,9 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_an_unknown_device_is_refused_with_those_that_exist():
-    with pytest.raises(InputError, match=r"unknown device 'a101'; choose from .*a100-80gb-sxm"):
+    with pytest.raises(
+        InputError, match=r"unknown device 'a101'; did you mean a100.*choose from .*a100-80gb-sxm"
+    ):
         load_device("a101")
 
 
@@ -111,27 +118,38 @@ def test_the_ideal_device_has_neither_memory_nor_rates():
     assert (ideal.memory_bytes, ideal.rates) == (None, None)
 
 
-def test_the_a100_is_no_faster_than_its_data_sheet():
-    device = load_device("a100-80gb-sxm")
-    assert device.memory_bytes == 79.15 * 2**30
-    matrix = (
-        device.rates.conv_flop_per_s,
-        device.rates.matmul_flop_per_s,
-        device.rates.attention_flop_per_s,
-    )
-    assert max(matrix) <= 312e12
-    assert device.rates.memory_bytes_per_s <= 2039e9
+PEAKS = {"a100-80gb-sxm": (312e12, 2039e9), "ascend910a-32gb": (256e12, 1200e9), "t4-16gb": (65e12, 320e9)}
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_no_rate_is_faster_than_its_data_sheet(name):
+    device, (matrix, memory) = load_device(name), PEAKS[name]
+    rates = device.rates or rates_of(device.laws, load_stack())
+    assert max(rates.conv_flop_per_s, rates.matmul_flop_per_s, rates.attention_flop_per_s) <= matrix
+    assert rates.memory_bytes_per_s <= memory
     assert len(RATE_KEYS) == 5
 
 
-@pytest.mark.parametrize(
-    ("name", "matrix", "memory"), [("v100-32gb-sxm", 125e12, 900e9), ("ascend910a-32gb", 256e12, 1200e9)]
-)
-def test_an_estimated_device_reaches_the_share_of_its_peaks_that_the_fitted_one_reaches(name, matrix, memory):
-    fitted, estimated = load_device("a100-80gb-sxm").rates, load_device(name).rates
+def test_rates_follow_from_laws_in_the_shares_that_a_stack_reaches():
+    laws, stack = load_device("a100-80gb-sxm").laws, load_stack()
+    whole = rates_of(laws, replace(stack, rates=Shares(), forward_operator_s=0.0))
+    assert whole.kernel_s == laws.memory.fixed_s
+    assert whole.memory_bytes_per_s == laws.memory.pointwise_bytes_per_s
+    assert 0.5 * laws.matmul.flop_per_s < whole.matmul_flop_per_s < laws.matmul.flop_per_s
+    half = rates_of(laws, replace(stack, rates=Shares(conv=0.5), forward_operator_s=1e-5))
+    assert half == replace(whole, conv_flop_per_s=whole.conv_flop_per_s / 2, kernel_s=1e-5)
+
+
+def test_rates_of_laws_that_were_made_of_rates_are_these_rates():
+    """But for what a product's launch takes, and its operands where their traffic shows."""
+    rates = Rates(100e12, 150e12, 120e12, 1e15, 0.0)
+    found = rates_of(Laws.of_rates(rates), replace(load_stack(), rates=Shares(), forward_operator_s=0.0))
     for key in ("conv_flop_per_s", "matmul_flop_per_s", "attention_flop_per_s"):
-        assert getattr(estimated, key) / matrix == pytest.approx(getattr(fitted, key) / 312e12, rel=1e-4)
-    assert estimated.memory_bytes_per_s / memory == pytest.approx(
-        fitted.memory_bytes_per_s / 2039e9, rel=1e-4
-    )
-    assert estimated.kernel_s == fitted.kernel_s
+        assert getattr(found, key) == pytest.approx(getattr(rates, key), rel=0.01)
+
+
+def test_a_device_without_laws_reaches_the_share_of_its_peaks_that_its_sources_say():
+    rates = load_device("ascend910a-32gb").rates
+    assert rates.matmul_flop_per_s == pytest.approx(0.572 * 256e12, rel=1e-3)
+    assert rates.attention_flop_per_s == pytest.approx(0.440 * 256e12, rel=1e-3)
+    assert (rates.conv_flop_per_s, rates.memory_bytes_per_s) == (256e12, 1200e9)

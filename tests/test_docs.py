@@ -1,22 +1,106 @@
-"""What the documents show is what is tested."""
+"""What the documents show is tested: their commands run, their Python runs, their strategies are the tested ones."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from sim.cli.main import main
+from validate.__main__ import make_parser
+
 ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(path.relative_to(ROOT)): path
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/pages/**/*.md"))]
+}
+TUTORIAL = "docs/pages/tutorials/write_a_strategy.md"
+
+
+def blocks(page, language):
+    """The fenced blocks of a page in one language."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page].read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands(page):
+    """The commands of a page, as they would be typed."""
+    return [line for block in blocks(page, "sh") for line in block.splitlines() if line]
+
+
+def words_and_target(command):
+    """The words after ``sim``, and the file that the output goes to, if any."""
+    words = shlex.split(command)
+    if ">" in words:
+        return words[1 : words.index(">")], words[-1]
+    return words[1:], None
+
+
+ASKING = [page for page in PAGES if any(command.startswith("sim ") for command in commands(page))]
+CHECKING = [command for page in PAGES for command in commands(page) if "-m validate" in command]
+
+
+def test_readme_and_tutorials_hold_commands():
+    assert len(ASKING) > 5
+    assert len(CHECKING) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ASKING)
+def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    """In order, in one folder: what a command writes, the next may read."""
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    for own in ("mine", "sd21-here"):
+        (tmp_path / own).symlink_to(ROOT / "profiles/models/sd21")
+    monkeypatch.chdir(tmp_path)
+    for command in commands(page):
+        if not command.startswith("sim "):
+            continue
+        words, target = words_and_target(command)
+        code = main(words)
+        said = capsys.readouterr()
+        assert code == 0, f"{command}\n{said.err}"
+        assert said.out
+        if target:
+            Path(target).write_text(said.out, encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", CHECKING)
+def test_every_check_of_the_documents_is_a_command_of_validate(command):
+    words = shlex.split(command.split("-m validate ")[1])
+    make_parser().parse_args(words)  # exits with 2 if a flag is unknown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page != TUTORIAL and blocks(page, "python")])
+def test_the_python_of_a_page_runs(page):
+    for block in blocks(page, "python"):
+        if "count(module" not in block:  # the reader's own module
+            exec(compile(block, page, "exec"), {})
 
 
 @pytest.mark.parametrize("name", ["toy_pipeline.py", "toy_sampler.py"])
 def test_the_strategies_of_the_document_are_those_that_are_installed_and_tested(name):
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/write_a_strategy.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert (ROOT / "tests/data" / name).read_text(encoding="utf-8") in blocks
+    assert (ROOT / "tests/data" / name).read_text(encoding="utf-8") in blocks(TUTORIAL, "python")
 
 
 def test_no_word_of_the_glossary_is_explained_twice():
-    words = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs/words.md").read_text(encoding="utf-8"), re.MULTILINE)
+    glossary = PAGES["docs/pages/reference/words.md"].read_text(encoding="utf-8")
+    words = re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE)
     words = [word for word in words if word not in ("word", "---")]
     assert len(words) == len(set(words)) > 40
+
+
+def test_every_link_and_picture_of_a_page_exists():
+    for page, path in PAGES.items():
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (path.parent / target).exists(), f"{page}: {target}"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    build = pytest.importorskip("mkdocs.commands.build")
+    config = pytest.importorskip("mkdocs.config").load_config(
+        str(ROOT / "docs/mkdocs.yml"), site_dir=str(tmp_path), strict=True
+    )
+    build.build(config)
+    assert (tmp_path / "tutorials/train/index.html").exists()

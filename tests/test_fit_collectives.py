@@ -9,7 +9,7 @@ import pytest
 from making import make_cluster, make_link
 
 from profiles.clusters import CLUSTERS, load_cluster
-from profiles.collectives import Group, collective_law
+from profiles.collectives import Group, collective_law, collective_time
 from profiles.fabrics import OPERATIONS, Between, Collectives
 from validate.__main__ import main
 from validate.fitting.collective_files import FILES, file_text, fitted_cluster
@@ -165,3 +165,15 @@ def test_software_is_what_small_calls_from_python_take():
         seconds = launch_s(rows, f"aic:{launched}/custom_allreduce")
         assert load_cluster(name).collectives.call_s == pytest.approx(seconds, rel=0.01)
     assert len(of_sources(rows, ["adt:nccl/p4de-2"], inside=False)) == 29
+
+
+def test_one_compute_time_explains_the_published_shares_of_p4de_by_measured_collectives():
+    """DiffusionPipe, Table 2: nothing of the cluster is fitted to it. A share s means s / (1 - s) times the rest."""
+    cluster, gradients = load_cluster("p4de"), 4 * 865_910_724
+    shares = {1: 0.052, 2: 0.193, 4: 0.361, 8: 0.381}
+    times = [
+        collective_time(cluster, "all_reduce", gradients, Group(8 * nodes, nodes)).total_s for nodes in shares
+    ]
+    rest_s = 0.36
+    found = [time / (time + rest_s) for time in times]
+    assert found == pytest.approx(list(shares.values()), abs=0.035)

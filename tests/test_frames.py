@@ -11,9 +11,10 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
-from sim.explore.frames import check_out, check_writable, row, rows, write_rows
+from sim.explore.frames import check_out, row, rows, write_rows
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
+from sim.outputs import check_writable
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 
@@ -22,7 +23,7 @@ RESULT_KEYS = [
     "options", "iteration_s", "first_iteration_s", "iteration_s_low", "iteration_s_high",
     "samples_per_s", "bubble_ratio", "exposed_communication_s",
     "collective_s", "p2p_bytes",
-    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages",
+    "collective_bytes", "peak_memory_bytes", "fits_memory", "provenance", "compute_factor", "stages", "inputs",
 ]  # fmt: skip
 POINT_KEYS = RESULT_KEYS[:10]
 
@@ -73,7 +74,7 @@ def test_memory_is_counted_and_has_no_ties(sweep):
 
 def test_a_bounded_row_has_a_bound_and_no_throughput(sweep):
     found = first(sweep, lambda p: p.status == "bounded")
-    assert list(found) == ["status", *POINT_KEYS, "bound_s"]
+    assert list(found) == ["status", *POINT_KEYS, "inputs", "bound_s"]
     assert found["bound_s"] > 0
 
 
@@ -89,7 +90,7 @@ def test_a_strategy_that_does_not_apply_has_a_row_without_parameters():
     sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
     run_sweep(sweep, workers=1)
     (found,) = rows(sweep)
-    assert list(found) == ["status", *POINT_KEYS, "reason"]
+    assert list(found) == ["status", *POINT_KEYS, "inputs", "reason"]
     assert found["parameters"] == {}
 
 
@@ -104,8 +105,9 @@ def flat_rows(sweep):
         flat = {**item, **item.pop("parameters"), **item.pop("options", {})}
         for nested in ("parameters", "options"):
             flat.pop(nested, None)
-        if "stages" in flat:
-            flat["stages"] = json.dumps(flat["stages"])
+        for nested in ("stages", "inputs"):
+            if nested in flat:
+                flat[nested] = json.dumps(flat[nested])
         yield flat
 
 

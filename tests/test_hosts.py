@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from profiles.clusters import load_cluster, read_cluster
 from profiles.errors import InputError
-from profiles.hosts import AHEAD, BOX, CALLS_S, FREE, MESSAGE_S, NO_CALLS, Calls, Host
+from profiles.hosts import (
+    AHEAD,
+    BOX,
+    CACHE_OPERATORS,
+    CALLS_S,
+    FREE,
+    MESSAGE_S,
+    NO_CALLS,
+    PATCH_OPERATORS,
+    Calls,
+    Host,
+)
 from profiles.models import load_model
 from profiles.shares import Share
 from profiles.stacks import load_stack
@@ -126,6 +137,44 @@ def test_the_host_dispatches_as_many_operators_however_the_work_is_divided():
     )
 
 
+def stage_host_s(scenario, stage, patch):
+    """Seconds of the host for a stage of four, as its runs have them."""
+    pipeline = make_sampler("pipefusion", {"patches": 4}).layout(scenario)
+    team = pipeline.grid.team(0, stage)
+    return sum(run_seconds(scenario, team, run)[2] for run in pipeline.runs(stage, patch))
+
+
+def test_every_stage_embeds_time_and_text_for_every_patch():
+    """The first layer's own operators stand in the layers of the first stage, less those of patches on the others."""
+    scenario = drawing(gpus=4)
+    first, second = (scenario.costs.host_s(scenario.backbone_index)[layer] for layer in (0, 1))
+    embedding = first - second
+    assert stage_host_s(scenario, 0, None) == pytest.approx(7 * second + embedding)
+    assert stage_host_s(scenario, 1, None) == pytest.approx(
+        7 * second + embedding - PATCH_OPERATORS * scenario.operator_s
+    )
+
+
+def test_a_patch_puts_its_keys_and_values_beside_the_others_in_every_layer():
+    scenario = drawing(gpus=4)
+    more = stage_host_s(scenario, 1, 0) - stage_host_s(scenario, 1, None)
+    assert more == pytest.approx(7 * CACHE_OPERATORS * scenario.operator_s)
+
+
+def test_the_last_stage_alone_takes_the_solver_s_step_of_every_patch():
+    scenario = drawing(gpus=4)
+    (phase,) = make_sampler("pipefusion", {"patches": 4, "warmup_steps": 0}).phases(scenario)
+    dispatched = [stage_host_s(scenario, stage, 0) * 4 * 2 for stage in range(4)]
+    beside = [sum(op.host_s for op in ops) - own for ops, own in zip(phase.plan.ops, dispatched, strict=True)]
+    # each stage sends and receives once a patch; the first gets nothing at first, the last sends nothing at last
+    messages = [4 * 3, 4 * 4, 4 * 4, 4 * 3]
+    solver = [0, 0, 0, 4 * 2 * scenario.solver_s]
+    for seconds, count, own in zip(beside, messages, solver, strict=True):
+        assert seconds == pytest.approx(
+            count * scenario.calls.message_s + own, abs=2 * scenario.calls.message_s
+        )
+
+
 def test_software_per_collective_costs_the_gpus_nothing():
     assert drawing().cluster.collectives.call_s > 0
     assert drawing().streams.collectives.call_s == 0
@@ -139,7 +188,7 @@ def test_free_links_have_a_free_host_and_other_boxes_one_of_their_own_or_the_usu
 
 @pytest.mark.parametrize("box", BOXES)
 def test_shipped_paces_are_those_of_the_command_that_sets_them(box):
-    assert load_cluster(box).host.pace == pytest.approx(float(f"{pace_of(host_rows(box)):.2g}"))
+    assert load_cluster(box).host.pace == pytest.approx(float(f"{pace_of(host_rows(box)):.3g}"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from fractions import Fraction
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiles.component_files import KERNEL_COLUMNS
 from profiles.errors import InputError
@@ -248,6 +250,43 @@ def test_equal_kernels_of_a_layer_are_one_with_their_number():
     ((product, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
     assert product == Kernel("matmul", 2, 1, 5, 8, 8, 0, 0, 0, 80, 80, (64 + 8) * HALF)
     assert dispatch == Kernel("dispatch", 2 * 4)  # transpose, view, product, view
+
+
+class Attending(nn.Module):
+    """Attention of eight channels to themselves, scaled by a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, hidden):
+        hidden = self.scale * hidden
+        return scaled_dot_product_attention(hidden, hidden, hidden)
+
+
+def test_the_host_pays_for_attention_what_torch_takes_it_apart_into():
+    """One fused kernel, and as many operators as where no fused kernel serves: counted on the meta device."""
+    spec = ComponentSpec(
+        "attention",
+        Attending,
+        lambda height, width: {"hidden": tensor(1, 2, 16, 8)},
+        lambda module: [LayerSpec("all", 0, module)],
+    )
+    ((_, kernel, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
+    apart, module, hidden = Counting(), Attending().to("meta"), tensor(1, 2, 16, 8)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), apart:
+        module(hidden)
+    assert (kernel.kind, kernel.count, dispatch.count) == ("attention", 1, apart.operators)
+
+
+class Counting(TorchDispatchMode):
+    """How many operators the dispatcher sees."""
+
+    operators = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operators += 1
+        return func(*args, **(kwargs or {}))
 
 
 def test_passes_of_a_component_add_up():

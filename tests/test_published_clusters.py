@@ -72,4 +72,5 @@ def test_the_command_prints_every_run(capsys):
     assert main(["clusters"]) == 0
     out = capsys.readouterr().out
     assert all(run.name.split()[0] in out for run in read_runs())
-    assert "sets the rates" in out
+    assert "fitted" in out
+    assert "a share of" not in out

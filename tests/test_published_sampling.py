@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from statistics import median
 
 import pytest
 
@@ -285,6 +286,40 @@ def test_rows_that_links_are_fitted_to_and_numbers_printed_twice_are_not_judged(
     assert len(twice) == 1
     both = {one.row.latency_s for one in rows if one.cluster == "a100-nvlink-8"}
     assert {45.04, 42.79} <= both  # one point, measured twice
+
+
+MEDIANS = {
+    ("DistriFusion, paper", "independent"): 0.08,
+    ("DistriFusion, paper", "in view"): 0.15,
+    ("PipeFusion, plotting scripts: latency", "independent"): 0.06,
+    ("PipeFusion, plotting scripts: latency", "in view"): 0.08,
+    ("PipeFusion, plotting scripts: memory", "in view"): 0.03,
+    ("xDiT, released charts", "fitted"): 0.13,
+    ("xDiT, the paper's charts", "fitted"): 0.07,
+}
+"""Bounds on the median error of a source's numbers of several GPUs, wider than it is by a third or so."""
+
+
+def test_predictions_of_several_gpus_are_no_worse_than_they_were(predicted):
+    """Bounds from above alone: what gets better breaks none."""
+    found = {}
+    for one in predicted:
+        record = one.record
+        if record.error is not None:
+            found.setdefault((record.row.group, f"{record.standing}"), []).append(abs(record.error))
+    assert {group: bound for group, bound in MEDIANS.items() if median(found[group]) > bound} == {}
+    errors = [abs(one.error) for one in judged(predicted)]
+    assert len(errors) >= 40
+    assert median(errors) <= 0.06
+    assert sum(error <= 0.15 for error in errors) >= 0.8 * len(errors)
+
+
+def test_the_method_that_is_predicted_to_win_wins_in_most_comparisons_and_else_costs_little(predicted):
+    found = contests(predicted)
+    free = [one for one in found if one.standing is Standing.INDEPENDENT]
+    assert sum(one.loss == 0 for one in free) >= 0.8 * len(free)
+    assert sum(one.loss == 0 for one in found) >= 0.65 * len(found)
+    assert sum(one.loss for one in found) <= 0.06 * len(found)
 
 
 def test_a_method_that_runs_out_of_memory_never_wins():

@@ -8,9 +8,9 @@ from math import exp, inf, log
 import pytest
 
 from profiles.errors import InputError
+from profiles.models import load_model, model_names
 from strategies.registry import all_samplers, all_strategies
 from validate.__main__ import main
-from validate.fitting.equations import OBSERVATIONS
 from validate.published.clusters import read_runs
 from validate.published.contests import Contest
 from validate.published.kinds import KINDS, ONE_GPU, OTHER, kind_of
@@ -77,16 +77,10 @@ def test_every_row_of_sampling_stands_in_the_ledger_once(ledger):
         assert one.standing is not Standing.INDEPENDENT or one.error is not None
 
 
-def test_all_latencies_that_rates_or_times_were_fitted_to_are_said_to_be_fitted(ledger, predicted):
-    """Of observations and anchors none is independent."""
-    observed = [
-        float(row["value"])
-        for path in OBSERVATIONS.glob("*.csv")
-        if path.name != "work.csv"
-        for row in csv.DictReader(path.read_text().splitlines())
-        if (row["quantity"], row["role"]) == ("latency_s", "fit")
-    ]
-    assert len(observed) > 25
+def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, predicted):
+    """Of anchors none is independent."""
+    observed = [anchor.latency_s for name in model_names() for anchor in load_model(name).anchors]
+    assert len(observed) > 40
     single = [one for one in ledger.records if one.row.num_gpus == 1 and one.row.quantity == LATENCY]
     fitted = {one.row.value for one in single if one.standing is Standing.FITTED}
     assert fitted.issuperset(observed)
@@ -168,13 +162,12 @@ def test_every_row_counts_once_in_every_table(ledger):
     assert left + len(independent_errors(ledger.records)) == len(ledger.records)
 
 
-def test_times_that_rest_on_a_device_a_stack_and_a_kind_of_method_have_residuals(ledger):
-    frame = ledger.residuals()
-    assert set(frame["kind"]) <= set(KINDS)
-    assert len(frame) == sum(int(row[3]) for row in ledger.by_conditions().rows)
+def test_times_are_counted_by_device_stack_and_kind_of_method(ledger):
     numbers = [one for one in ledger.records if one.log_ratio is not None]
-    for one, value in zip(numbers, frame["log_ratio"], strict=True):
-        assert exp(value) == pytest.approx(one.predicted / one.row.value)
+    assert len(numbers) == sum(int(row[3]) for row in ledger.by_conditions().rows)
+    for one in numbers:
+        assert one.conditions.kind in KINDS
+        assert exp(one.log_ratio) == pytest.approx(one.predicted / one.row.value)
         assert one.row.quantity == LATENCY
 
 

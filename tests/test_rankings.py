@@ -1,6 +1,7 @@
 """What a person reads of a sweep: the right rows, the winner, how to have it again, and why nothing else fits."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
-from sim.report.rankings import BEST, command, print_rows_json, print_sweep
+from sim.report.rankings import BEST, command, print_rows_json, print_sweep, shown
 from sim.report.tables import print_result
 from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
@@ -36,17 +37,17 @@ def result(scenario):
 
 
 def table_rows(text):
-    """The cells of the lines that belong to a table."""
-    lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
-    return [[cell.strip() for cell in line.split("│")] for line in lines]
+    """The cells of the lines below the head of the only table, by two spaces or more between them."""
+    below = text[text.index("─\n", text.index("within")) :].split("\n\n")[0]
+    return [re.split(r" {2,}", line.strip()) for line in below.splitlines()[1:] if "──" not in line]
 
 
 def test_names_are_never_taken_for_markup(capsys, result, sweep):
     print_result(replace(result, model="[/red] :smile:"))
-    assert "[/red] :smile: on 8 GPUs" in capsys.readouterr().out
+    assert "[/red] :smile: by spp, training on 8 GPUs" in capsys.readouterr().out
     model = replace(sweep.scenario.model, title="[bold] title [/x]")
     print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)))
-    assert "[bold] title [/x] on 8 GPUs" in capsys.readouterr().out
+    assert "[bold] title [/x], training on 8 GPUs" in capsys.readouterr().out
 
 
 def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
@@ -54,19 +55,24 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     rows = table_rows(capsys.readouterr().out)
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     ties = sweep.ties()
-    assert [row[:2] for row in rows[:BEST]] == [
-        [f"{rank} tie" if any(point is tie for tie in ties) else str(rank), point.name]
-        for rank, point in enumerate(simulated[:BEST], 1)
-    ]
+    ranks = [int(row[0].split()[0]) for row in rows]
+    assert ranks == sorted(set(ranks))
+    for rank, row in zip(ranks, rows, strict=True):
+        point = simulated[rank - 1]
+        assert row[:2] == [f"{rank} tie" if any(point is tie for tie in ties) else str(rank), point.name]
+        assert f"{point.result.expected.duration_s * 1e3:,.1f}" in row
+        low, high = next(cell for cell in row if " to " in cell).split(" to ")
+        assert float(low.replace(",", "")) / 1e3 == pytest.approx(point.result.low_s, rel=0.05)
+        assert float(high.replace(",", "")) / 1e3 == pytest.approx(point.result.high_s, rel=0.05)
     assert {row[1] for row in rows} == {point.name for point in simulated}
-    names = [row[1] for row in rows[BEST:]]
-    assert len(set(names)) == len(names)
-    for row in rows:
-        result = simulated[int(row[0].split()[0]) - 1].result
-        shown, _, ends = row[6].partition(" ms, ")
-        assert shown == f"{result.expected.duration_s * 1e3:,.1f}"
-        low, high = (float(end.replace(",", "")) / 1e3 for end in ends.split(" to "))
-        assert (low, high) == (pytest.approx(result.low_s, rel=0.05), pytest.approx(result.high_s, rel=0.05))
+    later = [row[1] for rank, row in zip(ranks, rows, strict=True) if rank > BEST]
+    assert len(set(later)) == len(later)
+
+
+def test_points_that_look_alike_stand_once(sweep):
+    (first, *_) = (point for point in sweep.ranked() if point.status == "simulated")
+    other = replace(first, strategy=replace(first.strategy))
+    assert [rank for rank, _ in shown([first, other], [first, other])] == [1]
 
 
 def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):

@@ -14,7 +14,6 @@ from validate.published.sampling.tables import sampling_ledger
 from validate.published.standings import Standing
 from validate.published.training import volumes
 from validate.reporting.page import Chapter, page
-from validate.reporting.report import cells, device_fits
 from validate.reporting.sections import Section
 
 pytestmark = pytest.mark.slow
@@ -127,7 +126,6 @@ def test_the_report_holds_every_chapter(written):
         "Predicted against published",
         "Published: training",
         "Published: sampling",
-        "Device fits",
         "How this was made",
     ]
     for title in ("By source and method: ", "Not independent: ", "By source: "):
@@ -148,24 +146,7 @@ def test_texts_are_escaped():
     assert "<i>" not in text
 
 
-def test_every_device_that_was_fitted_is_reported_with_its_residuals():
-    chapter = device_fits()
-    (fit,) = (section for section in chapter.sections if section.title == "a100-80gb-sxm")
-    assert list(fit.header)[:3] == ["source", "model", "pixels"]
-    assert len(fit.rows) == 17
-    assert "condition number" in fit.remark
-    assert not any("[" in cell for row in fit.rows for cell in row)
-
-
 def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, capsys):
     for path in (tmp_path / "report.txt", tmp_path / "no" / "report.html", tmp_path):
         assert main(["report", "--output", str(path)]) == 2
         assert "--output is" in capsys.readouterr().err
-
-
-def test_cells_of_the_terminal_lose_their_markup():
-    from rich.table import Table  # noqa: PLC0415  only here
-
-    table = Table("a", "b")
-    table.add_row("[bold]x[/bold]", "1")
-    assert cells(table) == (["a", "b"], [["x", "1"]])

@@ -1,6 +1,7 @@
 """The sweep over samplers against a simulation of every point: what it finds, on how many GPUs, and what it says."""
 
 import json
+import re
 from dataclasses import replace
 from math import inf
 
@@ -17,6 +18,7 @@ from sim.explore.frames import rows, write_rows
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.space import pareto_front
 from sim.explore.sweep import OBJECTIVES, TOP, Sweep, objectives, run_sweep
+from sim.report.descriptions import how
 from sim.report.rankings import front, print_rows_json, print_sweep
 from sim.runs import run_point, run_within
 from strategies.plans.workloads import SamplingWorkload
@@ -350,39 +352,48 @@ def test_rows_in_a_file_have_a_column_for_each_parameter(tmp_path):
 
 
 def table_rows(text):
-    """The cells of the lines that belong to a table."""
-    lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
-    return [[cell.strip() for cell in line.split("│")] for line in lines]
+    """The cells of the lines below the head of the only table, by two spaces or more between them."""
+    below = text[text.index("─\n", text.index("within")) :].split("\n\n")[0]
+    return [re.split(r" {2,}", line.strip()) for line in below.splitlines()[1:] if re.match(r" *\d", line)]
 
 
-def test_a_sweep_prints_the_best_of_each_strategy_then_the_best_twenty(sweep, capsys):
+def test_a_sweep_prints_the_verdict_then_the_best_and_the_best_of_each_strategy(sweep, capsys):
     print_sweep(sweep)
     text = capsys.readouterr().out
     cells = table_rows(text)
-    best_of = {row[1] for row in cells[:-TOP]}
-    assert best_of == {point.name for point in simulated(sweep)}
-    assert len(cells) == len(best_of) + TOP
+    assert {row[1] for row in cells} == {point.name for point in simulated(sweep)}
     ties = set(map(id, sweep.ties()))
-    marked = [
-        f"{rank} tie" if id(p) in ties else str(rank) for rank, p in enumerate(simulated(sweep)[:TOP], 1)
-    ]
-    assert [row[0] for row in cells[-TOP:]] == marked
-    (single,) = (row for row in cells[:-TOP] if row[1] == "single")
-    assert single[2] == "1"
+    for row in cells:
+        rank = int(row[0].split()[0])
+        point = simulated(sweep)[rank - 1]
+        assert row[:3] == [f"{rank} tie" if id(point) in ties else str(rank), point.name, str(point.num_gpus)]
+    (single,) = (row for row in cells if row[1] == "single")
     assert "1.00" in single
-    assert f"best: {sweep.best_point().name}" in text
-    assert "naive-patch: seams show, so not recommended, and ranked last" in text
-    assert "of each run the devices compute" in text
+    assert f"best       {sweep.best_point().name}" in text
     again = next(line for line in text.splitlines() if line.startswith("again: "))
     assert f"--strategy {sweep.best_point().name}" in again
     assert f"--gpus {sweep.best_point().num_gpus} " in again
 
 
+def test_what_is_not_recommended_stands_below_a_line(sweep, capsys):
+    print_sweep(sweep)
+    text = capsys.readouterr().out
+    assert "below the line not recommended: seams show (naive-patch)" in " ".join(text.split())
+    table = text[text.index("within") :].split("\n\n")[0].splitlines()
+    lines = [number for number, line in enumerate(table) if "──" in line]
+    assert len(lines) == 2
+    assert "naive-patch" not in "".join(table[: lines[1]])
+    assert all("naive-patch" in line for line in table[lines[1] + 1 :])
+
+
 def test_degrees_are_named_and_those_of_one_are_not(capsys):
     fixed = {"guidance_degree": 2, "pipeline_degree": 2, "patches": 4}
-    print_sweep(swept(pixart(4), names=["hybrid"], fixed=fixed))
-    (first, *_) = table_rows(capsys.readouterr().out)
-    assert first[:5] == ["1", "hybrid", "4", "guidance 2, pipeline 2", "4"]
+    sweep = swept(pixart(4), names=["hybrid"], fixed=fixed)
+    found = sweep.best
+    values = {"hybrid": dict.fromkeys(found.parameters, (0, 1))}
+    assert "guidance 2, " in how(found, values)
+    assert "P 2, " in how(found, values)
+    assert "ring" not in how(found, values)
 
 
 def test_the_front_is_printed_where_it_is_asked_for(capsys):
@@ -390,14 +401,19 @@ def test_the_front_is_printed_where_it_is_asked_for(capsys):
     print_sweep(sweep)
     cells = table_rows(capsys.readouterr().out)
     front = pareto_front(rows(sweep))
-    assert len(cells) == len({point.name for point in simulated(sweep)}) + len(front)
-    latencies = [float(row[5].split()[0]) for row in cells[-len(front) :]]
-    assert latencies == sorted(round(item["latency_s"], 3) for item in front)
+    starred = [row for row in cells if "*" in row[0]]
+    latencies = [
+        next(float(cell) for cell in row[3:] if re.fullmatch(r"\d+\.\d{3}", cell)) for row in starred
+    ]
+    assert sorted(latencies) == sorted(round(item["latency_s"], 3) for item in front)
 
 
 def test_all_rows_are_one_json_list(sweep, capsys):
     print_rows_json(sweep)
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(rows(sweep)))
+    printed = json.loads(capsys.readouterr().out)
+    (verdict,) = (item.pop("verdict") for item in printed if "verdict" in item)
+    assert verdict["best"]["strategy"] == sweep.best_point().name
+    assert printed == json.loads(json.dumps(rows(sweep)))
 
 
 def test_the_best_of_each_strategy_on_several_scenarios():

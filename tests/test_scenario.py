@@ -107,6 +107,7 @@ REPLACED = {
         "inter_node": slower,
         "collectives": lambda collectives: replace(collectives, call_s=1.0, nodes=((1, 0.5),)),
         "host": lambda host: replace(host, pace=200.0, high=200.0),
+        "changes": lambda _: (("memory", "1GiB"),),
     },
     Device: {
         "name": other,
@@ -168,7 +169,7 @@ REPLACED = {
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
-    "Model.resized_from", "Cluster.name", "Cluster.source", "Device.source",
+    "Model.resized_from", "Cluster.name", "Cluster.source", "Cluster.changes", "Device.source",
     "train Model.dtype", "Device.rates",
     *(f"Rates.{item.name}" for item in fields(Rates)),
     "Stack.name", "Stack.summary", "Stack.source",

@@ -16,11 +16,6 @@ from validate.running.command import add_run_parser, add_sample_parser
 PIXELS: Final[Mapping[str, Any]] = {"type": int, "metavar": "PIXELS", "help": "default: the model's own"}
 TASK: Final = ("train", "sample")
 COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
-    "work": (
-        "count the work of every observed model and resolution",
-        "validate.counting.folder.run_work",
-        {"--output": {"type": Path, "metavar": "FILE", "required": True, "help": "write the table here"}},
-    ),
     "closed-forms": (
         "print formulas beside simulated values",
         "validate.closed_forms.report.run_closed_forms",
@@ -39,13 +34,16 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
             "--bands": {
                 "type": Path, "metavar": "FILE", "help": "write the bands of errors here (profiles/bands.toml)"
             },
+            "--trust": {
+                "type": Path, "metavar": "FILE", "help": "write the errors by kind of method here (profiles/trust.csv)"
+            },
             "--figure": {"type": Path, "metavar": "FILE", "help": "draw predicted against published here"},
             "--readme": {"type": Path, "metavar": "FILE", "help": "write the table by source between its markers"},
         },
     ),
     "clusters": (
         "print published training runs on real clusters beside simulated ones",
-        "validate.published.clusters.run_clusters",
+        "validate.published.training.real_clusters.run_clusters",
         {"--rates": {"action": "store_true", "help": "also find the share of the laws that stacks reach"}},
     ),
     "hosts": ("print the pace of the hosts of boxes, from published rows", "validate.fitting.hosts.run_hosts", {}),
@@ -69,11 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     return int(options.run(options) or 0)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
     count = commands.add_parser("count", help="count parameters, work and bytes of a model's layers")

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import DiffusimError, InputError, near, one_line, shown
 
 WORDINGS: Final = (
     (r"argument (.+): expected one argument", r"\1 needs a value"),
     (r"argument (.+): ignored explicit argument (.*)", r"\1 is \2, but takes no value"),
-    (r"argument (.+): invalid choice: (.*) \(choose from (.*)\)", r"\1 is \2, must be one of \3"),
     (r"argument (.+?): (.*)", r"\1 \2"),
     (r"the following arguments are required: (.*)", r"\1 must be given"),
 )
@@ -25,6 +24,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
@@ -32,13 +32,15 @@ class Parser(argparse.ArgumentParser):
         for pattern, wording in WORDINGS:
             match = re.fullmatch(pattern, message, re.DOTALL)
             if match:
-                raise InputError(_unquote_choices(match.expand(wording)))
+                raise InputError(match.expand(wording))
         raise InputError(message)
 
-
-def _unquote_choices(message: str) -> str:
-    head, mark, choices = message.partition(", must be one of ")
-    return head + mark + choices.replace("'", "")
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse what is none of the choices of an action, in this project's words."""
+        if action.choices is not None and value not in action.choices:
+            choices = list(map(str, action.choices))
+            rule = f"{near(str(value), choices)}must be one of {', '.join(choices)}"
+            raise argparse.ArgumentError(action, f"is {shown(value)}, {rule}")
 
 
 def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
@@ -53,7 +55,7 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
         print(end="", flush=True)
         return code
     except DiffusimError as error:
-        print(f"{program}: error: {' '.join((error.flags or str(error)).split())}", file=sys.stderr)
+        print(f"{program}: error: {one_line(error.flags or str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
@@ -63,5 +65,7 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"{program}: error: {where}{(error.strerror or str(error)).lower()}", file=sys.stderr)
+        print(
+            f"{program}: error: {one_line(where + (error.strerror or str(error)).lower())}", file=sys.stderr
+        )
         return 2

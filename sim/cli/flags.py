@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
 from profiles.components import TASKS
+from profiles.errors import shown
 from profiles.recipes import EMA_BYTES, RECIPES
 from profiles.stacks import DEFAULT_STACK
 from sim.scenarios import DEFAULT_CLUSTER
@@ -42,6 +43,7 @@ def add_scenario(
     tasks: Collection[str] = TASKS,
     shown: Collection[str] = TASKS,
     measured: str = "",
+    several: bool = False,
 ) -> None:
     """Offer what says which model does what on which cluster.
 
@@ -52,6 +54,7 @@ def add_scenario(
         tasks: those whose flags it takes.
         shown: those of them whose flags its help shows.
         measured: whose number ``--measured`` gives; empty where compute is not scaled.
+        several: whether it takes several numbers of GPUs.
     """
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
@@ -66,7 +69,13 @@ def add_scenario(
         help=f"a software stack's name, or a stack file (default: {DEFAULT_STACK})",
     )
     gpus = "one node; of single: 1" if "sample" in tasks and "sample" in shown else "one node"
-    shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
+    if several:
+        words = (
+            f"GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before (default: {gpus})"
+        )
+        shared.add_argument("--gpus", type=gpu_counts, metavar="GPUS", help=words)
+    else:
+        shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
     batch = {
         "train": "samples of all GPUs together (default: 32 per GPU)",
         "sample": "images drawn together (default: 1)",
@@ -90,9 +99,28 @@ def add_scenario(
             " `sim run --measured ... --json`; compute is scaled to it",
         )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+    shared.add_argument(
+        "--experiment",
+        metavar="FILE",
+        help="flags as keys, in TOML, or a result in JSON; those given beside it go before",
+    )
+    _add_what_ifs(parser)
     for task, add in (("train", _add_training), ("sample", _add_sampling)):
         if task in tasks:
             add(parser, task in shown)
+
+
+def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser, "what if", True)
+    add(
+        "--link",
+        action="append",
+        metavar="NAME=CHANGE",
+        help="bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
+    )
+    add("--nodes", help="nodes of the cluster, such as 2, or 2x4: two of 4 devices each")
+    add("--device", help="a device's name, or a device file, in place of the cluster's")
+    add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
 
 
 def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
@@ -184,24 +212,49 @@ def integer(text: str) -> int:
             raise ValueError
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be an integer") from None
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, must be an integer") from None
     if abs(value) > MAX_INTEGER:
-        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_INTEGER}")
+        raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {MAX_INTEGER}")
     return value
+
+
+def gpu_counts(text: str) -> int | tuple[int, ...]:
+    """A number of GPUs, or several: between commas, or doublings from one to another."""
+    if "," not in text and "-" not in text[1:]:
+        return integer(text)
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        found += doublings(integer(first), integer(last)) if dash else [integer(first)]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"is '{text}', must be of numbers of GPUs, such as 1,2,4 or 8-64")
+    return tuple(sorted(set(found)))
+
+
+def doublings(first: int, last: int) -> list[int]:
+    """Numbers from the first to the last, each twice the one before; the last is always among them."""
+    if not 1 <= first <= last:
+        raise argparse.ArgumentTypeError(
+            f"is '{first}-{last}', must lead from a positive number to one no smaller"
+        )
+    found = [first]
+    while 2 * found[-1] <= last:
+        found.append(2 * found[-1])
+    return sorted({*found, last})
 
 
 def small_integer(text: str) -> int:
     """An integer that a parameter of a strategy may have."""
     value = integer(text)
     if value > MAX_PARAMETER:
-        raise argparse.ArgumentTypeError(f"is {text}, must be at most {MAX_PARAMETER}")
+        raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {MAX_PARAMETER}")
     return value
 
 
 def integers(text: str) -> tuple[int, ...]:
     """Integers that stand between commas."""
     if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"is '{text}', must be integers with commas between them")
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, must be integers with commas between them")
     return tuple(map(small_integer, text.split(",")))
 
 
@@ -210,7 +263,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be a number") from None
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, must be a number") from None
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -222,7 +275,7 @@ def resolution(text: str) -> tuple[int, int]:
     """Width and height in pixels; one number is both."""
     if not re.fullmatch(r"-?\d+(x-?\d+)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(
-            f"is '{text}', must be pixels such as 1024, or width x height such as 1280x1920"
+            f"is {shown(text)}, must be pixels such as 1024, or width x height such as 1280x1920"
         )
     sides = [integer(side) for side in text.split("x")]
     return sides[0], sides[-1]

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import MISSING
 from typing import Any
 
+from profiles.whatifs import WHAT_IFS
 from sim.cli.flags import PARAMETER
 from sim.scenarios import OPTIONS
 
@@ -24,7 +25,7 @@ def named(options: argparse.Namespace) -> list[str] | None:
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
     """The options of the scenario and the parameters that were given."""
-    names = [name for own in OPTIONS.values() for name in own if hasattr(options, name)]
+    names = [name for own in (WHAT_IFS, *OPTIONS.values()) for name in own if hasattr(options, name)]
     batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
     return batch | {name: getattr(options, name) for name in names} | parameters(options)
 

@@ -1,16 +1,16 @@
 """Frames: the rows of a sweep as JSON objects and as a table in a file."""
 
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
-from profiles.files import path_kind
+from sim.contents import inputs_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.outputs import check_writable, whole_file
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
 from strategies.plans.traces import Trace
@@ -18,11 +18,26 @@ from strategies.plans.traces import Trace
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from sim.explore.scaling import Scaling
 
-def row(sweep: Sweep, point: Point, *, tie: bool = False) -> dict[str, Any]:
-    """A point under the public keys; a key without a value is left out. ``tie``: with the best."""
+FORMULAS: Final = ("=", "+", "-", "@")
+"""Beginnings of a cell that spreadsheets calculate."""
+
+
+def row(
+    sweep: Sweep, point: Point, *, tie: bool = False, inputs: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """A point under the public keys; a key without a value is left out.
+
+    Args:
+        sweep: the sweep.
+        point: one of its points.
+        tie: whether it ties with the best.
+        inputs: the hashes of what the sweep read, where they are known already.
+    """
     head: dict[str, Any] = {"status": point.status}
     body = _asked(sweep, point) if point.result is None else point.result.to_json()
+    body["inputs"] = dict(inputs or inputs_of(sweep.scenario))
     if point.status == "bounded":
         body["bound_s"] = point.bound_s
     if point.reason is not None:
@@ -50,7 +65,7 @@ def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
     }
 
 
-def rows(sweep: Sweep) -> list[dict[str, Any]]:
+def rows(sweep: "Sweep | Scaling") -> list[dict[str, Any]]:
     """All points of a sweep, best first."""
     return sweep.rows()
 
@@ -59,26 +74,13 @@ def check_out(path: Path) -> None:
     """Refuse a file that could not be written at the end.
 
     Raises:
-        InputError: its ending is unknown, its folder is missing or not writable, or Parquet is not installed.
+        InputError: its ending is unknown, it cannot be written, or Parquet is not installed.
     """
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out is '{path}', must end in .csv or .parquet")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise InputError(f"--out is '{path}', but Parquet needs pyarrow: pip install 'diffusim[parquet]'")
     check_writable("--out", path)
-
-
-def check_writable(flag: str, path: Path) -> None:
-    """Refuse a file that could not be written later.
-
-    Raises:
-        InputError: it is a folder, its folder is missing, or either is not writable.
-    """
-    kind = path_kind(path)
-    if kind == "folder" or path_kind(path.parent) != "folder":
-        raise InputError(f"{flag} is '{path}', must be a file in a folder that exists")
-    if not os.access(path if kind == "file" else path.parent, os.W_OK):
-        raise InputError(f"{flag} is '{path}', which cannot be written")
 
 
 def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
@@ -94,13 +96,21 @@ def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
     return frame
 
 
-def write_rows(sweep: Sweep, path: Path) -> None:
+def write_rows(sweep: "Sweep | Scaling", path: Path) -> None:
     """Write all points of a sweep, best first."""
     frame = frame_of(rows(sweep))
-    if path.suffix == ".parquet":
-        frame.to_parquet(path, index=False)
-    else:
-        frame.to_csv(path, index=False)
+    with whole_file(path) as file:
+        if path.suffix == ".parquet":
+            frame.to_parquet(file, index=False)
+        else:
+            for column in frame.select_dtypes(exclude=["number", "bool", "boolean"]):
+                frame[column] = frame[column].map(_no_formula)
+            frame.to_csv(file, index=False)
+
+
+def _no_formula(cell: Any) -> Any:  # noqa: ANN401
+    """A cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
 
 
 def ops_frame(trace: Trace) -> "DataFrame":
@@ -131,7 +141,7 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
     for key, value in item.items():
         if key in ("parameters", "options"):
             flat |= {name: _cell(of) for name, of in value.items()}
-        elif key == "stages":
+        elif key in ("stages", "inputs"):
             flat[key] = json.dumps(value)
         else:
             flat[key] = value

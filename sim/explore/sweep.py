@@ -6,21 +6,26 @@ strategy and the k best of all are exact. For the Pareto front of time and memor
 is known to be as fast as its bound in no more memory than it cannot do without.
 """
 
-import heapq
 import os
-from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
-from itertools import accumulate
+from itertools import chain
 from math import inf, prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
+from sim.contents import content_of, inputs_of
+from sim.explore.answers import Bounds, Outcome
+from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.workers import SERIAL_POINTS, Bounds, Outcome, Workers, start_workers
-from sim.results import OUT_OF_MEMORY, Result, missing_memory
+from sim.explore.store import Store
+from sim.explore.thresholds import Threshold
+from sim.explore.workers import SERIAL_POINTS, WAVE, Workers
+from sim.results import OUT_OF_MEMORY, Result, activity, missing_memory
 from sim.runs import named_traces, replay_parts, source_of
 from sim.scenarios import KIND
 from strategies.parameters import check_integer
@@ -32,17 +37,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from sim.report.verdicts import Verdict
+
 __all__ = [
-    "MAX_MICRO_BATCHES",
-    "OBJECTIVES",
-    "TOP",
-    "Point",
-    "Report",
-    "Sweep",
-    "find_points",
-    "objectives",
-    "run_sweep",
-]
+    "MAX_MICRO_BATCHES", "OBJECTIVES", "TOP", "Point", "Report", "Sweep", "find_points", "objectives", "run_sweep",
+]  # fmt: skip
 
 OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("throughput", "latency", "memory", "pareto"),
@@ -51,8 +50,6 @@ OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
 """Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
 """Number of best points that are exact."""
-WAVE: Final = 16
-"""Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 MAX_MICRO_BATCHES: Final = 1024
 """More micro-batches than this gain nothing and take long to simulate."""
 
@@ -73,12 +70,14 @@ class Sweep:
         objective: what the ranking minimises; ``pareto`` ranks by time and makes the whole front exact.
         points: all points, in the order in which they were found.
         top: so many of the best points are exact.
+        exhaustive: whether every point that may fit is simulated, also those that can no longer be the best.
     """
 
     scenario: AnyScenario
     objective: str = "throughput"
     points: list[Point] = field(default_factory=list)
     top: int = TOP
+    exhaustive: bool = False
 
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
@@ -121,6 +120,13 @@ class Sweep:
         return [point for point in others if point.tied(best, self.objective)]
 
     @property
+    def verdict(self) -> "Verdict | None":
+        """The recommendation, how sure it is and what would change it; None where nothing recommended fits."""
+        from sim.report.verdicts import verdict_of
+
+        return verdict_of(self)
+
+    @property
     def best(self) -> Result:
         """The result of the best point.
 
@@ -158,7 +164,8 @@ class Sweep:
             raise InfeasibleError(f"{point!r} has no result")
         there = self.scenario.on(result.num_gpus)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
-        return replace(result, source=source_of(strategy, there, replayed))
+        source = source_of(strategy, there, replayed)
+        return replace(result, inputs=inputs_of(self.scenario), source=source)
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -169,11 +176,19 @@ class Sweep:
         return len(self.ranked())
 
     @property
+    def content(self) -> str:
+        """Hash of what is asked: the scenario by its content, the points and what is wanted of them."""
+        asked = [(point.name, point.num_gpus, point.strategy) for point in self.points]
+        wanted = self.objective, self.top, self.exhaustive
+        return content_of((inputs_of(self.scenario), self.scenario.workload, wanted, asked))
+
+    @property
     def title(self) -> str:
         """The scenario in words."""
         scenario, workload = self.scenario, self.scenario.workload
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
-        title = f"{scenario.model.title} on {workload.num_gpus} GPUs of {where}"
+        doing = activity(scenario.task, scenario.options)
+        title = f"{scenario.model.title}, {doing} on {workload.num_gpus} GPUs of {where}"
         asked = scenario.asked
         drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
         return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
@@ -185,7 +200,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """The best of each strategy as a table, in a notebook."""
-        names = (
+        names = [
             "status",
             "strategy",
             "num_gpus",
@@ -194,21 +209,20 @@ class Sweep:
             "bubble_ratio",
             "peak_memory_bytes",
             "reason",
-        )
+        ]
         frame = self.frame(best_of_each=True)
-        return f"<b>{escape(self.title)}</b>" + str(
-            frame[[n for n in names if n in frame]].to_html(index=False)
-        )
+        shown = frame[[name for name in names if name in frame]]
+        return f"<b>{escape(self.title)}</b>{shown.to_html(index=False)}"
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """All points, or the best of each strategy, under their public keys, best first."""
         from sim.explore.frames import row
 
-        ranked = self.ranked()
+        ranked, inputs = self.ranked(), inputs_of(self.scenario)
         best = {point.name: point for point in reversed(ranked)}
         chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
         ties = set(map(id, self.ties()))
-        return [row(self, point, tie=id(point) in ties) for point in chosen]
+        return [row(self, point, tie=id(point) in ties, inputs=inputs) for point in chosen]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
         """All points, or the best of each strategy, best first; each parameter and option has its own column."""
@@ -236,6 +250,16 @@ class Sweep:
 
         return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
 
+    def write_report(self, path: str | Path) -> None:
+        """Write an HTML page with the verdict, pictures and all points, which needs no network.
+
+        Raises:
+            InputError: the file cannot be written, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report([self], Path(path))
+
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
         counts: dict[str, int] = {}
@@ -246,26 +270,36 @@ class Sweep:
 
 
 def run_sweep(
-    sweep: Sweep, report: Report = lambda stage, done, total: None, workers: int | None = None
+    sweep: Sweep,
+    report: Report = lambda stage, done, total: None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    store: Store | None = None,
 ) -> None:
     """Bound all points of a sweep, then simulate those that can still matter.
 
     Args:
         sweep: its points are filled in as they are done.
         report: told the stage, how many points are done and how many there are.
-        workers: processes; by default one per core.
+        workers: processes, by default one per core; of an executor the tasks at once, by default 16.
+        executor: who does the work in place of own processes; it is left running.
+        store: what it knows is not done again, and what is done is kept in it.
 
     Raises:
-        InputError: there is to be no worker.
+        InputError: there is to be no worker, or the store cannot be used.
     """
     if workers is not None:
         check_integer("workers", workers)
-    count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
-    with start_workers(sweep.scenario, count) as staff:
-        _bound_points(sweep, staff, report)
+    if executor is not None:
+        count = workers or WAVE
+    else:
+        count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
+    with Workers(sweep.scenario, count, executor) as staff:
+        desk = Desk(staff, store)
+        _bound_points(sweep, desk, report)
         open_points = [point for point in sweep.points if point.reason is None]
         queue = _leaders_first(sorted(open_points, key=lambda point: point.least_score(sweep.objective)))
-        _simulate_points(sweep, queue, staff, report)
+        _simulate_points(sweep, queue, desk, report)
 
 
 def _leaders_first(points: list[Point]) -> list[Point]:
@@ -274,12 +308,15 @@ def _leaders_first(points: list[Point]) -> list[Point]:
     return sorted(points, key=lambda point: leaders[point.name] is not point)
 
 
-def _bound_points(sweep: Sweep, staff: Workers, report: Report) -> None:
+def _bound_points(sweep: Sweep, desk: Desk, report: Report) -> None:
     """Bound the points, together those of one degree and number of micro-batches: they share most of the work."""
     groups = _groups(sweep.points)
+    alike: dict[Asked, list[Point]] = {}
+    for point in chain.from_iterable(groups):
+        alike.setdefault(_asked(sweep, [point])[0], []).append(point)
     done, total = 0, sum(map(len, groups))
-    for group, found in zip(groups, staff.bounds([_asked(sweep, group) for group in groups]), strict=True):
-        for point, bounds in zip(group, found, strict=True):
+    for asked, bounds in desk.bounds([dict.fromkeys(_asked(sweep, group)) for group in groups]):
+        for point in alike[asked]:
             _take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             done += 1
             report("bounding", done, total)
@@ -317,76 +354,38 @@ def _take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: f
         point.kind = OUT_OF_MEMORY
 
 
-def _simulate_points(sweep: Sweep, queue: list[Point], staff: Workers, report: Report) -> None:
-    done, known = 0, {flag: _Known(sweep.objective, sweep.top) for flag in (True, False)}
-    while True:
-        limits = {
-            key: limit
-            for flag, ones in known.items()
-            for key, limit in ones.limits([p for p in queue if p.recommended == flag]).items()
-        }
-        queue = [p for p in queue if p.least_score(sweep.objective) < limits[id(p)]]
-        wave, queue = queue[: min(WAVE, sweep.top)], queue[min(WAVE, sweep.top) :]
-        if not wave:
-            break
-        limits_s = [_limit_s(sweep.objective, p, limits[id(p)]) for p in wave]
-        for point, outcome in zip(wave, staff.outcomes(_asked(sweep, wave), limits_s), strict=True):
+def _simulate_points(sweep: Sweep, queue: list[Point], desk: Desk, report: Report) -> None:
+    """Simulate what can still matter, wave by wave; where all is asked for, everything."""
+    done, known = 0, {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
+    while queue:
+        limits = _limits(sweep, queue, known)
+        queue = [point for point in queue if point.least_score(sweep.objective) < limits[id(point)]]
+        count = len(queue) if sweep.exhaustive else min(WAVE, sweep.top, len(queue))
+        wave, ahead = queue[:count], queue[: desk.workers.reach(count)]
+        limits_s = [_limit_s(sweep, point, limits[id(point)]) for point in ahead]
+        asked = list(zip(_asked(sweep, ahead), limits_s, strict=True))
+        queue, total = queue[count:], done + len(queue)
+        for point, outcome in zip(wave, desk.outcomes(asked, count), strict=True):
             _record(point, outcome)
             known[point.recommended].add(point)
             done += 1
-            report("simulating", done, done + len(queue))
+            report("simulating", done, total)
 
 
-def _limit_s(objective: str, point: Point, limit: float) -> float:
+def _limits(sweep: Sweep, queue: list[Point], known: Mapping[bool, Threshold]) -> dict[int, float]:
+    """For each point, by its id, the score from which on it does not matter; recommended points and others apart."""
+    if sweep.exhaustive:
+        return dict.fromkeys(map(id, queue), inf)
+    return {
+        key: limit
+        for flag, ones in known.items()
+        for key, limit in ones.limits([p for p in queue if p.recommended == flag]).items()
+    }
+
+
+def _limit_s(sweep: Sweep, point: Point, limit: float) -> float:
     """The seconds from which on a point does not matter, by the score from which on it does not."""
-    return inf if objective == "memory" else limit / point.price(objective)
-
-
-@dataclass(slots=True)
-class _Known:
-    """Results so far, and the limits they set to points not yet simulated; recommended points and others apart.
-
-    Attributes:
-        objective: what is minimised.
-        top: so many of the best points are to be exact.
-        scores: scores by what points of equal results share.
-        best_of: the best score of each strategy.
-        front: bytes and seconds of the points that no other beats in both, by bytes.
-    """
-
-    objective: str
-    top: int
-    scores: dict[Any, float] = field(default_factory=dict)
-    best_of: dict[str, float] = field(default_factory=dict)
-    front: list[tuple[float, float]] = field(default_factory=list)
-
-    def add(self, point: Point) -> None:
-        """Take note of a point that was simulated."""
-        score = point.score(self.objective)
-        if score == inf or point.result is None:
-            return
-        self.scores[point.identity] = score
-        self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
-        insort(self.front, (point.result.expected.peak_memory_bytes, point.result.expected.duration_s))
-        fastest = accumulate((front_s for _, front_s in self.front), min, initial=inf)
-        self.front = [item for item, before_s in zip(self.front, fastest, strict=False) if item[1] < before_s]
-
-    def limits(self, points: Iterable[Point]) -> dict[int, float]:
-        """For each point, by its id, the score from which on it does not matter."""
-        best = heapq.nsmallest(self.top, self.scores.values())
-        kth = best[-1] if len(best) >= self.top else inf
-        return {
-            id(point): max(
-                self.best_of.get(point.name, inf),
-                self._beaten_s(point) if self.objective == "pareto" else kth,
-            )
-            for point in points
-        }
-
-    def _beaten_s(self, point: Point) -> float:
-        """Seconds of the fastest point that takes no more memory than this one cannot do without."""
-        within = bisect_right(self.front, (point.least_memory_bytes, inf))
-        return self.front[within - 1][1] if within else inf
+    return inf if sweep.objective == "memory" else limit / point.price(sweep.objective)
 
 
 def _record(point: Point, outcome: Outcome) -> None:

@@ -1,83 +1,174 @@
-"""Workers: the processes that bound and simulate the points of a sweep; none where there is little to do."""
+"""Workers: who carries out the tasks of a sweep: this process, processes of its own, or anybody's executor.
 
+None of them changes a result. Whatever a worker that died was at is carried out by another, or in the end here.
+"""
+
+import os
+import pickle
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import active_children, get_start_method
+from multiprocessing import connection, get_start_method, parent_process
+from threading import Thread
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
+from warnings import warn
 
-from profiles.errors import InfeasibleError
-from sim.explore.points import Asked
-from sim.results import Result
-from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
+from profiles.errors import DiffusimError, DiffusimWarning, InputError
+from sim.contents import engine
+from sim.explore.answers import Answers, Task
+from sim.interrupts import check, held
 from strategies.strategy import AnyScenario
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Lower bounds of a point: seconds, and bytes of its fullest device."""
-
-    bound_s: float
-    least_memory_bytes: float
-
-
-Outcome = Result | InfeasibleError | float
-"""A result, the reason for none, or a lower bound in seconds."""
-
-
-def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
-    """Bounds of a point, or the reason why it does not exist."""
-    there = scenario.on(asked.num_gpus)
-    try:
-        return Bounds(bound(asked.strategy, there), least_memory_bytes(asked.strategy, there))
-    except InfeasibleError as error:
-        return error
-
-
-def outcome_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Outcome:
-    """The outcome of a point: its result, or only seconds where these are at least the limit."""
-    there = scenario.on(asked.num_gpus)
-    try:
-        check_held_memory(asked.strategy, there)
-        return run_within(asked.strategy, there, limit_s)
-    except InfeasibleError as error:
-        return error
-
 
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
+WAVE: Final = 16
+"""Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
+CHUNK: Final = 4
+"""Points that a task holds which is sent to somebody's executor."""
+SCENARIOS: Final = 4
+"""Scenarios that a worker of somebody's executor remembers."""
+ORPHAN_S: Final = 1.0
+"""Seconds between two looks whether the process that started a worker is still there."""
 
 
-@dataclass(frozen=True, slots=True)
 class Workers:
-    """Processes that know a scenario; without an executor this process does it all.
+    """Workers that know a scenario; to be used in a ``with`` statement, at whose end they stop.
 
     Attributes:
-        scenario: what all points are asked about.
-        executor: runs the processes.
+        size: tasks that are carried out at once; 1 without any process or executor.
+        chunk: points that a task is to hold.
+        window: points that are to be asked for at once.
     """
 
-    scenario: AnyScenario
-    executor: Executor | None = None
+    def __init__(self, scenario: AnyScenario, size: int, executor: Executor | None = None) -> None:
+        self.scenario, self.size = scenario, size
+        self.chunk = 1 if executor is None else CHUNK
+        self.window = 1 if size == 1 and executor is None else max(WAVE, (2 * self.chunk - 1) * size)
+        self._lent = executor
+        self._question = None if executor is None else Question.of(scenario)
+        self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
+        self._open: dict[Future[Answers], Task] = {}
+        self._here: deque[Task] = deque()
+        self._deaths = 0
 
-    def bounds(self, groups: Iterable[Sequence[Asked]]) -> Iterator[list[Bounds | InfeasibleError]]:
-        """The bounds of groups of points that have much in common, in their order."""
-        if self.executor is not None:
-            with script_aside():
-                return self.executor.map(_bounds_in_worker, groups)
-        return ([bounds_of(asked, self.scenario) for asked in group] for group in groups)
+    def _hired(self, count: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(count, initializer=_start_worker, initargs=(self.scenario,))
 
-    def outcomes(self, points: Sequence[Asked], limits_s: Sequence[float]) -> Iterator[Outcome]:
-        """The outcomes of some points, in their order."""
-        if self.executor is not None:
-            with script_aside():
-                return self.executor.map(_outcome_in_worker, points, limits_s)
-        pairs = zip(points, limits_s, strict=True)
-        return (outcome_of(asked, self.scenario, limit_s) for asked, limit_s in pairs)
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._dismiss(at_once=kind is not None)
+
+    def reach(self, count: int) -> int:
+        """Points to ask for where ``count`` are needed now: more only where so few would leave workers idle."""
+        return count if self.window <= WAVE else max(count, self.window)
+
+    @property
+    def open_points(self) -> int:
+        """Points that were asked for, and not answered yet."""
+        return sum(len(task.points) for task in (*self._open.values(), *self._here))
+
+    def submit(self, task: Task) -> None:
+        """Ask for a task to be carried out."""
+        try:
+            if self._own is not None:
+                with (
+                    script_aside(),
+                    held(),
+                ):  # a process that starts meanwhile is not to be interrupted half made
+                    self._open[self._own.submit(_carry_out, task)] = task
+            elif self._lent is not None and self._question is not None:
+                self._open[self._lent.submit(_carry_out_elsewhere, self._question, task)] = task
+            else:
+                self._here.append(task)
+        except (BrokenExecutor, RuntimeError) as error:
+            self._replace([task], error)
+
+    def finished(self) -> list[tuple[Task, Answers]]:
+        """Tasks that are done, with their answers; waits for one, and gives none where a worker died instead."""
+        check()
+        if not self._open:
+            task = self._here.popleft()
+            return [(task, task.answers(self.scenario))]
+        done, _ = wait(self._open, return_when=FIRST_COMPLETED)
+        told: list[tuple[Task, Answers]] = []
+        lost: list[Task] = []
+        for future in done:
+            task, error = self._open.pop(future), None if future.cancelled() else future.exception()
+            if isinstance(error, DiffusimError):
+                raise error
+            if future.cancelled() or error is not None:
+                lost.append(task)
+                cause = error
+            else:
+                told.append((task, future.result()))
+        self._deaths = 0 if told else self._deaths
+        if lost:
+            self._replace(lost, cause)
+        return told
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Answers]]:
+        """Carry out tasks; each comes with its answers as soon as it is done."""
+        for task in tasks:
+            self.submit(task)
+        while self._open or self._here:
+            yield from self.finished()
+
+    def _replace(self, lost: list[Task], error: BaseException | None) -> None:
+        """Give tasks that were lost to others: new processes, then one process, then this one.
+
+        What an executor of somebody else failed at is done here: where that is our fault, it fails again.
+        """
+        if self._own is None:
+            _say(f"the executor failed ({_words(error)}): what it failed at is done without it")
+            if isinstance(error, BrokenExecutor | RuntimeError):
+                lost += self._withdrawn()
+                self._lent = None
+            self._here.extend(lost)
+            return
+        if not isinstance(error, BrokenExecutor):
+            raise error or RuntimeError("a task was cancelled")
+        self._deaths += 1
+        lost += self._withdrawn()
+        self._dismiss()
+        count = (self.size, 1, 0)[min(self._deaths, 3) - 1]
+        self._own = self._hired(count) if count else None
+        others = ("this process goes on without", "a new one goes on", "new ones go on")[min(count, 2)]
+        _say(f"a worker process died (killed, or out of memory): {others}")
+        for task in lost:
+            self.submit(task)
+
+    def _withdrawn(self) -> list[Task]:
+        """The tasks that are open, which are so no more."""
+        tasks = list(self._open.values())
+        self._open.clear()
+        return tasks
+
+    def _dismiss(self, *, at_once: bool = False) -> None:
+        """Stop what is going on; own processes end, at once where they are at a task, or the exit would wait for it."""
+        for future in self._open:
+            future.cancel()
+        if self._own is not None:
+            busy = at_once or not all(future.done() for future in self._open)
+            processes = list((self._own._processes or {}).values())  # nothing public tells before Python 3.14
+            self._own.shutdown(wait=False, cancel_futures=True)
+            for process in processes if busy else ():
+                process.terminate()
+        self._open.clear()
+
+
+def _say(words: str) -> None:
+    warn(words, DiffusimWarning, stacklevel=3)
+
+
+def _words(error: BaseException | None) -> str:
+    return "cancelled" if error is None else " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @contextmanager
@@ -98,22 +189,7 @@ def script_aside() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-@contextmanager
-def start_workers(scenario: AnyScenario, count: int) -> Iterator[Workers]:
-    """Start processes, and stop them at the end; none where one would do."""
-    if count == 1:
-        yield Workers(scenario)
-        return
-    executor = ProcessPoolExecutor(count, initializer=_start_worker, initargs=(scenario,))
-    others = set(active_children())
-    try:
-        yield Workers(scenario, executor)
-    except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in set(active_children()) - others:
-            process.terminate()  # or the exit would wait for the points they are at
-        raise
-    executor.shutdown(wait=False, cancel_futures=True)
+# What runs in a process of our own
 
 
 _scenario_of_worker: list[AnyScenario] = []
@@ -121,15 +197,59 @@ _scenario_of_worker: list[AnyScenario] = []
 
 
 def _start_worker(scenario: AnyScenario) -> None:
-    """Give a process its scenario once; an interrupt is the parent's to handle."""
+    """Give a process its scenario once; an interrupt is the parent's to handle, with which the process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    Thread(target=_end_with_parent, daemon=True).start()
     _scenario_of_worker.append(scenario)
 
 
-def _bounds_in_worker(group: Sequence[Asked]) -> list[Bounds | InfeasibleError]:
-    return [bounds_of(asked, _scenario_of_worker[0]) for asked in group]
+def _end_with_parent() -> None:
+    """Wait until the parent is gone, however it ended, and follow it.
+
+    A process forked after this one holds a copy of what tells of the parent's end, hence the second look.
+    """
+    parent, by = parent_process(), os.getppid()
+    while parent is not None and os.getppid() == by:
+        if connection.wait([parent.sentinel], ORPHAN_S):
+            break
+    os._exit(1)
 
 
-def _outcome_in_worker(asked: Asked, limit_s: float) -> Outcome:
-    return outcome_of(asked, _scenario_of_worker[0], limit_s)
+def _carry_out(task: Task) -> Answers:
+    return task.answers(_scenario_of_worker[0])
+
+
+# What runs wherever somebody's executor takes it
+
+
+class Question(NamedTuple):
+    """A scenario on its way: the code that asks, and the scenario as bytes."""
+
+    engine: str
+    packed: bytes
+
+    @classmethod
+    def of(cls, scenario: AnyScenario) -> "Question":
+        """A scenario, packed."""
+        return cls(engine(), zlib.compress(pickle.dumps(scenario)))
+
+
+_scenarios: dict[bytes, AnyScenario] = {}
+"""The scenarios that this process was sent last."""
+
+
+def _carry_out_elsewhere(question: Question, task: Task) -> Answers:
+    """The answers of a task.
+
+    Raises:
+        InputError: this is another version of the code, whose results may differ.
+    """
+    if question.engine != engine():
+        where = f"a worker runs diffusim {engine()}, but {question.engine} asks"
+        raise InputError(f"{where}: install the same version on both")
+    if question.packed not in _scenarios:
+        while len(_scenarios) >= SCENARIOS:
+            _scenarios.pop(next(iter(_scenarios)), None)
+        _scenarios[question.packed] = pickle.loads(zlib.decompress(question.packed))
+    return task.answers(_scenarios[question.packed])

@@ -124,7 +124,11 @@ def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntAr
 
     At equal times births come first; those that a collective starts with come after the deaths.
     """
-    stays = stays or residencies(trace.wiring)
+    return _events(trace, stays or residencies(trace.wiring))[:3]
+
+
+def _events(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
+    """The events, and of each the index of its stay; births are numbered before deaths."""
     times = stays.clock.times(trace)
     born = times[stays.births]
     dead = np.maximum.reduceat(times[stays.deaths], stays.death_starts) if len(stays.sizes) else born
@@ -135,7 +139,17 @@ def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntAr
     late = (stays.births >= stays.clock.starts) & (stays.births < stays.clock.early)
     turns = np.concatenate([np.where(late, 2, 0), np.where(dead > born, 1, 3)])
     order = np.lexsort((turns, moments, devices))
-    return devices[order], moments[order], changes[order]
+    return devices[order], moments[order], changes[order], order
+
+
+def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, list[str]]:
+    """The events of ``memory_events``, and of each the role of its tensor."""
+    stays = residencies(trace.wiring)
+    devices, moments, changes, order = _events(trace, stays)
+    births, _ = _births_and_deaths(trace.wiring, stays.clock)
+    tensors = [trace.plan.tensors[tensor] for tensor, _ in births]
+    roles = [tensor.role for tensor in tensors if tensor.size_bytes > 0]
+    return devices, moments, changes, [roles[stay % len(roles)] for stay in order.tolist()]
 
 
 def resident_bytes(trace: Trace) -> FloatArray:

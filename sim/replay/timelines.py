@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from sim.replay.memory import memory_events, resident_bytes
+from sim.replay.memory import FloatArray, memory_events, memory_events_by_role, resident_bytes
 from sim.replay.metrics import bubbles
 from strategies.plans.actions import (
     BACKWARD,
@@ -132,3 +132,22 @@ def memory_curves(trace: Trace) -> list[MemoryCurve]:
         sizes = [float(resident), *held.tolist()]
         curves.append(MemoryCurve(device, [*moments, trace.end_s], [*sizes, sizes[-1]]))
     return curves
+
+
+def memory_kinds(trace: Trace, device: int) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """The bytes on one device over time, by what they are: names of resident buffers, roles of tensors.
+
+    Returns:
+        Times in seconds, as of ``memory_curves``, and for each kind the bytes from each time on.
+    """
+    devices, moments, changes, roles = memory_events_by_role(trace)
+    own = np.flatnonzero(devices == device)
+    times = np.concatenate([[0.0], moments[own], [trace.end_s]])
+    kinds: dict[str, FloatArray] = {}
+    for buffer in trace.plan.resident[device]:
+        kinds[buffer.name] = kinds.get(buffer.name, np.zeros(len(times))) + buffer.size_bytes
+    named = np.array([roles[index] for index in own.tolist()])
+    for role in dict.fromkeys(named.tolist()):
+        held = np.cumsum(np.where(named == role, changes[own], 0.0))
+        kinds[role] = kinds.get(role, np.zeros(len(times))) + np.concatenate([[0.0], held, held[-1:]])
+    return times, kinds

@@ -4,6 +4,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from profiles.clusters import Cluster, Link
+from profiles.devices import Device
 from profiles.models import Model
 from profiles.stacks import Stack
 from strategies.strategy import AnyStrategy
@@ -50,6 +51,17 @@ def cluster_facts(cluster: Cluster) -> dict[str, Any]:
         "max_nodes": cluster.max_nodes,
         "intra_node": _link_json(cluster.intra_node),
         "inter_node": None if cluster.inter_node is None else _link_json(cluster.inter_node),
+    }
+
+
+def device_facts(device: Device) -> dict[str, Any]:
+    """The facts of a device and the rates that it reaches by class of work."""
+    return {
+        "name": device.name,
+        "source": device.source,
+        "memory_bytes": device.memory_bytes,
+        "rates": None if device.rates is None else asdict(device.rates),
+        "laws": device.own_laws is not None,
     }
 
 

@@ -1,60 +1,226 @@
-"""Rankings: the best points of a sweep as rows of a table, training and sampling."""
+"""Rankings: the verdict on a sweep, then its best points as a table; training and sampling."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import shorten
-from typing import Any, Final
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any, Final, NamedTuple
 
 from profiles.units import GIB
 from sim.explore.frames import rows
 from sim.explore.points import Point
+from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
-from sim.report.tables import banded, command_of, console
+from sim.report.columns import Column, markdown_of, show_table
+from sim.report.descriptions import LETTERS, held_fixed, how, tried
+from sim.report.numbers import band, duration
+from sim.report.panels import show_panel
+from sim.report.tables import command_of, console
+from sim.report.verdicts import Verdict
 from sim.results import Result
 from strategies.registry import baselines
 
 TIE: Final = " tie"
 """Mark of points that tie with the best."""
-PERIODS: Final = {"train": "iteration", "sample": "run"}
+FRONT: Final = " *"
+"""Mark of points of the Pareto front."""
+BEST: Final = 10
+"""Rows of the table of the best."""
+HOW: Final = 18
+"""Characters for what was varied in a narrow table."""
+NO_BEST: Final = "best: none; every point that fits leaves seams, which is not recommended"
 
 
-def print_rows_json(sweep: Sweep) -> None:
-    """Print all rows of a sweep as one JSON list."""
-    print(json.dumps(rows(sweep), allow_nan=False))
+def print_rows_json(answer: Sweep | Scaling) -> None:
+    """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
+    items: list[dict[str, Any]] = []
+    for sweep in answer if isinstance(answer, Scaling) else (answer,):
+        own, verdict = rows(sweep), sweep.verdict
+        if verdict is not None:
+            best = next(one for one in own if one["status"] == "simulated" and one.get("recommended", True))
+            best["verdict"] = verdict.to_json()
+        items += own
+    print(json.dumps(items, allow_nan=False))
 
 
 def print_sweep(sweep: Sweep) -> None:
-    """Print the best points, the best of each strategy among them, what is infeasible and why, and the winner."""
-    screen = console()
+    """Print the verdict, the best points and the best of each strategy, and what is infeasible and why."""
+    screen, shown = console(), shown_points(sweep)
+    verdict = sweep.verdict
+    if verdict is not None:
+        show_panel(screen, verdict.title, verdict.lines)
+    if shown.rows:
+        screen.print()
+        show_table(screen, shown.title, columns(sweep, shown), shown.above)
+        screen.print()
+        screen.print(NO_BEST if verdict is None else f"again: {verdict.again}", soft_wrap=True)
+    for line in remarks(sweep, verdict):
+        screen.print(line)
+
+
+def print_markdown(sweep: Sweep) -> None:
+    """Print the verdict and the table in Markdown."""
+    shown, verdict = shown_points(sweep), sweep.verdict
+    parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
+    parts += [markdown_of(shown.title, columns(sweep, shown))] if shown.rows else []
+    print("\n\n".join([*parts, *remarks(sweep, verdict)]))
+
+
+class Shown(NamedTuple):
+    """The points of a table with their ranks; ``above`` are recommended, where there are others too."""
+
+    rows: list[tuple[int, Point]]
+    above: int | None
+    title: str
+
+
+def shown_points(sweep: Sweep) -> Shown:
+    """The best points, or the whole Pareto front, and the best of each strategy; those not recommended below."""
+    simulated = [point for point in sweep.ranked() if point.status == "simulated"]
+    best = front(simulated) if sweep.objective == "pareto" else simulated[:BEST]
+    chosen = list(shown(simulated, best))
+    good = sum(point.recommended for _, point in chosen)
+    words = [f"{len(best)} best by {sweep.objective}, and the best of each strategy"]
+    if sweep.objective == "pareto":
+        words = ["* no point beats it in both speed and memory; and the best of each strategy"]
+    if good < len(chosen):
+        names = dict.fromkeys(point.name for _, point in chosen[good:])
+        words.append(f"below the line not recommended: seams show ({', '.join(names)})")
+    return Shown(chosen, good if 0 < good < len(chosen) else None, "; ".join(words))
+
+
+def shown(simulated: Sequence[Point], best: Sequence[Point]) -> Iterator[tuple[int, Point]]:
+    """The best points with their ranks, and the best of each strategy that is not among them; what looks alike once."""
+    strategies, chosen = set(), {id(point) for point in best}
+    looks = set()
+    for rank, point in enumerate(simulated, 1):
+        if (id(point) in chosen and _look(point) not in looks) or point.name not in strategies:
+            strategies.add(point.name)
+            looks.add(_look(point))
+            yield rank, point
+
+
+def _look(point: Point) -> tuple[object, ...]:
+    """What a table says of a point beside its parameters."""
+    assert point.result is not None
+    memory = f"{point.result.expected.peak_memory_bytes / GIB:.1f}"
+    return point.name, point.result.num_gpus, duration(point.result), memory
+
+
+def front(simulated: Sequence[Point]) -> list[Point]:
+    """The recommended points that no other of them beats in both throughput and memory."""
+    results = [
+        (point, point.result.to_json())
+        for point in simulated
+        if point.result is not None and point.recommended
+    ]
+    return [item["point"] for item in pareto_front([{**result, "point": point} for point, result in results])]
+
+
+def columns(sweep: Sweep, shown: Shown) -> list[Column]:
+    """The columns of a table of points, the first and the last the ones that are kept longest."""
+    results = [point.result for _, point in shown.rows if point.result is not None]
+    heads = [f"{rank}{_marks(sweep, shown, point)}" for rank, point in shown.rows]
+    of_task = _of_sampling if sweep.scenario.task == "sample" else _of_training
+    return [
+        Column("#", heads),
+        Column("strategy", [r.strategy for r in results], words=True),
+        *of_task(sweep, results),
+    ]
+
+
+def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
+    on_front = sweep.objective == "pareto" and any(point is one for one in front([p for _, p in shown.rows]))
+    return (FRONT if on_front else "") + (TIE if any(point is tie for tie in sweep.ties()) else "")
+
+
+def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
+    values, over = tried(sweep.points), _baseline(sweep)
+    letters = [
+        Column(letter, [str(r.parameters.get(key) or "-") for r in results], rank)
+        for (key, letter), rank in zip(LETTERS.items(), (1, 1, 4), strict=True)
+    ]
+    speeds = ["-" if over is None else f"{r.samples_per_s / over.samples_per_s:.2f}" for r in results]
+    return [
+        *_counts(results, 2),
+        *letters,
+        Column("more", [how(r, values, LETTERS) for r in results], 6, words=True),
+        Column("iteration\nms", [f"{r.expected.duration_s * 1e3:,.1f}" for r in results]),
+        Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
+        Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
+        Column(f"over\n{' or '.join(baselines('train'))}", speeds, 5),
+        *_shares(results),
+    ]
+
+
+def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
+    values = tried(sweep.points)
+    one = next((p.result for p in sweep.ranked() if p.result is not None and p.num_gpus == 1), None)
+    speeds = ["-" if one is None else f"{r.samples_per_s / one.samples_per_s:.2f}" for r in results]
+    return [
+        *_counts(results, 2),
+        Column("how", [how(r, values) for r in results], 1, words=True, widest=HOW),
+        Column("latency\ns", [f"{r.latency_s:.3f}" for r in results]),
+        Column("8 of 10\nwithin", [band(r, "s") or "-" for r in results], 3),
+        Column("over one\nGPU", speeds, 5),
+        Column("GPU-s per\nimage", [f"{r.gpu_s_per_sample:,.2f}" for r in results], 6),
+        *_shares(results),
+    ]
+
+
+def _counts(results: Sequence[Result], rank: int) -> list[Column]:
+    """The column of GPUs, where results differ in them."""
+    counts = [str(result.num_gpus) for result in results]
+    return [Column("GPUs", counts, rank)] if len(set(counts)) > 1 else []
+
+
+def _shares(results: Sequence[Result]) -> list[Column]:
+    return [
+        Column("bubble", [f"{r.bubble_ratio:.1%}" for r in results], 7),
+        Column("memory\nGiB", [f"{r.expected.peak_memory_bytes / GIB:.1f}" for r in results]),
+    ]
+
+
+def _baseline(sweep: Sweep) -> Result | None:
+    """The fastest of the baselines; None where memory is ranked by, as the fastest is not among them for sure."""
+    against = [p.result for p in sweep.points if p.status == "simulated" and p.name in baselines("train")]
+    if sweep.objective == "memory":
+        return None
+    return max((r for r in against if r is not None), key=lambda r: r.samples_per_s, default=None)
+
+
+def remarks(sweep: Sweep, verdict: Verdict | None) -> Iterator[str]:
+    """What was held fixed, where layer times are from, and what is infeasible and why."""
+    if verdict is not None:
+        yield f"held fixed: {held_fixed(sweep.points, verdict.best)}"
+        yield _times_words(sweep, verdict.best)
+    yield from _infeasible_words(sweep)
     ranked = sweep.ranked()
-    simulated = [point for point in ranked if point.status == "simulated"]
-    if simulated:
-        _print_tables(screen, sweep, simulated)
-        _print_winner(screen, sweep)
-    for kind, count in sweep.infeasible_by_reason().items():
-        example = next(p for p in ranked if p.kind == kind)
-        such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
-        screen.print(f"infeasible: {count} x {kind} (such as {such})")
-    for kind, names in _not_applicable(sweep.points).items():
-        screen.print(f"not a point left of {', '.join(names)}: {kind}")
     counts = {
         status: sum(p.status == status for p in ranked) for status in ("simulated", "bounded", "infeasible")
     }
     counts["with the result of another"] = len(sweep.points) - len(ranked)
-    screen.print("points: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    yield "points: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _print_tables(screen: Console, sweep: Sweep, simulated: list[Point]) -> None:
-    if sweep.scenario.task == "sample":
-        screen.print(strategies_table(sweep, simulated))
-        screen.print(top_table(sweep, simulated))
-    else:
-        screen.print(training_table(sweep, simulated))
+def _times_words(sweep: Sweep, best: Result) -> str:
+    device, stack = sweep.scenario.cluster.device, sweep.scenario.stack.name
+    words = f"layer times are measured on {device.name}"
+    if best.provenance == "estimated":
+        source = shorten(device.source, 160, placeholder=" ...")
+        words = f"layer times are estimated for stack {stack} on {device.name} ({source})"
+    return words if sweep.scenario.measured is None else f"{words}; compute {sweep.scenario.calibration}"
+
+
+def _infeasible_words(sweep: Sweep) -> Iterator[str]:
+    ranked = sweep.ranked()
+    for kind, count in sweep.infeasible_by_reason().items():
+        example = next(p for p in ranked if p.kind == kind)
+        such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
+        yield f"infeasible: {count} x {kind} (such as {such})"
+    for kind, names in _not_applicable(sweep.points).items():
+        yield f"not a point left of {', '.join(names)}: {kind}"
 
 
 def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
@@ -69,214 +235,7 @@ def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
     return found
 
 
-def _print_winner(screen: Console, sweep: Sweep) -> None:
-    """Say where the winner's time goes, what was held fixed, how far to trust it and how to have it again."""
-    best = sweep.best_point()
-    if best is None or best.result is None:
-        screen.print("best: none; every point that fits leaves seams, which is not recommended")
-        return
-    result, whole_s = best.result, best.result.expected.duration_s
-    waiting = result.expected.exposed_communication_s
-    screen.print(
-        f"best: {best.name}; of each {PERIODS[sweep.scenario.task]} the devices compute"
-        f" {1 - result.bubble_ratio:.1%}, wait for data on the wire {waiting / whole_s:.1%}, idle otherwise"
-        f" {max(0.0, result.expected.idle_s - waiting) / whole_s:.1%}"
-    )
-    if ties := sweep.ties():
-        screen.print(_tie_words(ties))
-    screen.print(f"held fixed: {held_fixed(sweep, result)}")
-    device, stack = sweep.scenario.cluster.device, sweep.scenario.stack.name
-    if result.provenance == "estimated":
-        source = shorten(device.source, 160, placeholder=" ...")
-        screen.print(
-            f"layer times are estimated for stack {stack} on {device.name} ({source})", soft_wrap=True
-        )
-    else:
-        screen.print(f"layer times are measured on {device.name}")
-    if sweep.scenario.measured is not None:
-        screen.print(f"compute {sweep.scenario.calibration}")
-    screen.print(f"again: {command(best)}", soft_wrap=True)
-
-
-def _tie_words(ties: Sequence[Point]) -> str:
-    """Who ties with the best, strategy by strategy."""
-    counts = Counter(point.name for point in ties)
-    names = ", ".join(name if count == 1 else f"{name} ({count} points)" for name, count in counts.items())
-    return f"tie with it: {names}; they differ from it by less than errors that they do not share"
-
-
 def command(point: Point) -> str:
     """The command line that gives a simulated point again."""
     assert point.result is not None
     return command_of(point.result)
-
-
-COLUMNS: Final = (
-    "#", "strategy", "GPUs", "degrees", "patches", "latency", "over\none GPU", "GPU-s\nper image", "bubble",
-    "peak memory",
-)  # fmt: skip
-
-
-def strategies_table(sweep: Sweep, simulated: list[Point]) -> Table:
-    """The best point of each strategy."""
-    workload, model = sweep.scenario.workload, sweep.scenario.model
-    where = f"on up to {workload.num_gpus} GPUs of {sweep.scenario.cluster.name}, stack {sweep.scenario.stack.name}"
-    title = f"best of each strategy: {model.title}, {where}"
-    return _table(sweep, simulated, shown(simulated, []), title)
-
-
-def top_table(sweep: Sweep, simulated: list[Point]) -> Table:
-    """The best points; those of the Pareto front where that is asked for."""
-    if sweep.objective == "pareto":
-        chosen = {id(point) for point in front(simulated)}
-        best = [(rank, point) for rank, point in enumerate(simulated, 1) if id(point) in chosen]
-        return _table(sweep, simulated, best, "no point beats these in both latency and memory")
-    return _table(sweep, simulated, enumerate(simulated[: sweep.top], 1), f"best by {sweep.objective}")
-
-
-def _table(sweep: Sweep, simulated: list[Point], ranks: Iterable[tuple[int, Point]], title: str) -> Table:
-    table = Table(*COLUMNS, title=title)
-    ties = sweep.ties()
-    one = next((point.result for point in simulated if point.num_gpus == 1), None)
-    ranks = list(ranks)
-    if seams := sorted({point.name for _, point in ranks if not point.seamless}):
-        table.caption = f"{', '.join(seams)}: seams show, so not recommended, and ranked last"
-    for rank, point in ranks:
-        assert point.result is not None
-        mark = TIE if any(point is other for other in ties) else ""
-        speedup = "-" if one is None else f"{point.result.samples_per_s / one.samples_per_s:.2f}"
-        table.add_row(f"{rank}{mark}", *_row(point.result, speedup))
-    return table
-
-
-def _row(result: Result, speedup: str) -> list[str]:
-    return [
-        result.strategy,
-        str(result.num_gpus),
-        _degrees(result.parameters),
-        str(result.parameters.get("patches") or "-"),
-        banded(result, 3, "s"),
-        speedup,
-        f"{result.gpu_s_per_sample:,.2f}",
-        f"{result.bubble_ratio:.1%}",
-        f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
-    ]
-
-
-def _degrees(parameters: Mapping[str, Any]) -> str:
-    """The degrees above 1, in words."""
-    named = (
-        (key.removesuffix("_degree"), value) for key, value in parameters.items() if key.endswith("_degree")
-    )
-    return ", ".join(f"{name} {value}" for name, value in named if value is not None and value > 1) or "-"
-
-
-SHAPE: Final = ("pipeline_degree", "micro_batches", "group_size")
-"""Parameters with a column of their own: P, M and D."""
-
-
-def tried(sweep: Sweep) -> dict[str, dict[str, set[Any]]]:
-    """For each strategy and each of its parameters the values that the sweep looks at."""
-    tried: dict[str, dict[str, set[Any]]] = {}
-    for point in sweep.points:
-        for key, value in point.parameters.items():
-            tried.setdefault(point.name, {}).setdefault(key, set()).add(value)
-    return tried
-
-
-def held_fixed(sweep: Sweep, result: Result) -> str:
-    """In words what the sweep did not vary: the options, and parameters with one value per strategy.
-
-    Where other strategies vary a parameter, those that do not are named.
-    """
-    held = {key: {value} for key, value in result.options.items()}
-    values_of = tried(sweep)
-    if "guidance" in result.asked:
-        own = [name for name, parameters in values_of.items() if "guidance_degree" in parameters]
-        whose = f" of all but {', '.join(own)}" if own else ""
-        held[f"guidance{whose}"] = {result.asked["guidance"]}
-    holders: dict[str, list[str]] = {}
-    for name, parameters in values_of.items():
-        for key, values in parameters.items():
-            if len(values) == 1 and key not in SHAPE:
-                held[key] = held.get(key, set()) | values
-                holders.setdefault(key, []).append(name)
-    varied = {
-        key for parameters in values_of.values() for key, values in parameters.items() if len(values) > 1
-    }
-    words = []
-    for key, values in held.items():
-        names = f" ({', '.join(holders[key])})" if key in varied and key in holders else ""
-        words.append(f"{key.replace('_', ' ')} {' or '.join(sorted(map(_word, values)))}{names}")
-    return ", ".join(words)
-
-
-def _word(value: Any) -> str:  # noqa: ANN401
-    return {"": "none", "None": "default"}.get(str(value), str(value))
-
-
-def front(simulated: list[Point]) -> list[Point]:
-    """The recommended points that no other of them beats in both throughput and memory."""
-    results = [
-        (point, point.result.to_json())
-        for point in simulated
-        if point.result is not None and point.recommended
-    ]
-    return [item["point"] for item in pareto_front([{**result, "point": point} for point, result in results])]
-
-
-def shown(simulated: list[Point], best: list[Point]) -> Iterator[tuple[int, Point]]:
-    """The best points with their ranks, and the best of each strategy that is not among them."""
-    seen, chosen = set(), {id(point) for point in best}
-    for rank, point in enumerate(simulated, 1):
-        if id(point) in chosen or point.name not in seen:
-            seen.add(point.name)
-            yield rank, point
-
-
-BEST: Final = 10
-"""Rows of the table of the best."""
-
-
-def training_table(sweep: Sweep, simulated: list[Point]) -> Table:
-    """The best points of a sweep, and the best of each strategy among them."""
-    compared = baselines("train")
-    table = Table(
-        "#", "strategy", "P", "M", "D", "more", "iteration", "samples/s", f"over {' or '.join(compared)}", "bubble",
-        "peak memory",
-        title=sweep.title,
-    )  # fmt: skip
-    results = [point.result for point in simulated if point.result is not None]
-    against = [result for result in results if result.strategy in compared]
-    baseline = max(against, key=lambda result: result.samples_per_s, default=None)
-    if sweep.objective == "memory":  # the fastest is not among them for sure
-        baseline = None
-    values_of, ties = tried(sweep), sweep.ties()
-    best = front(simulated) if sweep.objective == "pareto" else []
-    if best:
-        table.caption = "* no point beats it in both throughput and memory"
-    for rank, point in shown(simulated, best or simulated[:BEST]):
-        assert point.result is not None
-        varied = {key for key, values in values_of[point.name].items() if len(values) > 1}
-        mark = " *" if any(point is other for other in best) else ""
-        mark += TIE if any(point is other for other in ties) else ""
-        table.add_row(f"{rank}{mark}", *_best_row(point.result, baseline, varied))
-    return table
-
-
-def _best_row(result: Result, baseline: Result | None, varied: set[str]) -> list[str]:
-    more = [
-        value if isinstance(value, str) else f"{key.replace('_', '-')} {value}"
-        for key, value in result.parameters.items()
-        if key in varied and key not in SHAPE
-    ]
-    return [
-        result.strategy,
-        *(str(result.parameters.get(key, "-")) for key in SHAPE),
-        " ".join(more),
-        banded(result),
-        f"{result.samples_per_s:,.1f}",
-        "-" if baseline is None else f"{result.samples_per_s / baseline.samples_per_s:.2f}",
-        f"{result.bubble_ratio:.1%}",
-        f"{result.expected.peak_memory_bytes / GIB:.1f} GiB",
-    ]

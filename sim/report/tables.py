@@ -3,31 +3,26 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from math import floor, log10
-from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from profiles.clusters import Cluster, Link
+from profiles.devices import Device, Rates
 from profiles.models import Model
 from profiles.stacks import Stack
-from profiles.units import GB, GIB, MICROSECOND
+from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.explore.tuning import Choice
-from sim.report.facts import cluster_facts, model_facts, sampled_on, stack_facts, strategy_facts
+from sim.report.columns import Column, markdown_of, show_table
+from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
+from sim.report.numbers import banded, milliseconds
+from sim.report.panels import Line, panel_markdown, result_lines, show_panel, trust_in
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
-
-WIDE: Final = 1.2
-"""Bands whose end is more than so many times their start are told to two figures."""
-REFRESH_S: Final = 0.1
-"""Progress is drawn again at most this often."""
 
 
 def console() -> Console:
@@ -102,6 +97,31 @@ def _link_words(link: Link | None) -> str:
     return link.kind if link.kind == "ideal" else f"{link.kind} {link.bandwidth_bytes_per_s / GB:g} GB/s"
 
 
+def print_devices(devices: Sequence[Device], as_json: bool) -> None:
+    """Print the devices."""
+    if as_json:
+        print(json.dumps([device_facts(device) for device in devices]))
+        return
+    table = Table(
+        "device", "memory", "convolutions", "products", "attention", "memory traffic", "layer times by"
+    )
+    for device in devices:
+        table.add_row(
+            device.name,
+            "unlimited" if device.memory_bytes is None else f"{device.memory_bytes / GIB:g} GiB",
+            *_rate_words(device.rates),
+            "laws by shape" if device.own_laws else "rates" if device.rates else "measured alone",
+        )
+    console().print(table)
+
+
+def _rate_words(rates: Rates | None) -> list[str]:
+    if rates is None:
+        return ["-"] * 4
+    flop = rates.conv_flop_per_s, rates.matmul_flop_per_s, rates.attention_flop_per_s
+    return [*(f"{rate / TFLOP:g} TFLOP/s" for rate in flop), f"{rates.memory_bytes_per_s / GB:g} GB/s"]
+
+
 def print_stacks(stacks: Sequence[Stack], as_json: bool) -> None:
     """Print the software stacks."""
     if as_json:
@@ -136,33 +156,43 @@ class Words(NamedTuple):
     """A result in words: the question, the quantities that came out, and the unit of work of its stage times."""
 
     asked: str
-    quantities: list[tuple[str, str]]
+    quantities: list[Line]
     per: str
     passes: tuple[str, ...]
 
 
-def print_result(result: Result) -> None:
+def print_result(result: Result, *, markdown: bool = False) -> None:
     """Print one result; means over its GPUs where each has its own."""
-    words = _run_words(result) if result.task == "sample" else _iteration_words(result)
-    screen = console()
-    screen.print(_title(result.strategy, result.parameters))
-    screen.print(
-        f"{result.model} on {_gpus(result.num_gpus)} of {result.cluster}, stack {result.stack}, {words.asked}"
-    )
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for line in (
-        *words.quantities,
-        ("peak memory", _memory(result)),
+    screen, words = console(), _words(result)
+    title, stages = f"{result.title}, {words.asked}", f"stages, {words.per}"
+    if markdown:
+        panel = panel_markdown(title, lines_of(result))
+        print(f"{panel}\n\n{markdown_of(stages, _stage_columns(result, words))}")
+        return
+    show_panel(screen, title, lines_of(result))
+    screen.print()
+    show_table(screen, stages, _stage_columns(result, words))
+
+
+def lines_of(result: Result) -> list[Line]:
+    """A result line by line: the strategy, speed, memory, time, then what else came out."""
+    trust = None if result.source is None else trust_in(result, result.source.scenario.cluster.device.name)
+    return [
+        ("strategy", result.strategy),
+        *([("with", words)] if (words := _parameters(result.parameters)) else []),
+        *result_lines(result),
+        *_words(result).quantities,
         ("layer times", _provenance(result)),
-    ):
-        table.add_row(*line)
-    screen.print(table)
-    screen.print(_stage_table(result, words))
+        *([] if trust is None else [("trust", str(trust))]),
+    ]
+
+
+def _words(result: Result) -> Words:
+    return _run_words(result) if result.task == "sample" else _iteration_words(result)
 
 
 def _iteration_words(result: Result) -> Words:
-    asked = ", ".join([f"batch {result.batch_size}", *result.departures])
-    return Words(asked, _iteration(result), "per micro-batch", ("forward", "backward"))
+    return Words(f"batch {result.batch_size}", _iteration(result), "per micro-batch", ("forward", "backward"))
 
 
 def _run_words(result: Result) -> Words:
@@ -170,57 +200,44 @@ def _run_words(result: Result) -> Words:
     guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
     images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
     drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
+    drawn = ", ".join([drawn, *result.departures])
     return Words(drawn, _drawing(result), "per step", ("forward",))
 
 
-def _iteration(result: Result) -> list[tuple[str, str]]:
+def _iteration(result: Result) -> list[Line]:
     expected = result.expected
     return [
-        ("iteration", banded(result)),
-        ("first iteration", milliseconds(expected.first_s)),
-        ("throughput", f"{result.samples_per_s:,.1f} samples/s" + _per_backbone(result)),
-        ("bubble ratio", f"{result.bubble_ratio:.1%}"),
-        ("exposed communication", milliseconds(expected.exposed_communication_s)),
-        ("collectives", milliseconds(expected.collective_s)),
-        ("sent point to point", f"{expected.p2p_bytes / GB:,.2f} GB by all GPUs together"),
-        ("sent in collectives", f"{expected.collective_bytes / GB:,.2f} GB by all GPUs together"),
+        ("first", milliseconds(expected.first_s)),
+        *_communication(result, 1, "by all GPUs together"),
     ]
 
 
-def _drawing(result: Result) -> list[tuple[str, str]]:
-    expected, latency_s = result.expected, result.latency_s
-    waiting = expected.exposed_communication_s
+def _drawing(result: Result) -> list[Line]:
     return [
-        ("latency", banded(result)),
-        ("steady step", milliseconds(result.step_s)),
-        ("throughput", f"{result.samples_per_s:,.3f} images/s"),
-        ("cost", f"{result.gpu_s_per_sample:,.2f} GPU-seconds per image"),
-        ("compute", _part(expected.busy_s, latency_s)),
-        ("exposed communication", _part(waiting, latency_s)),
-        ("idle otherwise", _part(max(0.0, expected.idle_s - waiting), latency_s)),
-        ("collectives", milliseconds(expected.collective_s)),
-        ("sent point to point", _per_image(expected.p2p_bytes, result)),
-        ("sent in collectives", _per_image(expected.collective_bytes, result)),
+        ("step", f"{milliseconds(result.step_s)}, once steady"),
+        *_communication(result, result.batch_size, "per image by all GPUs together"),
     ]
 
 
-def _title(strategy: str, parameters: Mapping[str, Any]) -> str:
-    """A strategy with its parameters in words; those left to it are not said."""
-    words = [f"{key} {_joined(value)}" for key, value in parameters.items() if value is not None]
-    return f"{strategy} ({', '.join(words)})" if words else strategy
+def _communication(result: Result, samples: int, whose: str) -> list[Line]:
+    expected = result.expected
+    sent = f"{expected.p2p_bytes / samples / GB:,.2f} GB point to point"
+    collective = f"{expected.collective_bytes / samples / GB:,.2f} GB in collectives"
+    waiting = f"waiting for data on the wire {milliseconds(expected.exposed_communication_s)}"
+    return [
+        ("collectives", f"{milliseconds(expected.collective_s)}; {waiting}"),
+        ("sent", f"{sent}, {collective}, {whose}"),
+    ]
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    """Parameters in words; those left to the strategy are not said."""
+    return ", ".join(f"{key} {_joined(value)}" for key, value in parameters.items() if value is not None)
 
 
 def _joined(value: Any) -> str:  # noqa: ANN401
     """A value as a flag takes it: lists with commas."""
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _part(seconds: float, of_s: float) -> str:
-    return f"{milliseconds(seconds)}, {seconds / of_s:.1%} of the latency"
-
-
-def _per_image(size_bytes: float, result: Result) -> str:
-    return f"{size_bytes / result.batch_size / GB:,.2f} GB per image by all GPUs together"
 
 
 def _provenance(result: Result) -> str:
@@ -236,30 +253,16 @@ def _provenance(result: Result) -> str:
     return "; ".join(words)
 
 
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
-def _per_backbone(result: Result) -> str:
-    return (
-        ""
-        if result.num_backbones == 1
-        else f", each counted once for each of {result.num_backbones} backbones"
-    )
-
-
-def _stage_table(result: Result, words: Words) -> Table:
-    table = Table("stage", "devices", "layers", *words.passes, "parameters", title=words.per)
-    for number, stage in enumerate(result.stages):
-        first, last = stage["first_layer"], stage["last_layer"]
-        table.add_row(
-            str(number),
-            _span(stage["devices"]),
-            f"{first}-{last}" if first <= last else "none",
-            *(milliseconds(stage[f"{name}_s"]) for name in words.passes),
-            f"{stage['parameters'] / 1e6:,.1f} M",
-        )
-    return table
+def _stage_columns(result: Result, words: Words) -> list[Column]:
+    stages = result.stages
+    layers = [(stage["first_layer"], stage["last_layer"]) for stage in stages]
+    return [
+        Column("stage", [str(number) for number in range(len(stages))]),
+        Column("devices", [_span(stage["devices"]) for stage in stages], 1, widest=30),
+        Column("layers", [f"{first}-{last}" if first <= last else "none" for first, last in layers]),
+        *(Column(name, [milliseconds(stage[f"{name}_s"]) for stage in stages]) for name in words.passes),
+        Column("parameters", [f"{stage['parameters'] / 1e6:,.1f} M" for stage in stages], 2),
+    ]
 
 
 def _span(devices: list[int]) -> str:
@@ -304,60 +307,6 @@ def _throughput(choice: Choice) -> str:
 
 def command_of(result: Result) -> str:
     """The command line that gives a result again."""
-    flags = {
-        "model": result.model, "cluster": result.cluster, "stack": result.stack, "gpus": result.num_gpus,
-        "batch_size": result.batch_size, "strategy": result.strategy, **result.parameters,
-    }  # fmt: skip
-    flags |= {**result.asked, **result.options}
-    given = {key: value for key, value in flags.items() if value not in (None, "")}
+    given = {key: value for key, value in result.flags.items() if value not in (None, "")}
     words = [word for key, value in given.items() for word in (flag_of(key), _joined(value))]
     return shlex.join(["sim", "run", *words])
-
-
-def milliseconds(seconds: float) -> str:
-    """A time in words."""
-    return f"{seconds * 1e3:,.1f} ms"
-
-
-def banded(result: Result, digits: int = 1, unit: str = "ms") -> str:
-    """The duration of a result and its band in words; the wider the band, the fewer its figures."""
-    each = {"ms": 1e3, "s": 1.0}[unit]
-    words = f"{result.expected.duration_s * each:,.{digits}f} {unit}"
-    if result.low_s == result.high_s:
-        return words
-    figures = 2 if result.high_s > WIDE * result.low_s else 3
-    low, high = (rounded(seconds * each, figures) for seconds in (result.low_s, result.high_s))
-    return f"{words}, {low} to {high}"
-
-
-def rounded(value: float, figures: int) -> str:
-    """A positive number to so many significant figures, without an exponent; a leading 1 counts as none."""
-    figures += f"{value:e}"[0] == "1" and figures < 3
-    return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"
-
-
-def _memory(result: Result) -> str:
-    there = "" if result.memory_bytes is None else f" of {result.memory_bytes / GIB:.0f} GiB"
-    return f"{result.expected.peak_memory_bytes / GIB:.1f} GiB{there}"
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress on stderr while something runs; nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = sys.stderr is not None and sys.stderr.isatty()
-    # no thread of its own: worker processes may be forked while it is shown
-    with Progress(*columns, console=console, transient=True, disable=not shown, auto_refresh=False) as bar:
-        tasks: dict[str, Any] = {}
-        refreshed = 0.0
-
-        def report(stage: str, done: int, total: int) -> None:
-            nonlocal refreshed
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            due = monotonic() - refreshed > REFRESH_S
-            refreshed = monotonic() if due else refreshed
-            bar.update(tasks[stage], completed=done, total=total, refresh=due)
-
-        yield report

@@ -108,15 +108,15 @@ class SamplingBuilder:
         if self._awaited[device]:
             self.compute(device, self._ops[device][-1].action, 0.0)
         self.write(device, tensor)
-        self._call(device, self.calls.message_s)
+        self.call(device, self.calls.message_s)
 
     def receive(self, device: int, tensor: int) -> None:
         """Let a device's next op wait for a message, whose receive the host has to post."""
         self.expect(device, tensor)
-        self._call(device, self.calls.message_s)
+        self.call(device, self.calls.message_s)
 
-    def _call(self, device: int, seconds: float) -> None:
-        """Let the host make a call once it has dispatched a device's last op."""
+    def call(self, device: int, seconds: float) -> None:
+        """Let a device's host be busy for some seconds once it has dispatched the last op."""
         if self._ops[device]:
             self._ops[device][-1].host_s += seconds
 
@@ -155,7 +155,7 @@ class SamplingBuilder:
                 reads.append(self.tensor("ready", stage, number, 0.0))
                 self.write(device, reads[-1])
             if len(devices) > 1:
-                self._call(device, self.calls.collective_s(operation, calls))
+                self.call(device, self.calls.collective_s(operation, calls))
         result = self.tensor(operation, stage, number, held_bytes)
         members = tuple(devices)
         self._collectives.append(

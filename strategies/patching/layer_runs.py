@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from profiles.costs import HALF_BYTES, FloatArray
+from profiles.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from profiles.shares import WHOLE, Share
 from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
@@ -37,6 +38,8 @@ class Run:
         share: what the team computes of the layers' work.
         tokens: share of all tokens that the team computes.
         cached: keys and values of all tokens are kept, so that the ring passes all of them around.
+        conditioned: time step and text are embedded for it alone, as on every stage but the first, in whose layers that
+            is counted.
     """
 
     first: int
@@ -45,6 +48,7 @@ class Run:
     share: Share = WHOLE
     tokens: float = 1.0
     cached: bool = False
+    conditioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +190,27 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
         attention = scenario.costs.attention_s(index, run.batch, share)
         uneven = _fullest(scenario, team.tensor) - 1
         total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
-        host_s = float(scenario.costs.host_s(index)[layers].sum())
-        return float(total[layers].sum()), float(((1 + uneven) * attention)[layers].sum()), host_s
+        host = scenario.costs.host_s(index)
+        gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
+        if run.conditioned:
+            gpu_s += max(0.0, float(total[0] - total[1]))
+            host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
+        if run.cached:
+            stored_s, storing_s = _stored_s(scenario, team, run)
+            gpu_s, host_s = gpu_s + stored_s, host_s + storing_s
+        return gpu_s, float(((1 + uneven) * attention)[layers].sum()), host_s
 
     return scenario.remember(("run", team.ring, team.ulysses, team.tensor, run), make)
+
+
+def _stored_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
+    """Seconds in which a GPU puts a patch's keys and values beside those of the others, and those of its host."""
+    what = exchanged(scenario, run.first, run.end)
+    moved = (
+        2 * 2 * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+    )  # keys and values, read and written
+    gpu_s = scenario.costs.copied_s(scenario.backbone_index, moved, what.attentions)
+    return gpu_s, CACHE_OPERATORS * what.attentions * scenario.operator_s
 
 
 def _fullest(scenario: SamplingScenario, degree: int) -> FloatArray:

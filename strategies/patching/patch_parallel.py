@@ -177,6 +177,8 @@ class Patches(GridLayout):
                 if kind is Kind.DISPLACED and sent:
                     results.append(self._gather(builder, devices, sent, wait=False))
             fresh.append(results)
+        for device in range(self.grid.positions):
+            builder.call(device, self.scenario.solver_s)
         self._gather_output(builder)
         return fresh
 

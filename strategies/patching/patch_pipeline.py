@@ -92,11 +92,12 @@ class PatchPipeline(GridLayout):
     def run(self, stage: int, patch: int | None) -> Run:
         """The work of a stage on one patch, or on the whole image."""
         first, end = self.boundaries[stage], self.boundaries[stage + 1]
+        conditioned = 0 < first < end
         if patch is None:
-            return Run(first, end, self.batch)
+            return Run(first, end, self.batch, conditioned=conditioned)
         rows = self.patches[patch]
         tokens = self.scenario.extent.tokens_share(rows)
-        return Run(first, end, self.batch, Share(rows), tokens, cached=True)
+        return Run(first, end, self.batch, Share(rows), tokens, cached=True, conditioned=conditioned)
 
     def runs(self, stage: int, patch: int | None) -> list[Run]:
         """The work of a stage as it is written: layer by layer, or, in a pipeline, all layers together."""
@@ -237,6 +238,9 @@ class _Writer:
     def _finish(self, step: int, patch: int | None) -> None:
         """Gather the noise prediction, and send the latents that follow from it back to the first stage."""
         last = self.grid.pipeline - 1
+        for guided in range(self.grid.guidance):
+            for device in self.grid.team(guided, last).devices:
+                self.builder.call(device, self.pipeline.scenario.solver_s)
         for group, size in self.pipeline.gathers(patch):
             self.builder.collective("all_gather", group, size, stage=last, number=patch or 0)
         if last and step < self.pipeline.num_steps - 1:

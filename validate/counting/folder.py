@@ -8,7 +8,6 @@ no counting.
 import argparse
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -28,15 +27,14 @@ from profiles.models import (
     MODELS,
     TASKS,
 )
-from validate.counting.component import ComponentCount, ModelCount, count_component, count_model
+from validate.counting.component import ComponentCount, ModelCount, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
 from validate.counting.configured import count_configured, slug
 from validate.counting.kernels import ModelKernels, kernels_of
 from validate.counting.tally import total
 from validate.counting.trace import first_line
 from validate.counting.zoo import architecture
-from validate.fitting.equations import OBSERVATIONS, RATIO, WORK_COLUMNS, read_observations
-from validate.writing import csv_text, write_file, write_files
+from validate.writing import csv_text, write_files
 
 COLUMNS: Final = (
     "layers", "blocks", "skips", "M parameters", "GMAC", "conv", "matmul", "self-attention", "GB moved", "kernels",
@@ -223,26 +221,3 @@ def table(title: str, components: Sequence[ComponentCount]) -> Table:
             *(f"{whole.moved_bytes / 1e9:.3f}", f"{whole.kernels}", f"{whole.saved_bytes / 1e9:.3f}"),
         )
     return result
-
-
-def run_work(options: argparse.Namespace) -> None:
-    """Count what every observation file names and write one table."""
-    wanted: Counter[tuple[str, int, int]] = Counter()  # how many rows of a point need the frozen part
-    for path in sorted(OBSERVATIONS.glob("*.toml")):
-        for seen in read_observations(path.with_suffix(".csv")):
-            wanted[seen.model, seen.height, seen.width] += seen.quantity == RATIO
-    rows = (row for where, frozen in sorted(wanted.items()) for row in work_rows(*where, bool(frozen)))
-    write_file(options.output, csv_text(WORK_COLUMNS, rows))
-
-
-def work_rows(model: str, height: int, width: int, frozen: bool) -> Iterator[list[str]]:
-    """Yield one row per trainable component, and per frozen one where asked for, at a resolution in pixels."""
-    for spec in architecture(model).components:
-        if spec.trainable or (frozen and "train" in spec.tasks):
-            whole = total(count_component(spec, height, width).work)
-            flop = (whole.conv_flop, whole.matmul_flop, whole.attention_flop)
-            yield [
-                *(model, spec.name, "full" if spec.trainable else "none", str(height), str(width)),
-                *(str(number / 1e9) for number in flop),
-                *(str(whole.moved_bytes / 1e6), str(whole.kernels)),
-            ]

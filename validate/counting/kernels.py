@@ -106,11 +106,20 @@ def _counted(kernels: Counter[Kernel]) -> Iterator[Kernel]:
         yield replace(DISPATCHED, count=number)
 
 
+ATTENTION_OPERATORS: Final = 16
+"""Operators that one attention counts for: what torch takes it apart into where no fused kernel serves, 7 that launch
+and 9 views. A fused kernel is one operator, and the host dispatches about as much around it: its choice, the transposes
+of its operands, allocations, and the module that asks for it. Operators of all kinds stand for the same seconds of the
+host, which were read off rows whose operators were counted so."""
+
+
 def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
-    """Operators of each layer, views among them."""
+    """Operators of each layer, views among them, and attention with all that goes with it."""
     found = [0] * len(ends)
     for event, position in zip(trace.events, trace.positions(ends), strict=True):
-        found[min(position, len(ends) - 1)] += isinstance(event, Ran)
+        if isinstance(event, Ran):
+            attends = event.func.overloadpacket is torch.ops.diffusim.attention
+            found[min(position, len(ends) - 1)] += ATTENTION_OPERATORS if attends else 1
     return found
 
 

@@ -10,6 +10,7 @@ layer is left out, but layers of one shape together, in whichever model they are
 weights moves memory and nothing else; it is part of every fit but those without its model.
 """
 
+import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -30,18 +31,38 @@ from validate.fitting.errors import Errors
 from validate.fitting.layer_times import CLASSES, UPDATE, Header
 from validate.fitting.least_squares import least_squares
 from validate.fitting.loading import Record
-from validate.fitting.rates import DIGITS, FREE, Fit, file_text
 from validate.printing import show, table
 from validate.writing import write_files
 
 KEYS: Final = dict(zip(CLASSES, RATE_KEYS, strict=True))
 STAND_INS: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
 """Whose rate work gets that no measured layer does."""
+DIGITS: Final = 5
+FREE: Final = 1e6
+"""A rate beyond this, in the units of a device file, is no rate: the work costs nothing."""
 LEAST_EXPECTED: Final = 0.1
 """No time counts by less than this share of what was measured, also where the rates expect nothing."""
 LAYER: Final = ["model", "component", "layer"]
 """Which layer was timed."""
 COLUMNS: Final = ("mostly", "pass", "times", "ms", "together", "median error", "worst")
+
+
+class Fit(NamedTuple):
+    """A solution: seconds per unit of work, whether each rests on its bound, and how well-posed it was.
+
+    A class of work that costs nothing has an infinite rate. ``condition`` is the condition number of the equations.
+    """
+
+    seconds: FloatArray
+    bound: tuple[bool, ...]
+    condition: float
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Rates under the keys and in the units of a device file."""
+        with np.errstate(divide="ignore"):
+            values = [*(1 / self.seconds[:4]), self.seconds[4]]
+        return {key: float(value) for key, value in zip(RATE_KEYS, values, strict=True)}
 
 
 class Fold(NamedTuple):
@@ -276,9 +297,14 @@ def calibrated_device(found: Calibration) -> Device:
 
 
 def device_text(found: Calibration) -> str:
-    """Text of the device file."""
-    sources = {key: rate_source(found, key) for key in RATE_KEYS}
-    return file_text(found.device, _source(found), _memory_gib(found), rates_of(found), sources)
+    """Text of the device file, whose memory may not be known; each rate has a source."""
+    memory_gib = _memory_gib(found)
+    lines = [f"name = {json.dumps(found.device)}", f"source = {json.dumps(_source(found))}"]
+    lines += [] if memory_gib is None else [f"memory_GiB = {memory_gib:g}"]
+    lines += ["", "[rates]", *(f"{key} = {rate:.{DIGITS}g}" for key, rate in rates_of(found).items())]
+    lines += ["", "[rates.sources]"]
+    lines += [f"{key} = {json.dumps(rate_source(found, key))}" for key in RATE_KEYS]
+    return "\n".join(lines) + "\n"
 
 
 def _source(found: Calibration) -> str:

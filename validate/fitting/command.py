@@ -11,10 +11,6 @@ if TYPE_CHECKING:
 def add_fitting_parsers(commands: "Commands") -> None:
     """Add the commands that fit what stands in shipped files."""
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-    fit = commands.add_parser("fit", help="fit a device's rates to published numbers")
-    fit.add_argument("--device", required=True, help="device to fit")
-    fit.add_argument("--output", **file, help="write the device file here")
-    fit.set_defaults(run=_run, fits="fit")
     anchors = commands.add_parser("anchors", help="read the one-GPU latencies that sampling starts from")
     what = "write anchors.csv into the model folders of this folder (profiles/models)"
     anchors.add_argument("--output", type=Path, metavar="DIR", help=what)
@@ -38,7 +34,8 @@ def add_fitting_parsers(commands: "Commands") -> None:
     collectives.add_argument("--data", type=Path, metavar="DIR", default=folder, help=what)
     collectives.add_argument("--write", action="store_true", help="write the shipped cluster files")
     collectives.set_defaults(run=_run_collectives)
-    calibrate = commands.add_parser("calibrate", help="fit a device's rates to measured times of layers")
+    what = "fit a device's rates to measured times of layers"
+    calibrate = commands.add_parser("calibrate", aliases=["fit"], help=what)
     what = "names or folders of what was measured"
     calibrate.add_argument("--model", required=True, nargs="+", help=what)
     calibrate.add_argument("--times", required=True, nargs="+", **file, help="times/DEVICE.csv")
@@ -54,11 +51,9 @@ def _run_collectives(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from validate.fitting import anchors, calibration, device_fits, efficiencies  # noqa: PLC0415  scipy takes a while
+    from validate.fitting import anchors, calibration, efficiencies  # noqa: PLC0415  scipy takes a while
 
     match options.fits:
-        case "fit":
-            device_fits.report_fit(options.device, options.output)
         case "anchors":
             anchors.report_anchors(options.output)
         case "efficiencies":

@@ -1,11 +1,11 @@
 """The links of an 8-card PCIe machine: what collectives reach of a port, fitted to published rows.
 
-The rows are those of PixArt on up to 8 L40 in one node; they do not count as predictions. For each number of cards two
+The rows are those of PixArt on up to 8 L40 in one node; they do not count as predictions. For 4 and 8 cards two
 efficiencies are fitted: one of all ring operations (tensor parallelism sums, ring attention passes on, DistriFusion
 gathers) and one of all-to-all (Ulysses). Each is the one at which the median logarithmic error of its rows vanishes:
-more is faster, so bisection finds it. How much slower compute is beside collectives comes from a small grid, by the
-mean absolute error. Software per call is an estimate; what the rows say of others is printed. Rows of pipelines, which
-send messages, are checks.
+more is faster, so bisection finds it. Over 2 cards the rows are hardly longer than the compute alone and determine
+neither an efficiency nor how much slower compute is beside collectives: priors stand there (``PRIORS``, ``SLOWDOWN``).
+Rows of pipelines, which send messages, are checks.
 
 xDiT's rows do not say how many synchronous steps were run: none here, as in the example of its README. The pipelines
 agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels than was published, with none 12 to 15 %.
@@ -17,46 +17,40 @@ from functools import cache
 from math import exp, log
 from pathlib import Path
 from statistics import mean, median
-from typing import Final, NamedTuple
-
-from rich.table import Table
+from typing import Final
 
 from profiles.clusters import Cluster
-from profiles.fabrics import OPERATIONS, Collectives, Curve
-from profiles.units import MICROSECOND
-from strategies.sampling.distrifusion import DistriFusion
-from strategies.sampling.pipefusion import PipeFusion
-from strategies.sampling.ring import Ring
-from strategies.sampling.tensor import TensorParallel
-from strategies.sampling.ulysses import Ulysses
-from strategies.strategy import Sampler
+from profiles.fabrics import OPERATIONS, Curve
 from validate.fitting.errors import Errors
 from validate.points import cluster_of
 from validate.printing import show, table
 from validate.published.sampling.rows import SamplingRow, sampling_rows
-from validate.published.sampling.runs import Place, outcome_of
+from validate.published.sampling.runs import predict
 from validate.writing import write_file
 
 CLUSTER: Final = "l40-pcie-8"
 FIGURES: Final = ("Pixart-16L40", "hybrid-pixart-1k", "hybrid-pixart-2k", "hybrid-pixart-4k")
-SIZES: Final = (2, 4, 8)
 RING: Final = "ring"
 ALL_TO_ALL: Final = "all_to_all"
 CHECK: Final = "check"
-METHODS: Final[Mapping[str, tuple[str, Sampler]]] = {
-    "tensor_parallel": (RING, TensorParallel()),
-    "sp_ring": (RING, Ring()),
-    "distrifusion": (RING, DistriFusion(warmup_steps=0, gather_layers=1)),
-    "sp_ulysses": (ALL_TO_ALL, Ulysses()),
-    "pipefusion": (CHECK, PipeFusion(warmup_steps=0, receive="after")),
+KINDS: Final[Mapping[str, str]] = {
+    "tensor_parallel": RING,
+    "sp_ring": RING,
+    "distrifusion": RING,
+    "sp_ulysses": ALL_TO_ALL,
+    "pipefusion": CHECK,
 }
-"""What is fitted to the rows of a method, and what it ran."""
-CALL_US: Final = 50
-"""Microseconds of software per call: the estimate of cluster p4de."""
-OTHER_CALLS_US: Final = (0, 100)
-SLOWDOWNS: Final = (1.0, 1.1, 1.2, 1.3, 1.4)
-NEAR: Final = 0.02
-"""Slowdowns whose errors differ by less are alike; the least is taken."""
+"""What is fitted to the rows of a method."""
+SIZES: Final = (2, 4, 8)
+FITTED: Final = (4, 8)
+"""Cards of a row, and those for which its efficiencies are fitted."""
+PRIORS: Final[Mapping[str, tuple[int, float]]] = {RING: (2, 0.8), ALL_TO_ALL: (2, 0.92)}
+"""Cards and efficiency that the rows do not determine. Source: measured NCCL on 2 L40S over PCIe 4.0, cards of the same
+build (aic:l40s/comm/nccl/2.27.3: 20.8 GB/s of rings, 23.9 of all-to-all, of 26), as cluster l40s-ib has them."""
+SLOWDOWN: Final = 1.6
+"""Compute beside collectives. Source: DistriFusion, Table 2, A100: 1.5 to 1.7 times slower; no other was measured, and
+rows of 4 A100 over PCIe that set nothing come out too fast by 20 % with 1.1."""
+OTHER_SLOWDOWNS: Final = (1.0, 1.3)
 LEAST: Final = 0.02
 """The least efficiency."""
 HALVINGS: Final = 8
@@ -65,42 +59,29 @@ COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted"
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of a machine: software per call and message, and the slowdown of compute beside collectives.
+    """The slowdown of compute beside collectives, and the efficiencies of ring operations and of all-to-all by size."""
 
-    The efficiencies of ring operations and of all-to-all are by group size.
-    """
-
-    call_us: float
     slowdown: float
-    ring: Curve = ()
-    all_to_all: Curve = ()
+    ring: Curve = (PRIORS[RING],)
+    all_to_all: Curve = (PRIORS[ALL_TO_ALL],)
 
     def curve(self, operation: str) -> Curve:
         """Efficiency of an operation by group size."""
         return self.all_to_all if operation == ALL_TO_ALL else self.ring
 
+    def plus(self, kind: str, size: int, efficiency: float) -> "Links":
+        """These links with one efficiency more."""
+        curve = (*self.curve(kind), (size, efficiency))
+        return replace(self, ring=curve) if kind == RING else replace(self, all_to_all=curve)
+
     def on(self, cluster: Cluster) -> Cluster:
-        """A cluster with these links; what is not fitted yet is 1."""
-        efficiency = tuple((operation, self.curve(operation) or ((1, 1.0),)) for operation in OPERATIONS)
-        call_s = self.call_us * MICROSECOND
+        """A cluster with these links."""
+        efficiency = tuple((operation, self.curve(operation)) for operation in OPERATIONS)
         return replace(
             cluster,
             overlap_slowdown=self.slowdown,
-            intra_node=replace(cluster.intra_node, call_s=call_s),
-            collectives=Collectives(call_s, efficiency, cluster.collectives.nodes),
+            collectives=replace(cluster.collectives, efficiency=efficiency),
         )
-
-
-class LinkFit(NamedTuple):
-    """The fitted links, the logarithmic error of each row, and the mean error of other slowdowns and times per call."""
-
-    links: Links
-    errors: tuple[tuple[SamplingRow, float], ...]
-    alternatives: tuple[tuple[Links, float], ...]
-
-    def of(self, kind: str) -> Errors:
-        """Errors of the rows of one kind."""
-        return Errors.of((1.0, exp(error)) for row, error in self.errors if kind_of(row) == kind)
 
 
 @cache
@@ -109,50 +90,38 @@ def rows() -> tuple[SamplingRow, ...]:
     return tuple(
         row
         for row in sampling_rows()
-        if row.figure in FIGURES and row["method"] in METHODS and row.num_gpus in SIZES and row.latency_s
+        if row.figure in FIGURES and row["method"] in KINDS and row.num_gpus in SIZES and row.latency_s
     )
 
 
 def kind_of(row: SamplingRow) -> str:
     """What is fitted to a row."""
-    return METHODS[row["method"]][0]
+    return KINDS[row["method"]]
 
 
-def fit_links() -> LinkFit:
-    """Links under which the published rows come out."""
-    tried = [(links, loss(links)) for links in (links_at(CALL_US, slowdown) for slowdown in SLOWDOWNS)]
-    limit = (1 + NEAR) * min(error for _, error in tried)
-    chosen = next(links for links, error in tried if error <= limit)
-    others = [links_at(call_us, chosen.slowdown) for call_us in OTHER_CALLS_US]
-    fitted = rounded(chosen)
-    errors = tuple((row, error_of(row, fitted)) for row in rows())
-    return LinkFit(fitted, errors, (*tried, *((links, loss(links)) for links in others)))
-
-
-def links_at(call_us: float, slowdown: float) -> Links:
-    """Links with the efficiencies that suit a time per call and a slowdown."""
-    links = Links(call_us, slowdown)
+def links_at(slowdown: float = SLOWDOWN) -> Links:
+    """Links with the efficiencies that suit a slowdown, of two digits."""
+    links = Links(slowdown)
     for kind in (RING, ALL_TO_ALL):
-        for size in SIZES:
-            links = _plus(links, kind, size, _efficiency(kind, size, links))
+        for size in FITTED:
+            links = links.plus(kind, size, float(f"{_efficiency(kind, size, links):.2g}"))
     return links
 
 
-def _plus(links: Links, kind: str, size: int, efficiency: float) -> Links:
-    curve = (*links.curve(kind), (size, efficiency))
-    return replace(links, ring=curve) if kind == RING else replace(links, all_to_all=curve)
-
-
 def _efficiency(kind: str, size: int, links: Links) -> float:
-    """Efficiency at which the median error of the rows of one kind and size vanishes; at most 1."""
+    """Efficiency at which the median error of the rows of one kind and size vanishes; below 1.
+
+    Raises:
+        ValueError: they are too fast or too slow at any, so do not determine one.
+    """
     chosen = [row for row in rows() if kind_of(row) == kind and row.num_gpus == size]
 
     def too_slow(efficiency: float) -> bool:
-        there = _plus(links, kind, size, efficiency)
+        there = links.plus(kind, size, efficiency)
         return median(error_of(row, there) for row in chosen) > 0
 
-    if too_slow(1.0):
-        return 1.0
+    if too_slow(1.0) or not too_slow(LEAST):
+        raise ValueError(f"{kind} over {size} cards ends at a bound: its rows do not determine it")
     low, high = log(LEAST), 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -162,11 +131,9 @@ def _efficiency(kind: str, size: int, links: Links) -> float:
 
 def error_of(row: SamplingRow, links: Links) -> float:
     """Logarithm of predicted over published seconds."""
-    assert row.num_gpus and row.latency_s
-    place = Place(row.model, links.on(cluster_of(CLUSTER)), row.num_gpus, *row.size, row.steps, "batch")
-    sampler = METHODS[row["method"]][1]
-    outcome = outcome_of(place, sampler)  # type: ignore[arg-type]  # samplers are frozen dataclasses
-    return log(outcome.latency_s / row.latency_s)
+    error = predict(row, {CLUSTER: links.on(cluster_of(CLUSTER))}).error
+    assert error is not None
+    return log(1 + error)
 
 
 def loss(links: Links) -> float:
@@ -174,49 +141,40 @@ def loss(links: Links) -> float:
     return mean(abs(error_of(row, links)) for row in rows() if kind_of(row) != CHECK)
 
 
-def rounded(links: Links) -> Links:
-    """Links with efficiencies of two digits."""
-    ring, all_to_all = (
-        tuple((size, float(f"{value:.2g}")) for size, value in links.curve(kind))
-        for kind in (RING, ALL_TO_ALL)
-    )
-    return replace(links, ring=ring, all_to_all=all_to_all)
-
-
 def report_efficiencies(output: Path | None) -> None:
     """Fit the links, print what they predict, and write the lines of the cluster files if asked to."""
-    found = fit_links()
-    show(120, residual_table(found), *summary(found))
+    links = links_at()
+    title, words = f"{CLUSTER}: published and predicted", ("figure", "method", "fitted")
+    show(120, table(title, COLUMNS, residuals(links), left=words), *summary(links))
     if output:
-        write_file(output, link_text(found.links))
+        write_file(output, link_text(links))
 
 
-def residual_table(found: LinkFit) -> Table:
-    """One line per row."""
-    rows = [
-        [
+def residuals(links: Links) -> Iterator[list[str]]:
+    """The cells of one line per row."""
+    for row in rows():
+        error = exp(error_of(row, links)) - 1
+        assert row.latency_s
+        yield [
             *(row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]),
-            *(f"{seconds:.4g} s" for seconds in (row.latency_s or 0.0, (row.latency_s or 0.0) * exp(error))),
-            *(f"{100 * (exp(error) - 1):+.1f} %", kind_of(row)),
+            *(f"{seconds:.4g} s" for seconds in (row.latency_s, row.latency_s * (1 + error))),
+            *(f"{100 * error:+.1f} %", kind_of(row)),
         ]
-        for row, error in found.errors
-    ]
-    title = f"{CLUSTER}: published and predicted"
-    return table(title, COLUMNS, rows, left=("figure", "method", "fitted"))
 
 
-def summary(found: LinkFit) -> Iterator[str]:
-    """Lines of a cluster file, the errors of each kind of rows, and what the grid says."""
-    yield from link_text(found.links).splitlines()
+def summary(links: Links) -> Iterator[str]:
+    """Lines of a cluster file, the errors of each kind of rows, and those of other slowdowns."""
+    yield from link_text(links).splitlines()
     for kind in (RING, ALL_TO_ALL, CHECK):
-        yield f"{kind}: {len(found.of(kind))} rows, {found.of(kind)}"
-    for links, error in found.alternatives:
-        yield f"call_us {links.call_us:g}, slowdown {links.slowdown:g}: mean error {100 * error:.1f} %"
+        errors = Errors.of((1.0, exp(error_of(row, links))) for row in rows() if kind_of(row) == kind)
+        yield f"{kind}: {len(errors)} rows, {errors}"
+    for other in (links, *map(links_at, OTHER_SLOWDOWNS)):
+        yield f"slowdown {other.slowdown:g}: mean error {100 * loss(other):.1f} %"
 
 
 def link_text(links: Links) -> str:
-    """Lines of a cluster file that are fitted, and software per call."""
-    lines = [f"overlap_slowdown = {links.slowdown:g}", "[collectives]", f"call_us = {links.call_us:g}"]
+    """Lines of a cluster file that are fitted."""
+    lines = [f"overlap_slowdown = {links.slowdown:g}", "[collectives]"]
     for operation in OPERATIONS:
         values = ", ".join(f"{size} = {value:g}" for size, value in links.curve(operation))
         lines.append(f"{operation} = {{ {values} }}")

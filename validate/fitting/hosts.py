@@ -13,12 +13,13 @@ from functools import cached_property
 from statistics import median
 from typing import Final
 
-from profiles.hosts import BOX, FREE
+from profiles.clusters import Cluster
+from profiles.hosts import BOX, FREE, Host
 from validate.points import cluster_of
 from validate.printing import show, table
 from validate.published.sampling.methods import samplers
 from validate.published.sampling.rows import SamplingRow, sampling_rows
-from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, Place, outcome_of, scenario_of
+from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
 """Boxes of which a source printed several methods on small images."""
@@ -37,13 +38,12 @@ class HostRow:
     @cached_property
     def gpu_s(self) -> float:
         """Seconds of the GPUs, beside a host that takes no time."""
-        place = self._place(FREE)
-        return outcome_of(place, samplers(self.row, scenario_of(place))[0]).latency_s  # type: ignore[arg-type]
+        return predict(self.row, self._beside(FREE)).outcome.latency_s  # type: ignore[union-attr]  # rows are covered
 
     @cached_property
     def host_s(self) -> float:
         """Seconds of the busiest host, of pace 1."""
-        scenario = scenario_of(self._place(BOX))
+        scenario = scenario_of(place_of(self.row, self._beside(BOX)))
         phases = samplers(self.row, scenario)[0].phases(scenario)
         return sum(
             phase.times * max(sum(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases
@@ -61,10 +61,9 @@ class HostRow:
         assert self.row.latency_s is not None
         return self.gpu_s < EXPLAINED * self.row.latency_s
 
-    def _place(self, host: object) -> Place:
-        row = self.row
-        cluster = replace(cluster_of(row.cluster), host=host)  # type: ignore[arg-type]
-        return Place(row.model, cluster, row.num_gpus or 1, *row.size, row.steps, "batch")
+    def _beside(self, host: Host) -> dict[str, Cluster]:
+        """The row's cluster with another host."""
+        return {self.row.cluster: replace(cluster_of(self.row.cluster), host=host)}
 
 
 def host_rows(box: str) -> list[HostRow]:
@@ -94,7 +93,7 @@ def run_hosts(options: Namespace) -> None:
     found = {box: host_rows(box) for box in BOXES}
     lines = [line for box, rows in found.items() for line in _lines(box, rows)]
     show(100, table("Hosts", COLUMNS, lines, left=("box", "method")))
-    show(100, *(f"{box}: pace = {pace_of(rows):.2g}" for box, rows in found.items()))
+    show(100, *(f"{box}: pace = {pace_of(rows):.3g}" for box, rows in found.items()))
 
 
 def _lines(box: str, rows: list[HostRow]) -> Iterator[list[str]]:

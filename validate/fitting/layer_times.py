@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profiles.component_files import TIME_COLUMNS
-from profiles.costs import ELEMENT_BYTES
+from profiles.costs import BACKWARD_WORK, ELEMENT_BYTES, FloatArray
 from profiles.devices import RATE_KEYS
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
@@ -19,7 +19,6 @@ from profiles.models import Model
 from profiles.recipes import RECIPES
 from profiles.units import GB, MILLISECOND, TFLOP
 from validate.fitting import loading
-from validate.fitting.equations import Work
 from validate.fitting.loading import Record, count, load, one_of
 
 CLASSES: Final = tuple(key.split("_")[0] for key in RATE_KEYS)
@@ -42,6 +41,22 @@ LAUNCHES: Final = 1e6
 
 FirstBackwards = Mapping[tuple[str, int, int], float]
 """Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
+
+
+class Work(NamedTuple):
+    """Forward work of a layer on one sample: TFLOP of three classes, GB, million kernels."""
+
+    backward: str
+    amounts: tuple[float, ...]
+
+    def forward(self, batch: int) -> FloatArray:
+        """Amounts of a forward pass; launches do not grow with the batch."""
+        return np.array(self.amounts) * (batch, batch, batch, batch, 1)
+
+    def backward_pass(self, batch: int) -> FloatArray:
+        """Amounts of a backward pass."""
+        work, attention = BACKWARD_WORK[self.backward]
+        return self.forward(batch) * (work, work, attention, work, work)
 
 
 class Update(NamedTuple):
@@ -146,7 +161,7 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
         layer = layers[component][index]
         flop = [each / TFLOP for each in (layer.conv_flop, layer.matmul_flop, layer.attention_flop)]
         moved, kernels = size * layer.moved_bytes / GB, layer.kernels / LAUNCHES
-        work = Work(component, layer.backward, (*flop, moved, kernels))
+        work = Work(layer.backward, (*flop, moved, kernels))
         for quantity, amounts in ((FORWARD, work.forward(batch)), (BACKWARD, work.backward_pass(batch))):
             seconds = row[f"{quantity}_ms"] * MILLISECOND
             if seconds > 0 and amounts.any():

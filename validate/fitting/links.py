@@ -5,7 +5,7 @@ Every column of the fit is asked of ``profiles.collectives.collective_time``, so
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -46,41 +46,6 @@ Curves = dict[str, Efficiency]
 Pair = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """What joins the devices of a node: ``nvswitch`` (every two alike), or ``pcie`` with so many under one switch."""
-
-    kind: str = NVSWITCH
-    switch_size: int = 0
-
-    def __post_init__(self) -> None:
-        if self.kind == PCIE and self.switch_size < 1:
-            raise InputError("--kind pcie needs --switch-size, the devices under one switch, at least 1")
-        if self.kind != PCIE and self.switch_size:
-            raise InputError(f"--switch-size is of --kind pcie, not of {self.kind}")
-
-    def check(self, devices_per_node: int) -> None:
-        """Refuse switches that do not divide a node."""
-        if self.kind == PCIE and devices_per_node % self.switch_size:
-            rule = f"must divide the {devices_per_node} devices of a node"
-            raise InputError(f"--switch-size is {self.switch_size}, {rule}")
-
-    def kind_of(self, sample: Sample) -> str:
-        """Where a message runs, in words."""
-        if sample.group.num_nodes > 1:
-            return "between nodes"
-        return "across switches" if crosses(self.switch_size, sample.pair) else "inside a node"
-
-
-def crosses(switch_size: int, pair: Pair) -> bool:
-    """Whether two devices hang under different switches; ``switch_size`` is 0 where there are none."""
-    return bool(switch_size and pair) and pair[0] // switch_size != pair[1] // switch_size
-
-
-NVLINK: Final = Wiring()
-"""Every two devices of a node alike."""
-
-
 class LinkFit(NamedTuple):
     """A fitted cluster, and what was not measured, bounded or broken, one sentence each."""
 
@@ -88,13 +53,15 @@ class LinkFit(NamedTuple):
     notes: tuple[str, ...]
 
 
-def fit_links(measurement: Measurement, name: str, device: str, wiring: Wiring = NVLINK) -> LinkFit:
-    """Cluster under which the measured times come out; InputError where they do not determine a link."""
-    wiring.check(measurement.devices_per_node)
+def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSWITCH) -> LinkFit:
+    """Cluster under which the measured times come out; InputError where they do not determine a link.
+
+    Of devices over PCIe the ports are all that a link knows: what they share is in the efficiencies of groups.
+    """
     said = disturbance(measurement.other_cores)
     notes = [said] if said else []
-    notes += _spread_notes(measurement.idle(), wiring)
-    cluster = _ports(measurement, name, device, wiring, notes)
+    notes += _spread_notes(measurement.idle())
+    cluster = _ports(measurement, name, device, kind, notes)
     curves = _collective_curves(measurement.idle())
     laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}
     cluster = _with_latencies(cluster, laws, notes)
@@ -115,14 +82,12 @@ def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
     return Errors.of((sample.seconds, predict(cluster, sample)) for sample in samples)
 
 
-def _ports(measurement: Measurement, name: str, device: str, wiring: Wiring, notes: list[str]) -> Cluster:
+def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: list[str]) -> Cluster:
     """Cluster with its ports' bandwidths; each link's fixed time is all software as yet."""
     slowdowns = [factor for _, factor in measurement.slowdowns]
     inside, idle = Link("ideal", float("inf"), 0.0, 0.0), measurement.idle()
     if measurement.devices_per_node > 1:
-        inside = _link(idle, 1, wiring, notes)
-        if wiring.kind == PCIE:
-            inside = _across_switches(idle, inside, wiring, notes)
+        inside = _link(idle, 1, kind, notes, measurement.devices_per_node)
     return Cluster(
         name=name,
         source=measurement.environment,
@@ -131,16 +96,16 @@ def _ports(measurement: Measurement, name: str, device: str, wiring: Wiring, not
         max_nodes=measurement.num_nodes,
         overlap_slowdown=max(1.0, median(slowdowns)) if slowdowns else 1.0,
         intra_node=inside,
-        inter_node=_link(idle, 2, Wiring("nic"), notes) if measurement.num_nodes > 1 else None,
+        inter_node=_link(idle, 2, "nic", notes) if measurement.num_nodes > 1 else None,
         collectives=Collectives(0.0, tuple((operation, FREE) for operation in OPERATIONS), FREE),
     )
 
 
-def _link(samples: Sequence[Sample], num_nodes: int, wiring: Wiring, notes: list[str]) -> Link:
+def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str], devices: int = 0) -> Link:
     where = "inside a node" if num_nodes == 1 else "between nodes"
     single = _messages(samples, num_nodes)
     if single:
-        law = law_of([s for s in single if not crosses(wiring.switch_size, s.pair)] or single)
+        law = law_of(single)
         if law.break_at:
             lines = f"two lines, below and from {law.break_at:.0f} bytes on"
             notes.append(f"messages {where}: {lines}, would fit them better than the one law of this file")
@@ -152,9 +117,8 @@ def _link(samples: Sequence[Sample], num_nodes: int, wiring: Wiring, notes: list
         rule = "their times do not grow with their bytes; measure larger ones, or on a quieter machine"
         raise InputError(f"messages {where}: {rule}")
     bandwidth = 1 / law.s_per_unit
-    as_ports = (wiring.switch_size, bandwidth, bandwidth)
-    shared = as_ports if wiring.kind == PCIE else ()
-    return Link(wiring.kind, bandwidth, 0.0, law.fixed_s, *shared)
+    shared = (devices, bandwidth, bandwidth) if kind == PCIE else ()
+    return Link(kind, bandwidth, 0.0, law.fixed_s, *shared)
 
 
 def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
@@ -276,10 +240,7 @@ def _message_s(cluster: Cluster, sample: Sample) -> float:
     """Seconds that the simulator gives a message that has all ports on its way to itself."""
     link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
     assert link is not None
-    slowest = link.bandwidth_bytes_per_s
-    if sample.group.num_nodes == 1 and crosses(link.switch_size, sample.pair):
-        slowest = min(slowest, link.switch_bandwidth_bytes_per_s, link.host_bandwidth_bytes_per_s)
-    return link.latency_s + link.call_s + sample.size_bytes / slowest
+    return link.latency_s + link.call_s + sample.size_bytes / link.bandwidth_bytes_per_s
 
 
 def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
@@ -294,50 +255,18 @@ def law_of(samples: Sequence[Sample]) -> Law:
     return fit_law(np.array([sample.size_bytes for sample in samples]), seconds_of(samples))
 
 
-def _across_switches(samples: Sequence[Sample], port: Link, wiring: Wiring, notes: list[str]) -> Link:
-    """A link over PCIe with what its switches and its host carry, as far as measured messages say.
-
-    Both are at least what one message across switches reaches, and the host what all of a ring reach at once; where
-    no message crosses, the port's bandwidth stands in. What has to be said is added to the notes.
-    """
-    crossing = [sample for sample in _messages(samples, 1) if crosses(wiring.switch_size, sample.pair)]
-    slope = law_of(crossing).s_per_unit if crossing else 0.0
-    one = 1 / slope if slope > 0 else port.bandwidth_bytes_per_s
-    rings = (sample for sample in samples if sample.operation == "send_recv" and sample.group.num_nodes == 1)
-    together = max((_ring_across(sample, wiring.switch_size) for sample in rings), default=0.0)
-    notes.append(
-        "switches and host: at least as fast as one message across switches, the host as all messages of a ring at once"
-        if crossing
-        else "switches and host: no single message crossed switches, the port's bandwidth stands in"
-    )
-    return replace(
-        port,
-        kind=PCIE,
-        switch_size=wiring.switch_size,
-        switch_bandwidth_bytes_per_s=one,
-        host_bandwidth_bytes_per_s=max(one, together),
-    )
-
-
-def _ring_across(ring: Sample, switch_size: int) -> float:
-    """Bytes per second that all messages of a ring from rank 0 on carry across switches."""
-    size = ring.group.size
-    crossing = sum(crosses(switch_size, (rank, (rank + 1) % size)) for rank in range(size))
-    return crossing * ring.size_bytes / ring.seconds
-
-
-def _spread_notes(samples: Sequence[Sample], wiring: Wiring) -> Iterator[str]:
+def _spread_notes(samples: Sequence[Sample]) -> Iterator[str]:
     """One line for each kind of pairs that differ too much for one link to stand for all."""
     kinds: dict[str, dict[Pair, Law]] = defaultdict(dict)
     for pair, of_pair in by_pair(samples).items():
-        kinds[wiring.kind_of(of_pair[0])][pair] = law_of(of_pair)
-    hint = "; if some cross switches, say so by --kind pcie --switch-size" if wiring.kind != PCIE else ""
+        where = "between nodes" if of_pair[0].group.num_nodes > 1 else "inside a node"
+        kinds[where][pair] = law_of(of_pair)
     for where, laws in kinds.items():
         rates = {pair: 1 / law.s_per_unit / GB for pair, law in laws.items() if law.s_per_unit > 0}
         fixed = {pair: law.fixed_s / MICROSECOND for pair, law in laws.items() if law.fixed_s > 0}
         found = [said for said in (_spread(rates, "GB/s"), _spread(fixed, "us")) if said]
         if found:
-            yield f"pairs {where} differ: {', '.join(found)}; one link stands for all{hint}"
+            yield f"pairs {where} differ: {', '.join(found)}; one link stands for all"
 
 
 def _spread(values: dict[Pair, float], unit: str) -> str:

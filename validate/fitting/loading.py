@@ -16,14 +16,6 @@ def load(path: Path, rules: Mapping[str, Rule]) -> list[Record]:
     return [{**{key: rule(row, key) for key, rule in rules.items()}, "where": row.where} for row in rows]
 
 
-def positive(row: Row, key: str) -> float:
-    """A number above zero."""
-    number = row.number(key)
-    if number == 0:
-        raise row.fail(key, "must be positive")
-    return number
-
-
 def count(row: Row, key: str) -> int:
     """An integer of at least one."""
     return row.integer(key, minimum=1)

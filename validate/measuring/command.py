@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.devices import load_device
 from profiles.errors import InputError
-from sim.explore.frames import check_writable
+from sim.outputs import check_writable
 from validate.counting.config_files import add_sources, asked_of, check_alone, read_config
 from validate.launching import check_least, launch, launched_place
 from validate.writing import write_file
@@ -50,12 +50,6 @@ LINKS: Final["Flags"] = {
     "--ranks": {"type": int, "default": 2, "help": "processes to start without torchrun (default: 2)"},
     "--backend": {"choices": ("gloo", "nccl"), "help": "default: nccl where each rank has a GPU"},
     "--kind": {"choices": ("nvswitch", "pcie"), "default": "nvswitch", "help": "of the links inside a node"},
-    "--switch-size": {
-        "type": int,
-        "default": 0,
-        "metavar": "N",
-        "help": "devices under one switch, of --kind pcie",
-    },
     "--max-mib": {
         "type": int,
         "default": MAX_MIB,
@@ -133,7 +127,7 @@ def _links(options: argparse.Namespace) -> None:
     from validate.fitting.link_samples import read_logs  # noqa: PLC0415  importing scipy takes a while
 
     place = None if options.nccl_tests else launched_place()
-    _check_links(options, place.devices_per_node if place else options.ranks)
+    _check_links(options)
     measurement: Measurement | None
     if options.nccl_tests:
         measurement = read_logs(options.nccl_tests)
@@ -147,10 +141,8 @@ def _links(options: argparse.Namespace) -> None:
         _conclude(measurement, options)
 
 
-def _check_links(options: argparse.Namespace, devices_per_node: int) -> None:
+def _check_links(options: argparse.Namespace) -> None:
     """Refuse what would fail after minutes of measuring, and to write one file over another."""
-    from validate.fitting.links import Wiring  # noqa: PLC0415
-
     load_device(options.device)
     if options.max_mib < 1:
         raise InputError(f"--max-mib is {options.max_mib}, must be at least 1")
@@ -163,9 +155,6 @@ def _check_links(options: argparse.Namespace, devices_per_node: int) -> None:
         other = taken.setdefault(path.resolve(), flag) if path else flag
         if other != flag:
             raise InputError(f"{flag} {path}: is the file of {other} too, must be another")
-    wiring = Wiring(options.kind, options.switch_size)
-    if not options.nccl_tests:
-        wiring.check(devices_per_node)
 
 
 def _measure(backend: str | None, max_mib: int) -> "Measurement | None":
@@ -181,10 +170,9 @@ def _conclude(measurement: "Measurement", options: argparse.Namespace) -> None:
     """Fit, write, and print how the file's cluster stands to what was measured."""
     from validate.fitting.link_report import cluster_text, print_links, write_cluster  # noqa: PLC0415
     from validate.fitting.link_samples import sample_text  # noqa: PLC0415
-    from validate.fitting.links import Wiring, fit_links  # noqa: PLC0415
+    from validate.fitting.links import fit_links  # noqa: PLC0415
 
-    wiring = Wiring(options.kind, options.switch_size)
-    found = fit_links(measurement, options.name or options.output.stem, options.device, wiring)
+    found = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
     cluster = write_cluster(options.output, cluster_text(found, bool(measurement.slowdowns)))
     if options.samples:
         write_file(options.samples, sample_text(measurement), "--samples")

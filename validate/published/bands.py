@@ -26,10 +26,9 @@ from profiles.bands import (
     load_bands,
 )
 from profiles.clusters import cluster_names
-from profiles.costs import one_gpu_s
-from profiles.devices import load_device
-from profiles.models import load_model, model_names
+from profiles.models import model_names
 from profiles.stacks import DEFAULT_STACK
+from validate.fitting.anchors import factor
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
@@ -83,11 +82,8 @@ class Miss:
 def alone() -> Iterator[Miss]:
     """Published latencies of one GPU over estimates that nothing was scaled by."""
     for name in model_names():
-        model = load_model(name)
-        for anchor in model.anchors:
-            device = load_device(anchor.device)
-            ratio = anchor.latency_s / one_gpu_s(model, device, anchor)
-            yield Miss(device.name, DEFAULT_STACK, ONE_GPU, ratio, "anchors.csv")
+        for anchor in model_of(name).anchors:
+            yield Miss(anchor.device, DEFAULT_STACK, ONE_GPU, factor(name, anchor), "anchors.csv")
 
 
 def together(runs: Iterable[Run]) -> Iterator[Miss]:

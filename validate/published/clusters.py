@@ -10,8 +10,7 @@ those that "set the rates" give the share of the laws that all stacks reach: the
 finds.
 """
 
-import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,12 +18,10 @@ from typing import Final, Self
 
 from profiles.clusters import cluster_names, load_cluster
 from profiles.devices import load_device
-from profiles.errors import InfeasibleError
 from profiles.files import Row, read_rows
 from profiles.models import Model, load_model
 from profiles.stacks import FLAGS, Shares, Stack, load_stack
 from sim import api
-from validate.printing import show, table
 
 RUNS: Final = Path(__file__).parent / "clusters.csv"
 COLUMNS: Final = (
@@ -155,32 +152,3 @@ def shared_rate(run: ClusterRun) -> float:
 
 def _at_rate(stack: Stack, share: float) -> Stack:
     return _rated(stack, lambda rates: replace(rates.scaled(share / rates.matmul), matmul=share))
-
-
-def run_clusters(options: argparse.Namespace) -> None:
-    """Print published beside simulated throughput, and the shares of the laws that some set."""
-    columns = ("run", "GPUs", "batch", "pixels", "stack", "published", "simulated", "error", "role")
-    rows = [list(_cells(run)) for run in read_runs()]
-    lines = []
-    if options.rates:
-        lines = [
-            f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws"
-            for run in read_runs()
-            if run.role == SETS
-        ]
-    title = "images per second of training on real clusters"
-    show(170, table(title, columns, rows, left=("run", "stack", "role")), *lines)
-
-
-def _cells(run: ClusterRun) -> Iterator[str]:
-    yield from (run.name, f"{run.asked['gpus']} of {run.device or run.cluster}", str(run.asked["batch_size"]))
-    yield from (str(run.asked["resolution"]), run.stack.name, f"{run.samples_per_s:,.1f}")
-    try:
-        predicted = run.predicted()
-    except InfeasibleError as reason:
-        yield from (str(reason), "-", run.role)
-        return
-    if predicted is None:
-        yield from (f"no cluster {run.cluster}", "-", run.role)
-    else:
-        yield from (f"{predicted:,.1f}", f"{predicted / run.samples_per_s - 1:+.1%}", run.role)

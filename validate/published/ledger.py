@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -45,7 +45,6 @@ COLUMNS: Final = (
     "resolution_px", "steps", "quantity", "unit", "published", "predicted", "error", "standing", "reason",
     "provenance", "setting", "predicted_memory_GiB", "device", "stack", "kind",
 )  # fmt: skip
-RESIDUALS: Final = ("task", "source", "device", "stack", "kind", "num_gpus", "standing", "log_ratio")
 OUT_OF_MEMORY: Final = "OOM"
 
 
@@ -118,23 +117,6 @@ class Ledger:
         """One line per published number, with its prediction and what became of it."""
         frame = pd.DataFrame([_flat(one) for one in self.records], columns=list(COLUMNS))
         return frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
-
-    def residuals(self) -> pd.DataFrame:
-        """One line per time or throughput that has an error: ``log_ratio`` of predicted over published time."""
-        known = [one for one in self.records if one.log_ratio is not None]
-        rows = [
-            [
-                one.row.task,
-                one.row.group,
-                *astuple(one.conditions),
-                one.row.num_gpus,
-                f"{one.standing}",
-                one.log_ratio,
-            ]
-            for one in known
-            if one.conditions is not None
-        ]
-        return pd.DataFrame(rows, columns=list(RESIDUALS))
 
     def write(self, path: Path | None) -> None:
         """Write the frame as CSV, or as JSON where the file ends so, if a file is given."""

@@ -18,6 +18,7 @@ from validate.published.ledger import Ledger, all_training, check_path, coverage
 from validate.published.records import TASKS, Record
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
+from validate.published.trust import write_trust
 from validate.reporting.sections import Section, print_sections
 from validate.writing import write_file
 
@@ -33,7 +34,7 @@ def run_published(options: argparse.Namespace) -> None:
     check_path("--output", options.output)
     if options.readme is not None:
         check_markers(options.readme)
-    for flag in ("readme", "bands"):
+    for flag in ("readme", "bands", "trust"):
         if options.task is not None and getattr(options, flag) is not None:
             raise InputError(f"--task is '{options.task}', but --{flag} is of both tasks: leave it out")
     ledger = report(options.task, lambda _, section: print_sections([section]))
@@ -43,6 +44,8 @@ def run_published(options: argparse.Namespace) -> None:
         write_between(options.readme, ledger)
     if options.bands is not None:
         write_bands(options.bands, ledger, all_runs())
+    if options.trust is not None:
+        write_trust(options.trust, ledger)
     if options.figure is not None:
         save_figure(plot_published(ledger), options.figure)
 

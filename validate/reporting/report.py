@@ -4,14 +4,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Final
 
-from rich.table import Table
-from rich.text import Text
-
 from validate.closed_forms.report import closed_forms, summary
 from validate.closed_forms.report import sections as form_sections
-from validate.fitting.device_fits import fit_device, residual_table
-from validate.fitting.device_fits import summary as fit_summary
-from validate.fitting.equations import OBSERVATIONS
 from validate.machine import facts
 from validate.published import report as published
 from validate.published.figure import plot_published
@@ -47,7 +41,7 @@ def run_report(options: argparse.Namespace) -> None:
     words = "What formulas say of pipelines and samplers, beside what a replay of the same plan takes."
     first = Chapter("Closed forms", words, [summary(forms), *form_sections(forms)])
     last = Chapter("How this was made", "python -m validate report; nothing is typed in.", [environment()])
-    chapters = [first, *published_chapters(options.task), device_fits(), last]
+    chapters = [first, *published_chapters(options.task), last]
     write_file(options.output, page(TITLE, chapters))
 
 
@@ -65,23 +59,3 @@ def published_chapters(task: str | None) -> Iterator[Chapter]:
     for (name, said), title in zip(PUBLISHED.items(), ("training", "sampling"), strict=True):
         if tables[name]:
             yield Chapter(f"Published: {title}", said, tables[name])
-
-
-def device_fits() -> Chapter:
-    """The fit of every device that published latencies were fitted to."""
-    words = (
-        "Rates of devices, fitted to published latencies of one GPU (non-negative least squares on relative errors)."
-        " 'Without it' is the prediction of the fit to all other rows."
-    )
-    sections = []
-    for name in sorted(path.stem for path in OBSERVATIONS.glob("*.toml")):
-        fit = fit_device(name)
-        sections.append(Section(name, *cells(residual_table(fit)), ". ".join(fit_summary(fit))))
-    return Chapter("Device fits", words, sections)
-
-
-def cells(table: Table) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows of a table of the terminal, without its colours."""
-    header = [Text.from_markup(str(column.header)).plain for column in table.columns]
-    columns = [[Text.from_markup(str(cell)).plain for cell in column.cells] for column in table.columns]
-    return header, [list(row) for row in zip(*columns, strict=True)]

@@ -17,7 +17,7 @@ from validate.fitting.kernels.rows import Samples
 from validate.fitting.kernels.targets import Target
 
 SEEN_CHANNELS: Final = 72.0
-"""Head dimension of PixArt, whose published latencies set the constant rates of some devices."""
+"""Head dimension of PixArt, whose published latencies set the pace of a device without measured kernels."""
 FORWARD: Final = {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
 """Stand-ins while the forward law is fitted."""
 

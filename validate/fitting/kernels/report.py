@@ -37,7 +37,7 @@ def report_kernels(names: Sequence[str], folder: Path, *, write: bool) -> None:
 def with_laws(path: Path, text: str) -> str:
     """Text of a device file, its laws exchanged or added at its end."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file; write the device's memory and rates first (fit --device)")
+        raise InputError(f"{path}: no such file; write the device's name, source and memory_GiB first")
     head, _, _ = read_text(path).partition(HEAD)
     return f"{head.rstrip()}\n\n{text}"
 

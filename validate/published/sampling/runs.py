@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.clusters import Cluster, Link, cluster_names
 from profiles.costs import anchor_factor
+from profiles.devices import Device
 from profiles.errors import InfeasibleError
 from profiles.fabrics import Collectives
 from profiles.models import model_names
@@ -164,8 +165,14 @@ class Run:
         model = model_of(self.model)
         if all(anchor.device != device.name for anchor in model.anchors):
             return outcome.provenance
-        factor = anchor_factor(model, device, pixels)
-        return f"{outcome.provenance}, times {factor:.3f} from one GPU's latencies"
+        return (
+            f"{outcome.provenance}, times {_factor(self.model, device, pixels):.3f} from one GPU's latencies"
+        )
+
+
+@cache
+def _factor(model: str, device: Device, pixels: int) -> float:
+    return anchor_factor(model_of(model), device, pixels)
 
 
 def runs(
@@ -202,7 +209,7 @@ def same_number(one: float | None, other: float | None) -> bool:
 def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
     """The run of one row."""
     try:
-        place = _place(row, clusters)
+        place = place_of(row, clusters)
         asked = samplers(row, scenario_of(place))
         outcome = fastest(place, asked)
     except (Uncovered, InfeasibleError) as reason:
@@ -211,7 +218,8 @@ def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
     return Run(row, place, outcome, f"best of {len(asked)}: {remark}" if len(asked) > 1 else remark)
 
 
-def _place(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
+def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
+    """What a row draws, and where; ``clusters``, by name, stand in for the shipped ones."""
     model = row.model
     if row.num_gpus is None:
         raise Uncovered("the number of GPUs is not said")

@@ -5,14 +5,14 @@ base of ``costs_of``: the volumes of Table III and the largest micro-batches of 
 bytes per parameter (Eq. 14) and the throughputs for the second. Its V100s and NPUs may run attention unfused.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple
 
 from profiles.clusters import Cluster
 from profiles.components import Component, Layer
-from profiles.costs import ComponentCosts, FloatArray
+from profiles.costs import ComponentCosts
 from profiles.models import MeasuredTime, Model
 from profiles.stacks import Fusion, Stack, load_stack
 from validate.points import cluster_of, model_of
@@ -73,22 +73,17 @@ def with_all_gradients(name: str, cluster: str) -> Model:
         if not component.trainable:
             return component
         costs = ComponentCosts(component, device, stack=load_stack(STACK))
-        times = _times(BATCHES, costs.forward_s, costs.backward_s)
+        times = tuple(
+            MeasuredTime(layer, batch, float(there), float(back))
+            for batch in BATCHES
+            for layer, (there, back) in enumerate(
+                zip(costs.forward_s(batch), costs.backward_s(batch), strict=True)
+            )
+        )
         layers = tuple(replace(layer, backward="full") for layer in component.layers)
         return replace(component, layers=layers, times=((device.name, times),))
 
     return _changed(model_of(name), train_all)
-
-
-def _times(
-    batches: Iterable[int], forward_s: Callable[[int], FloatArray], backward_s: Callable[[int], FloatArray]
-) -> tuple[MeasuredTime, ...]:
-    """The times of all layers as a model file would give them."""
-    return tuple(
-        MeasuredTime(layer, batch, float(there), float(back))
-        for batch in batches
-        for layer, (there, back) in enumerate(zip(forward_s(batch), backward_s(batch), strict=True))
-    )
 
 
 def in_half_precision(name: str) -> Model:

@@ -1,10 +1,11 @@
 """Throughput of training runs on real clusters: each row of ``clusters.csv``, and what the rows say of one another."""
 
+import argparse
 from collections.abc import Iterator
 from typing import Final
 
 from profiles.errors import InfeasibleError
-from validate.published.clusters import SETS, ClusterRun, read_runs
+from validate.published.clusters import SETS, ClusterRun, read_runs, shared_rate
 from validate.published.kinds import kind_of
 from validate.published.ledger import error_words
 from validate.published.records import (
@@ -18,7 +19,7 @@ from validate.published.records import (
 )
 from validate.published.standings import Reason, Standing
 from validate.published.training.experiment import Found, experiment
-from validate.reporting.sections import grouped, signed
+from validate.reporting.sections import grouped, print_sections, signed
 
 REASONS: Final[dict[str, Reason]] = {
     SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
@@ -41,6 +42,14 @@ def throughputs() -> Found:
         predicted = "-" if record.predicted is None else f"{record.predicted:,.1f}"
         words = [run.name, gpus, f"{run.asked['batch_size']}", f"{run.asked['resolution']}", run.stack.name]
         yield [*words, f"{run.samples_per_s:,.1f}", predicted, error_words(record), f"{record.standing}"]
+
+
+def run_clusters(options: argparse.Namespace) -> None:
+    """Print published beside simulated throughput, and the shares of the laws that some runs set."""
+    print_sections([throughputs().section])
+    if options.rates:
+        for run in (run for run in read_runs() if run.role == SETS):
+            print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
 
 
 def _record(run: ClusterRun) -> Record:

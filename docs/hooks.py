@@ -1,0 +1,46 @@
+"""What MkDocs fills in while it builds: the help of each command, and tables of what is shipped.
+
+A page asks with ``<!-- help: sim sweep -->`` or ``<!-- table: models -->``, on a line of its own.
+"""
+
+import re
+import subprocess
+import sys
+
+import sim
+
+MARK = re.compile(r"^<!-- (?P<kind>help|table): (?P<what>[\w -]+) -->$", re.MULTILINE)
+TABLES = {
+    "models": (sim.models, ["name", "component", "trainable", "layers", "parameters", "skips"]),
+    "clusters": (sim.clusters, ["name", "device", "devices_per_node", "max_nodes", "source"]),
+    "stacks": (sim.stacks, ["name", "summary", "source"]),
+    "strategies": (sim.strategies, ["name", "task", "summary", "parameters"]),
+}
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """The page with every mark replaced by what it asks for.
+
+    Raises:
+        KeyError: A mark asks for a table that is not known.
+        subprocess.CalledProcessError: A command has no help.
+    """
+    return MARK.sub(_filled, markdown)
+
+
+def _filled(mark: re.Match[str]) -> str:
+    return _table(mark["what"]) if mark["kind"] == "table" else _help(mark["what"])
+
+
+def _help(command: str) -> str:
+    package, *words = command.split()
+    said = subprocess.run(
+        [sys.executable, "-m", package, *words, "--help"], capture_output=True, text=True, check=True
+    )
+    return f"```text\n{said.stdout.rstrip()}\n```"
+
+
+def _table(name: str) -> str:
+    frame, columns = TABLES[name][0](), TABLES[name][1]
+    rows = [columns, ["---"] * len(columns), *frame[columns].itertuples(index=False)]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)

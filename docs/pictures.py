@@ -1,0 +1,99 @@
+"""Draw the pictures of README and docs: ``python docs/pictures.py [NAME ...]``, into docs/pages/pictures."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+
+import sim
+from validate.published.figure import plot_published
+from validate.published.report import report
+
+PICTURES = Path(__file__).parent / "pages" / "pictures"
+SD21 = {"model": "sd21", "gpus": 8, "batch_size": 256}
+FOUR_STAGES = {"pipeline_degree": 4, "micro_batches": 8, "group_size": 8}
+
+
+def timeline() -> Figure:
+    """One iteration of DiffusionPipe on eight A100s, frozen encoders in its bubbles."""
+    return sim.run(strategy="diffusionpipe", **SD21, **FOUR_STAGES).plot_timeline()
+
+
+def winners() -> Figure:
+    """The fastest strategy of Stable Diffusion 2.1 by GPUs and samples per GPU."""
+    rows = [
+        row | {"samples per GPU": each}
+        for each in (4, 8, 16, 32)
+        for gpus in (8, 16, 32, 64, 128)
+        for row in sim.sweep("sd21", gpus=gpus, batch_size=each * gpus, top=1).rows(best_of_each=True)
+    ]
+    return sim.plots.plot_winners(
+        rows, across="num_gpus", down="samples per GPU", title="Stable Diffusion 2.1 on p4de"
+    )
+
+
+def front() -> Figure:
+    """Latency against peak memory of every sampler of PixArt on up to eight L20, and their front."""
+    asked = {"resolution": 2048, "steps": 20, "objective": "pareto"}
+    return sim.sweep("pixart", "l20-pcie-8", 8, **asked).plot()
+
+
+def parity() -> Figure:
+    """Published numbers against predicted ones."""
+    return plot_published(report(None, lambda *_: None))
+
+
+def schedules() -> Figure:
+    """Four schedules of the same stages: GPipe, 1F1B, interleaved 1F1B and ZB-H1."""
+    model = sim.equal_layers_model(16)
+    asked = {"gpus": 4, "batch_size": 32, "pipeline_degree": 4, "micro_batches": 8}
+    orders = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+    return stacked([sim.run(model, strategy, "ideal", **asked) for strategy in orders])
+
+
+def filling() -> Figure:
+    """The same pipeline with its bubbles empty, and with frozen layers in them."""
+    fills = ("none", "partial")
+    return stacked([sim.run(strategy="diffusionpipe", fill=fill, **SD21, **FOUR_STAGES) for fill in fills])
+
+
+def patches() -> Figure:
+    """PipeFusion and DistriFusion, three steps on four A100s over PCIe."""
+    asked = {"cluster": "a100-pcie-4", "gpus": 4, "resolution": 2048, "steps": 3, "warmup_steps": 1}
+    methods = {"pipefusion": {"patches": 8}, "distrifusion": {"gather_layers": 1}}
+    return stacked([sim.run("pixart", method, **point, **asked) for method, point in methods.items()])
+
+
+def stacked(results: Sequence[sim.Result]) -> Figure:
+    """Timelines one above the other, with one legend under them."""
+    figure = Figure(figsize=(9.0, 2.3 * len(results) + 0.6), layout="constrained")
+    legend: dict[str, Artist] = {}
+    for axes, result in zip(figure.subplots(len(results)), results, strict=True):
+        result.plot_timeline(ax=axes)
+        own = axes.get_legend()
+        legend |= {
+            text.get_text(): handle for text, handle in zip(own.get_texts(), own.legend_handles, strict=True)
+        }
+        own.remove()
+    figure.legend(legend.values(), legend, loc="outside lower center", ncols=6, frameon=False, fontsize=8.5)
+    return figure
+
+
+DRAWN: dict[str, Callable[[], Figure]] = {
+    drawn.__name__: drawn for drawn in (timeline, winners, front, parity, schedules, filling, patches)
+}
+
+
+def main(names: list[str]) -> None:
+    """Draw the pictures of these names, or all."""
+    mpl.rcParams["svg.hashsalt"] = "diffusim"  # the same picture is the same file
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name in names or DRAWN:
+        DRAWN[name]().savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,59 @@
+"""Names: of models, clusters, devices, stacks and strategies; what else they are called, and what was meant.
+
+Other names stand in ``aliases.toml``. They are told when they are used, and never hide a name or a path.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Final
+from warnings import warn
+
+from profiles.errors import DiffusimNote, InputError, near, shown
+from profiles.files import path_kind
+
+STRATEGY: Final = "strategy"
+"""The kind whose things are no files."""
+ALIASES: Final = Path(__file__).parent / "aliases.toml"
+
+
+@cache
+def aliases(kind: str) -> dict[str, str]:
+    """Other names of the things of a kind, ``model`` to ``strategy``, and the names they stand for."""
+    return tomllib.loads(ALIASES.read_text(encoding="utf-8"))[kind]
+
+
+def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = False) -> str | None:
+    """The name that is meant: itself, in small letters, or what it is another name of; None where nothing is.
+
+    Args:
+        kind: ``model``, ``cluster``, ``device``, ``stack`` or ``strategy``.
+        name: as it was given.
+        known: the names there are.
+        silent: say nothing of another name.
+    """
+    there, small = list(known), name.casefold()
+    if name in there:
+        return name
+    meant = small if small in there else aliases(kind).get(small, "")
+    if meant not in there or (kind != STRATEGY and path_kind(Path(name)) != "nothing"):
+        return None
+    if not silent:
+        warn(f"{kind} {name} is {meant}", DiffusimNote, stacklevel=2)
+    return meant
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> InputError:
+    """The error about a name that nothing has.
+
+    Args:
+        kind: what it should be the name of.
+        name: as it was given.
+        known: the names there are.
+        otherwise: what else it could be, after the names.
+    """
+    names = list(known)
+    others = {other: meant for other, meant in aliases(kind).items() if meant in names}
+    meant = near(name.casefold(), names) or near(name.casefold(), others)
+    return InputError(f"unknown {kind} {shown(name)}; {meant}choose from {', '.join(names)}{otherwise}")

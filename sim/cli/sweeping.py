@@ -1,0 +1,161 @@
+"""Sweeping: the command ``sim sweep``, over one number of GPUs or over several."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import InfeasibleError
+from sim import api
+from sim.cli.commands import check_files, print_experiment, write_files
+from sim.cli.requests import arguments, named
+from sim.contents import content_of
+from sim.explore.scaling import Scaling
+from sim.explore.sweep import Sweep
+
+
+def sweep_command(options: argparse.Namespace) -> int:
+    """Sweep over points and print the best."""
+    if options.print_experiment:
+        return print_experiment(options)
+    from sim.explore.frames import check_out, write_rows
+
+    check_files(options)
+    sweeps = _start(options)
+    out = options.out or Path(f"sweep-{_case(sweeps)}.csv")
+    check_out(out)
+    try:
+        for sweep in sweeps:
+            _run(options, sweep)
+        write_rows(_all(sweeps), out)
+    except KeyboardInterrupt:
+        _write_reached(sweeps, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
+        if options.store is not None:
+            print(
+                f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr
+            )
+        raise
+    print(f"sim: wrote {sum(map(len, sweeps))} rows to {out}", file=sys.stderr)
+    chosen = _chosen(sweeps)
+    found = any(point.status == "simulated" for point in chosen)
+    if found:
+        _draw(options, sweeps, chosen)
+    _print(options, sweeps)
+    if not found:
+        raise InfeasibleError(f"no point of the sweep is feasible: {_why(chosen)}")
+    return 0
+
+
+def _start(options: argparse.Namespace) -> list[Sweep]:
+    """A sweep for each number of GPUs."""
+    given = arguments(options)
+    counts = given.pop("gpus")
+    return [
+        api.start_sweep(
+            strategy=named(options),
+            task=options.task,
+            objective=options.objective,
+            exhaustive=options.exhaustive,
+            gpus=count,
+            **given,
+        )
+        for count in (counts if isinstance(counts, tuple) else (counts,))
+    ]
+
+
+def _run(options: argparse.Namespace, sweep: Sweep) -> None:
+    from sim.cli.progress import progress
+    from sim.explore.sweep import run_sweep
+
+    with _help(options, sweep) as given, progress(sweep, told=options.verbose) as report:
+        run_sweep(sweep, report, **given)
+
+
+@contextmanager
+def _help(options: argparse.Namespace, sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Who works on a sweep and where answers are kept, as ``run_sweep`` takes it."""
+    from sim.explore.dask_cluster import on_cluster
+
+    with api.open_store(options.store, sweep) as store, on_cluster(options.dask) as workers:
+        yield {**workers, "store": store}
+
+
+def _all(sweeps: Sequence[Sweep]) -> Sweep | Scaling:
+    return sweeps[0] if len(sweeps) == 1 else Scaling(tuple(sweeps))
+
+
+def _chosen(sweeps: Sequence[Sweep]) -> Sweep:
+    """The sweep of which pictures are drawn: that of the knee; the last where nothing recommended fits."""
+    knee = Scaling(tuple(sweeps)).knee
+    counts = [sweep.scenario.workload.num_gpus for sweep in sweeps]
+    return sweeps[-1 if knee is None else counts.index(knee.gpus)]
+
+
+def _print(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
+    from sim.report import rankings, scalings
+
+    if options.json:
+        rankings.print_rows_json(_all(sweeps))
+    elif len(sweeps) == 1:
+        (rankings.print_markdown if options.format == "markdown" else rankings.print_sweep)(sweeps[0])
+    else:
+        show = scalings.print_markdown if options.format == "markdown" else scalings.print_scaling
+        show(Scaling(tuple(sweeps)))
+
+
+def _why(sweep: Sweep) -> str:
+    """The reason of most points that are infeasible, with an example."""
+    kind, count = next(iter(sweep.infeasible_by_reason().items()), ("it has none", 0))
+    example = next((point for point in sweep.points if point.kind == kind), None)
+    if example is None or example.reason is None:
+        return kind
+    such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
+    return f"{count} of {len(sweep.points)} x {kind} (such as {such})"
+
+
+def _case(sweeps: Sequence[Sweep]) -> str:
+    """The name of a sweep's file: what is asked in words, and its hash, which tells it from all other questions."""
+    scenario = sweeps[-1].scenario
+    named = (scenario.model.name, scenario.cluster.name, scenario.stack.name)
+    counts = sorted({sweep.scenario.workload.num_gpus for sweep in sweeps})
+    name, gpus = re.sub(r"[^\w.-]+", "-", "-".join(named)), "-".join(map(str, {counts[0]: 0, counts[-1]: 0}))
+    batch, pixels = scenario.workload.batch_size, f"{scenario.asked['resolution']}px"
+    words = [name, f"{gpus}gpus"]
+    if scenario.task == "sample":
+        words += [pixels, *([f"batch{batch}"] if batch > 1 else [])]
+    else:
+        words += [f"batch{batch}", *([pixels] if scenario.model.resized_from else [])]
+        words += ["cached"] if scenario.asked["frozen"] == "cached" else []
+    contents = [sweep.content for sweep in sweeps]
+    return "-".join([*words, (contents[0] if len(contents) == 1 else content_of(contents))[:8]])
+
+
+def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -> None:
+    """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
+    from sim.report.plots import save_figure
+
+    if options.plot is not None:
+        save_figure(chosen.plot(), options.plot)
+        print(f"sim: wrote {options.plot}", file=sys.stderr)
+    if options.trace or options.gantt:
+        write_files(options, chosen.result_of(next(iter(chosen))))
+    if options.report is not None:
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report(sweeps, options.report, options.line)
+        print(f"sim: wrote {options.report}", file=sys.stderr)
+
+
+def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
+    """Write what an interrupted sweep has come to know, beside the file of a complete one."""
+    from sim.explore.frames import write_rows
+
+    there = sum(len(sweep.points) for sweep in sweeps)
+    known = "any that is bounded may still be the best"
+    for sweep in sweeps:
+        sweep.points = [point for point in sweep.points if point.reached]
+    write_rows(_all(sweeps), out)
+    print(f"sim: wrote {sum(map(len, sweeps))} rows of {there} points to {out}; {known}", file=sys.stderr)

@@ -1,0 +1,108 @@
+"""Experiments: a whole question as a file, the flags of ``sim run`` or ``sim sweep`` as keys.
+
+A file is TOML, or the result of ``sim run --json``, which asks for that result again.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final
+
+from profiles.errors import InputError, shown
+from profiles.files import Table, read_json
+from sim.measured_runs import flags_of
+from strategies.parameters import flag_of
+
+FLAG: Final = "--experiment"
+
+
+def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
+    """The flags that a file holds, by names with underscores, as ``sim.run`` and ``sim.sweep`` take them.
+
+    Raises:
+        InputError: it cannot be read, or a key holds what no flag takes.
+    """
+    file = Path(fspath(path))
+    if file.suffix == ".json":
+        found = read_json(file)
+        if not isinstance(found, Mapping):
+            raise InputError(f"{file}: is {shown(found)}, must be flags by name, or the result of a run")
+        found = flags_of(found)
+    else:
+        found = Table.read(file).values()
+    flags: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if name in flags:
+            raise InputError(f"{file}: {name} is given twice")
+        if not _is_a_value(value):
+            raise InputError(
+                f"{file}: {shown(key)} is {shown(value)}, must be a word, a number or a list of them"
+            )
+        if name == "experiment":
+            raise InputError(f"{file}: {key} is {shown(value)}, but an experiment names no other")
+        if value is not None:
+            flags[name] = value
+    return flags
+
+
+def _is_a_value(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, str | int | float) for item in value)
+    return value is None or isinstance(value, str | int | float)
+
+
+def as_toml(flags: Mapping[str, Any]) -> str:
+    """Flags by name as the TOML of an experiment; those without a value are left out."""
+    given = {name: value for name, value in flags.items() if value is not None and value != ""}
+    return "".join(f"{flag_of(name)[2:]} = {_toml(value)}\n" for name, value in given.items())
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What a file adds to a command line; without a file nothing.
+
+    Attributes:
+        path: the file.
+        flags: those that it gives, with dashes; the command line gives the others itself.
+        words: of the command line that they amount to.
+    """
+
+    path: str = ""
+    flags: frozenset[str] = field(default_factory=frozenset)
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: str, given: frozenset[str]) -> "Experiment":
+        """The experiment of a file, but for the flags that are given beside it.
+
+        Raises:
+            InputError: as of ``load_experiment``.
+        """
+        found = {flag_of(name): value for name, value in load_experiment(path).items()}
+        own = {flag: value for flag, value in found.items() if flag not in given and value is not False}
+        words = tuple(flag if value is True else f"{flag}={_word(value)}" for flag, value in own.items())
+        return cls(path, frozenset(own), words)
+
+    def gives(self, flag: str) -> bool:
+        """Whether a flag is from the file."""
+        return flag in self.flags
+
+    def blamed(self, error: InputError) -> InputError:
+        """The error, which names the file where the flag it is about is from there."""
+        words = error.flags or str(error)
+        if not any(word.rstrip(",:") in self.flags for word in words.split()):
+            return error
+        return InputError(f"{self.path}: {words}")
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

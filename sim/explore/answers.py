@@ -1,0 +1,90 @@
+"""Answers: what there is to know of a point, found wherever the point is worked on.
+
+An answer depends on the point and the scenario alone. Where a replay was cut off at a limit, the answer says up to
+which limit it holds; so it serves whoever asks with a lower one, at once or years later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from profiles.errors import InfeasibleError
+from sim.explore.points import Asked
+from sim.results import Result
+from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
+from strategies.strategy import AnyScenario
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Lower bounds of a point: seconds, and bytes of its fullest device."""
+
+    bound_s: float
+    least_memory_bytes: float
+
+
+Outcome = Result | InfeasibleError | float
+"""A result, the reason for none, or a lower bound in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All that the replay of a point told.
+
+    Attributes:
+        known_s: seconds that it cannot undercut, in the order in which they became clear.
+        end: its result, or the reason for none; None where the replay was cut off.
+    """
+
+    known_s: tuple[float, ...]
+    end: Result | InfeasibleError | None
+
+    @property
+    def holds_to_s(self) -> float:
+        """The largest limit for which it says what a replay would."""
+        return max(self.known_s, default=inf) if self.end is None else inf
+
+    def within(self, limit_s: float) -> Outcome:
+        """What a replay gives that is cut off at a limit; not above ``holds_to_s``."""
+        found = next((seconds for seconds in self.known_s if seconds >= limit_s), self.end)
+        assert found is not None, f"asked for {limit_s} s, known to {self.holds_to_s} s"
+        return found
+
+
+def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
+    """Bounds of a point, or the reason why it does not exist."""
+    there = scenario.on(asked.num_gpus)
+    try:
+        return Bounds(bound(asked.strategy, there), least_memory_bytes(asked.strategy, there))
+    except InfeasibleError as error:
+        return error
+
+
+def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
+    """The answer of a point, replayed as far as a limit."""
+    there = scenario.on(asked.num_gpus)
+    known_s: list[float] = []
+    try:
+        check_held_memory(asked.strategy, there)
+        found = run_within(asked.strategy, there, limit_s, known_s)
+    except InfeasibleError as error:
+        return Answer(tuple(known_s), error)
+    return Answer(tuple(known_s), None if isinstance(found, float) else found)
+
+
+class Task(NamedTuple):
+    """Points to be bounded, or, where limits are given, replayed as far as these."""
+
+    points: tuple[Asked, ...]
+    limits_s: tuple[float, ...] | None = None
+
+    def answers(self, scenario: AnyScenario) -> "Answers":
+        """What there is to know of its points."""
+        if self.limits_s is None:
+            return [bounds_of(asked, scenario) for asked in self.points]
+        pairs = zip(self.points, self.limits_s, strict=True)
+        return [answer_of(asked, scenario, limit_s) for asked, limit_s in pairs]
+
+
+Answers = Sequence[Bounds | InfeasibleError | Answer]

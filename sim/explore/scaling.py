@@ -1,0 +1,170 @@
+"""Scaling: sweeps over several numbers of GPUs, and where more of them stop paying."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
+
+from profiles.errors import InfeasibleError, InputError
+from sim.explore.sweep import Sweep
+from sim.results import Result
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PAYS: Final = 0.5
+"""Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
+
+
+class Step(NamedTuple):
+    """The best result on one number of GPUs.
+
+    ``efficiency`` is its speed per GPU over that on the fewest; ``gain`` is what the GPUs added since the step before
+    bring, over what they would bring at that step's speed per GPU; 1 for the first.
+    """
+
+    gpus: int
+    result: Result
+    efficiency: float
+    gain: float
+
+
+def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
+    """The best results by number of GPUs; numbers on which nothing recommended fits are left out."""
+    found: list[Step] = []
+    for sweep in sweeps:
+        best, gpus = sweep.best_point(), sweep.scenario.workload.num_gpus
+        if best is None or best.result is None:
+            continue
+        speed, efficiency, gain = best.result.samples_per_s, 1.0, 1.0
+        if found:
+            first, last = found[0], found[-1]
+            efficiency = speed / gpus / (first.result.samples_per_s / first.gpus)
+            gain = (speed / last.result.samples_per_s - 1) / (gpus / last.gpus - 1)
+        found.append(Step(gpus, best.result, efficiency, gain))
+    return found
+
+
+def knee_of(steps: Sequence[Step]) -> Step | None:
+    """The last step before the first that does not pay; None where there is no step."""
+    last = None
+    for step in steps:
+        if step.gain < PAYS:
+            break
+        last = step
+    return last
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scaling:
+    """Sweeps over several numbers of GPUs, ascending."""
+
+    sweeps: tuple[Sweep, ...]
+
+    def __iter__(self) -> Iterator[Sweep]:
+        """The sweeps, by number of GPUs."""
+        return iter(self.sweeps)
+
+    def __len__(self) -> int:
+        """How many numbers of GPUs there are."""
+        return len(self.sweeps)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(str(sweep.scenario.workload.num_gpus) for sweep in self.sweeps)
+        knee = self.knee
+        return f"<Scaling over {counts} GPUs, knee {knee.gpus if knee else 'none'}>"
+
+    def _repr_html_(self) -> str:
+        """The best on each number of GPUs as a table, in a notebook."""
+        keys = ("num_gpus", "strategy", "samples_per_s", "efficiency", "gain", "peak_memory_bytes")
+        return f"<b>{escape(repr(self)[1:-1])}</b>{self.steps_frame()[list(keys)].to_html(index=False)}"
+
+    @property
+    def steps(self) -> list[Step]:
+        """The best results by number of GPUs."""
+        return steps_of(self.sweeps)
+
+    @property
+    def knee(self) -> Step | None:
+        """The last number of GPUs up to which all that were added bring half of what they might, or more."""
+        return knee_of(self.steps)
+
+    @property
+    def at_knee(self) -> Sweep:
+        """The sweep on the knee's number of GPUs.
+
+        Raises:
+            InfeasibleError: nothing that is recommended fits, on any number of GPUs.
+        """
+        knee = self.knee
+        if knee is None:
+            raise InfeasibleError("no point of the sweeps is feasible and recommended")
+        return next(one for one in self.sweeps if one.scenario.workload.num_gpus == knee.gpus)
+
+    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
+        """The rows of all sweeps, by number of GPUs."""
+        return [row for sweep in self.sweeps for row in sweep.rows(best_of_each=best_of_each)]
+
+    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
+        """The rows of all sweeps as a frame."""
+        from sim.explore.frames import frame_of
+
+        return frame_of(self.rows(best_of_each=best_of_each))
+
+    def write_report(self, path: str | Path) -> None:
+        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee.
+
+        Raises:
+            InputError: the file cannot be written, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report(self.sweeps, Path(path))
+
+    def steps_frame(self) -> "DataFrame":
+        """The best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
+        from sim.explore.frames import frame_of
+
+        return frame_of(
+            {**s.result.to_json(), "efficiency": s.efficiency, "gain": s.gain} for s in self.steps
+        )
+
+
+class Sweeping(Protocol):
+    """A function that sweeps over one number of GPUs, or over several."""
+
+    @overload
+    def __call__(self, model: Any, cluster: Any = None, gpus: int | None = None, **given: Any) -> Sweep: ...  # noqa: ANN401
+
+    @overload
+    def __call__(self, model: Any, cluster: Any = None, *, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+
+    @overload
+    def __call__(self, model: Any, cluster: Any, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+
+
+def over_counts(function: Callable[..., Sweep]) -> Sweeping:
+    """Let a function that sweeps over one number of GPUs take several, for which it gives a ``Scaling``."""
+
+    @wraps(function)
+    def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
+        if not isinstance(gpus, list | tuple | range):
+            return function(model, cluster, gpus, **given)
+        return Scaling(tuple(function(model, cluster, count, **given) for count in counts(gpus)))
+
+    swept: Sweeping = call  # type: ignore[assignment]  # as its overloads say
+    return swept
+
+
+def counts(gpus: Iterable[int]) -> list[int]:
+    """Numbers of GPUs, ascending, each once.
+
+    Raises:
+        InputError: there is none, or one is none that could be ordered.
+    """
+    given = list(gpus)
+    if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
+        raise InputError(f"--gpus is {given!r}, must be integers, at least one")
+    return sorted(set(given))

@@ -1,0 +1,299 @@
+"""Stores: answers of points in an SQLite file, so that no sweep asks again what one before it knows.
+
+An answer is found by what was asked, by content: model, cluster, device, stack and workload, the point, and the code
+that answers. Several sweeps may use one store at once; each answer is written as soon as it is there.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cache
+from hashlib import blake2b
+from inspect import getmodule, getsource
+from pathlib import Path
+from typing import Any, Final, Self
+
+from profiles.errors import InfeasibleError, InputError
+from profiles.files import path_kind
+from sim.contents import content_of, engine, inputs_of
+from sim.explore.answers import Answer, Answers, Bounds
+from sim.explore.points import Asked
+from sim.interrupts import held
+from sim.measures import Measures
+from sim.outputs import check_writable
+from sim.results import Result
+from sim.runs import parameters_of, result_of
+from strategies.strategy import AnyScenario
+
+APPLICATION: Final = 0x64666673
+"""Says in an SQLite file that it is a store."""
+VERSION: Final = 1
+PATIENCE_S: Final = 60.0
+"""Seconds to wait while another sweep writes."""
+TABLES: Final = """
+CREATE TABLE questions (
+    question TEXT PRIMARY KEY, code TEXT NOT NULL, asked TEXT NOT NULL, inputs TEXT NOT NULL, checksum TEXT NOT NULL
+);
+CREATE TABLE answers (
+    question TEXT NOT NULL, point TEXT NOT NULL, kind TEXT NOT NULL, holds_to_s REAL NOT NULL, answer TEXT NOT NULL,
+    checksum TEXT NOT NULL, PRIMARY KEY (question, point, kind)
+);
+"""
+KEEP: Final = """
+INSERT INTO main.answers {} ON CONFLICT (question, point, kind) DO UPDATE
+SET holds_to_s = excluded.holds_to_s, answer = excluded.answer, checksum = excluded.checksum
+WHERE excluded.holds_to_s > holds_to_s
+"""
+"""Of two answers to one question the one stays that says more."""
+
+
+class StoreFile:
+    """An SQLite file with answers, open; every failure is one line that names it."""
+
+    def __init__(self, path: Path, *, there: bool = False) -> None:
+        """Open a store; make one where there is none, unless it must be ``there`` already."""
+        self.path = path
+        if there and path_kind(path) != "file":
+            raise InputError(f"{path}: no such store")
+        check_writable("--store", path)
+        with self.explained():
+            self.connection = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
+            try:
+                self._check()
+            except BaseException:
+                self.connection.close()
+                raise
+
+    def _check(self) -> None:
+        """Make the tables of a new store; refuse a file that is none.
+
+        Raises:
+            InputError: it is none, or of another version.
+        """
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = NORMAL")
+        with self.writing():
+            (made,), (version,) = (
+                self.connection.execute(f"PRAGMA {name}").fetchone()
+                for name in ("application_id", "user_version")
+            )
+            empty = not self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if empty and not made:
+                for statement in TABLES.strip().split(";\n"):
+                    self.connection.execute(statement)
+                self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                self.connection.execute(f"PRAGMA user_version = {VERSION}")
+            elif made != APPLICATION:
+                raise InputError(f"{self.path}: is a database, but no store of sweeps")
+            elif version != VERSION:
+                raise InputError(f"{self.path}: is a store of version {version}, must be {VERSION}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say in one line what is wrong with the file.
+
+        Raises:
+            InputError: something is.
+        """
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of messages that quote the damage
+            words = str(error) if isinstance(error, sqlite3.Error) else "it holds what is no text"
+            raise InputError(f"{self.path}: cannot be used as a store: {words}") from None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write all or nothing, undisturbed by interrupts and by others who write."""
+        with self.explained(), held():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self.connection.execute("ROLLBACK")
+                raise
+            self.connection.execute("COMMIT")
+
+    def questions(self) -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
+        """The questions of the store: key, hash of the code, what is asked by public keys, and hashes of inputs."""
+        with self.explained():
+            rows = self.connection.execute(
+                "SELECT question, code, asked, inputs, checksum FROM questions ORDER BY rowid"
+            ).fetchall()
+        for question, code, asked, inputs, checksum in rows:
+            if checksum != checksum_of(question, code, asked, inputs):
+                raise self.damaged(f"what is asked by {str(question)[:40]} is not as it was written")
+            yield question, code, json.loads(asked), json.loads(inputs)
+
+    def damaged(self, what: str) -> InputError:
+        """The error about content that nobody wrote so."""
+        return InputError(f"{self.path}: is damaged: {what}")
+
+    def answers(self, question: str, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The points of a question, with their answers of a kind."""
+        columns = "SELECT question, point, kind, holds_to_s, answer, checksum FROM answers"
+        with self.explained():
+            rows = self.connection.execute(
+                f"{columns} WHERE question = ? AND kind = ? ORDER BY point", (question, kind)
+            ).fetchall()
+        return ((row[1], self.checked(row)) for row in rows)
+
+    def checked(self, row: Sequence[Any]) -> dict[str, Any]:
+        """The answer of a row.
+
+        Raises:
+            InputError: it is not as it was written.
+        """
+        *cells, checksum = row
+        if checksum != checksum_of(*cells):
+            raise self.damaged(f"the {row[2]} of {str(row[1])[:200]} are not as they were written")
+        answer: dict[str, Any] = json.loads(row[4])
+        return answer
+
+    def check_whole(self) -> None:
+        """Refuse a store that is not as it was written, or lacks some of it.
+
+        Raises:
+            InputError: it is not.
+        """
+        with self.explained():
+            (found,) = self.connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise self.damaged(" ".join(found.split()))
+        for question, *_ in self.questions():
+            for kind in ("bounds", "replay"):
+                for _ in self.answers(question, kind):
+                    pass
+
+    def merge(self, other: Path) -> int:
+        """Take over all that another store knows.
+
+        Returns:
+            Points that it brings.
+        """
+        with self.explained():
+            self.connection.execute("ATTACH ? AS other", (str(other),))
+        with self.writing():
+            self.connection.execute("INSERT OR IGNORE INTO main.questions SELECT * FROM other.questions")
+            written = self.connection.execute(KEEP.format("SELECT * FROM other.answers WHERE true"))
+        with self.explained():
+            self.connection.execute("DETACH other")
+        return written.rowcount
+
+
+def checksum_of(*cells: object) -> str:
+    """Hash of a row, by which one that was changed is told."""
+    return blake2b(repr(cells).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+class Store(StoreFile):
+    """A store as one sweep sees it.
+
+    Attributes:
+        scenario: what all is asked about.
+        question: hash of it, whatever the number of GPUs, and of the code.
+    """
+
+    def __init__(self, path: Path, scenario: AnyScenario) -> None:
+        super().__init__(path)
+        self.scenario = scenario
+        inputs = inputs_of(scenario)
+        workload = {k: v for k, v in asdict(scenario.workload).items() if k != "num_gpus"}
+        self.question = content_of((engine(), inputs, scenario.task, workload))
+        asked = {
+            "task": scenario.task,
+            "model": scenario.model_name,
+            "cluster": scenario.cluster_name,
+            "stack": scenario.stack_name,
+            "batch_size": scenario.workload.batch_size,
+            **scenario.asked,
+            **scenario.options,
+            "memory_bytes": scenario.cluster.device.memory_bytes,
+        }
+        row = self.question, engine(), json.dumps(asked), json.dumps(inputs)
+        with self.writing():
+            self.connection.execute(
+                "INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?, ?)", (*row, checksum_of(*row))
+            )
+        self._bounds = dict(self.answers(self.question, "bounds"))
+
+    def bounds(self, points: Iterable[Asked]) -> dict[Asked, Bounds | InfeasibleError]:
+        """Bounds of the points that are known."""
+        named = ((point, self._bounds.get(text_of(point))) for point in points)
+        return {point: _bounds_from(answer) for point, answer in named if answer is not None}
+
+    def answer(self, point: Asked) -> Answer | None:
+        """The answer of a point's replay; None where it is not known."""
+        with self.explained():
+            row = self.connection.execute(
+                "SELECT question, point, kind, holds_to_s, answer, checksum FROM answers"
+                " WHERE question = ? AND point = ? AND kind = 'replay'",
+                (self.question, text_of(point)),
+            ).fetchone()
+        return None if row is None else self._answer_from(point, self.checked(row))
+
+    def _answer_from(self, point: Asked, kept: Mapping[str, Any]) -> Answer:
+        end: Result | InfeasibleError | None = None
+        if "reason" in kept:
+            end = InfeasibleError(kept["reason"], kept["reason_kind"])
+        elif "times" in kept:
+            stages = [{**stage, "devices": tuple(stage["devices"])} for stage in kept["stages"]]
+            there, expected = self.scenario.on(point.num_gpus), Measures(**kept["expected"])
+            end = result_of(point.strategy, there, times=kept["times"], expected=expected, stages=stages)
+        return Answer(tuple(kept["known_s"]), end)
+
+    def keep(self, points: Sequence[Asked], answers: Answers) -> None:
+        """Write answers down; they are there whatever happens next."""
+        rows = []
+        for point, answer in zip(points, answers, strict=True):
+            kind = "replay" if isinstance(answer, Answer) else "bounds"
+            holds_to_s = answer.holds_to_s if isinstance(answer, Answer) else 0.0
+            row = self.question, text_of(point), kind, holds_to_s, json.dumps(_written(answer))
+            rows.append((*row, checksum_of(*row)))
+        with self.writing():
+            self.connection.executemany(KEEP.format("VALUES (?, ?, ?, ?, ?, ?)"), rows)
+
+
+def text_of(point: Asked) -> str:
+    """A point as JSON: what it is named, and asked."""
+    own = _source_of(type(point.strategy))
+    parameters = parameters_of(point.strategy)
+    return json.dumps(
+        {"strategy": point.strategy.name, "num_gpus": point.num_gpus, **own, "parameters": parameters}
+    )
+
+
+@cache
+def _source_of(cls: type[Any]) -> dict[str, str]:
+    """Hash of the code of a strategy that a package of somebody else brings; ``engine`` holds our own."""
+    if cls.__module__.startswith("strategies."):
+        return {}
+    module = getmodule(cls)
+    return {"code": content_of(getsource(module if module is not None else cls))}
+
+
+def _bounds_from(kept: Mapping[str, Any]) -> Bounds | InfeasibleError:
+    if "reason" in kept:
+        return InfeasibleError(kept["reason"], kept["reason_kind"])
+    return Bounds(kept["bound_s"], kept["least_memory_bytes"])
+
+
+def _written(answer: Bounds | InfeasibleError | Answer) -> dict[str, Any]:
+    """An answer as JSON; of a result only what does not follow from what was asked."""
+    if isinstance(answer, InfeasibleError):
+        return {"reason": str(answer), "reason_kind": answer.kind}
+    if isinstance(answer, Bounds):
+        return asdict(answer)
+    known = {"known_s": answer.known_s}
+    if isinstance(answer.end, Result):
+        result = answer.end
+        stages = [dict(stage) for stage in result.stages]
+        return {**known, "times": dict(result.times), "expected": asdict(result.expected), "stages": stages}
+    return known if answer.end is None else known | _written(answer.end)

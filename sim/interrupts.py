@@ -1,0 +1,60 @@
+"""Interrupts: Ctrl-C and requests to terminate, as one exception that comes at a time that suits."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from typing import Any, Final, NoReturn
+
+NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+_told: Final[list[int]] = []
+"""Interrupts that came; the exception is lost where it is raised while Python cleans up."""
+
+
+@contextmanager
+def as_one() -> Iterator[None]:
+    """Treat a request to terminate like Ctrl-C."""
+
+    def interrupt(number: int, _frame: object) -> NoReturn:
+        _told.append(number)
+        raise KeyboardInterrupt
+
+    _told.clear()
+    with _handled_by(interrupt):
+        yield
+
+
+def check() -> None:
+    """Raise an interrupt that was lost; whoever works for long calls it now and then.
+
+    Raises:
+        KeyboardInterrupt: one was.
+    """
+    if _told:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let interrupts wait until something is done that must not be left half done."""
+    waiting: list[int] = []
+    with _handled_by(lambda number, _frame: waiting.append(number)):
+        yield
+    for number in waiting:
+        signal.raise_signal(number)
+
+
+@contextmanager
+def _handled_by(handler: Any) -> Iterator[None]:  # noqa: ANN401  as of signal.signal
+    """Let a function handle interrupts meanwhile; only the main thread can say who does."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in NUMBERS}
+    try:
+        yield
+    finally:
+        for number, other in before.items():
+            signal.signal(number, signal.SIG_DFL if other is None else other)

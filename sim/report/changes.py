@@ -1,0 +1,152 @@
+"""Changes: what would change the answer of a sweep, by simulating its best few points again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final, NamedTuple
+
+from profiles.errors import InfeasibleError
+from profiles.stacks import DEFAULT_STACK, load_stack
+from sim.explore.points import Point
+from sim.explore.sweep import Sweep
+from sim.results import Result
+from sim.runs import run_within
+from strategies.scenario import SamplingScenario, Scenario
+from strategies.strategy import AnyScenario
+
+CONTENDERS: Final = 4
+"""Strategies whose best points are simulated again."""
+IMAGES: Final = 4
+"""Images drawn together in place of one."""
+COMPILED: Final = "compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of the answer if one thing is changed.
+
+    Attributes:
+        name: the change in words.
+        flags: those that ask for it; empty where none does.
+        strategy: the best of the few that were simulated again; None where none of them fits.
+        speed: samples per second over those of the answer as it is.
+        stays: whether the answer is still of the same strategy.
+        tie: whether the answer ties with the new best.
+    """
+
+    name: str
+    flags: str
+    strategy: str | None
+    speed: float
+    stays: bool
+    tie: bool
+
+    def words(self, answer: str) -> str:
+        """What becomes of an answer, in words."""
+        if self.strategy is None:
+            return "none of the best few fits"
+        speed = f"{self.speed:.2f} x the speed"
+        if self.stays:
+            return f"{speed}, {answer} stays"
+        return f"{speed}, {self.strategy} " + (
+            f"first, {answer} a tie" if self.tie else f"instead of {answer}"
+        )
+
+
+class Variation(NamedTuple):
+    """A scenario with one thing changed, and what that is."""
+
+    name: str
+    flags: str
+    scenario: AnyScenario
+
+
+def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
+    """The scenario with one thing changed, of those that most often decide.
+
+    Args:
+        scenario: what was asked.
+        num_gpus: GPUs of the answer: they say which link it uses.
+    """
+    if isinstance(scenario, Scenario):
+        yield from _of_training(scenario)
+    else:
+        yield from _of_sampling(scenario)
+    cluster = scenario.cluster
+    if num_gpus > cluster.devices_per_node and cluster.inter_node is not None:
+        link = replace(scenario, cluster=cluster.scaled(inter_node=2.0))
+        yield Variation("twice the link between nodes", "--link inter=2x", link)
+    elif num_gpus > 1 and cluster.intra_node.kind != "ideal":
+        link = replace(scenario, cluster=cluster.scaled(intra_node=2.0))
+        yield Variation("twice the link in a node", "--link intra=2x", link)
+
+
+def _of_training(scenario: Scenario) -> Iterator[Variation]:
+    workload = scenario.workload
+    other = "none" if workload.checkpointing == "full" else "full"
+    name = "no checkpointing" if other == "none" else "checkpointing"
+    changed = replace(scenario, workload=replace(workload, checkpointing=other))
+    yield Variation(name, f"--checkpointing {other}", changed)
+    if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
+        other = "online" if workload.frozen == "cached" else "cached"
+        changed = replace(scenario, workload=replace(workload, frozen=other))
+        yield Variation(f"encoders {other}", f"--frozen {other}", changed)
+
+
+def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
+    if scenario.measured is None:  # which is of one stack
+        other = DEFAULT_STACK if scenario.stack.name == COMPILED else COMPILED
+        changed = replace(scenario, stack=load_stack(other), asked_stack="")
+        yield Variation(f"stack {other}", f"--stack {other}", changed)
+    batch = scenario.workload.batch_size * IMAGES
+    changed = replace(scenario, workload=replace(scenario.workload, batch_size=batch))
+    yield Variation(f"{batch} images at once", f"--batch-size {batch}", changed)
+
+
+def changes(sweep: Sweep, answer: Point) -> tuple[Change, ...]:
+    """What would change an answer: what becomes of it and of the best of other strategies."""
+    assert answer.result is not None
+    points = contenders(sweep, answer)
+    return tuple(
+        _change(variation, sweep.objective, points)
+        for variation in variations(sweep.scenario, answer.result.num_gpus)
+    )
+
+
+def contenders(sweep: Sweep, answer: Point) -> list[Point]:
+    """The answer, and the best points of the strategies that come next."""
+    best = {answer.name: answer}
+    for point in sweep.ranked():
+        if point.status == "simulated" and point.recommended:
+            best.setdefault(point.name, point)
+    return list(best.values())[:CONTENDERS]
+
+
+def _change(variation: Variation, objective: str, points: Sequence[Point]) -> Change:
+    first, *others = points
+    assert first.result is not None
+    answer = _again(first, variation.scenario, inf)
+    best = answer
+    for point in others:
+        limit = inf if objective == "memory" else best.score(objective) / point.price(objective)
+        found = _again(point, variation.scenario, limit)
+        best = min(best, found, key=lambda one: one.score(objective))
+    if best.result is None or best.status != "simulated":
+        return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
+    speed = best.result.samples_per_s / first.result.samples_per_s
+    tie = best is not answer and answer.tied(best, objective)
+    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie)
+
+
+def _again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
+    """A point in another scenario; without a result where it does not exist, or takes as long as the limit."""
+    assert point.strategy is not None
+    result: Result | float
+    try:
+        result = run_within(
+            point.strategy, scenario.on(point.num_gpus or scenario.workload.num_gpus), limit_s
+        )
+    except InfeasibleError as error:
+        return replace(point, result=None, reason=str(error))
+    found = None if isinstance(result, float) else result
+    return replace(point, result=found, reason=found.missing_memory if found else None)

@@ -1,0 +1,88 @@
+"""Columns: a table that gives up its least important columns where the terminal is narrow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Final
+
+from rich.box import Box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+RULED: Final = Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
+"""Lines below the head and between sections alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: its head; a line break may stand in it.
+        cells: one for each row.
+        rank: 0 is never given up; of the others, the highest goes first.
+        words: whether it holds words, which stand at the left and may go on in a second line.
+        widest: characters that its words may take.
+    """
+
+    name: str
+    cells: Sequence[str]
+    rank: int = 0
+    words: bool = False
+    widest: int | None = None
+
+
+def table_of(title: str, columns: Sequence[Column], above: int | None = None) -> Table:
+    """A table of columns; a line parts the rows above from those below."""
+    table = Table(
+        title=Text(title), title_justify="left", box=RULED, show_edge=False, pad_edge=False, padding=(0, 1)
+    )
+    table.collapse_padding = True
+    for column in columns:
+        table.add_column(
+            Text(column.name), justify="left" if column.words else "right", no_wrap=not column.words,
+            max_width=column.widest, vertical="top", overflow="fold",
+        )  # fmt: skip
+    for number, cells in enumerate(zip(*(column.cells for column in columns), strict=True), 1):
+        table.add_row(*map(Text, cells), end_section=number == above)
+    return table
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns that a width has room for: all of their words, or two lines of them, or without the last in rank."""
+    free = [replace(column, widest=None) for column in columns]
+    if _width(free) <= width:
+        return free
+    kept = list(columns)
+    while _width(kept) > width:
+        last = max(kept, key=lambda column: column.rank)
+        if last.rank == 0:
+            break
+        kept.remove(last)
+    return kept
+
+
+def _width(columns: Sequence[Column]) -> int:
+    """Characters of a table of these columns."""
+    screen = Console(width=1000)
+    return screen.measure(table_of("", columns)).maximum
+
+
+def show_table(screen: Console, title: str, columns: Sequence[Column], above: int | None = None) -> None:
+    """Print a table as wide as the terminal at most."""
+    full = [column for column in columns if any(cell not in ("", "-") for cell in column.cells)]
+    screen.print(table_of(title, fitting(full, screen.width), above))
+
+
+def markdown_of(title: str, columns: Sequence[Column]) -> str:
+    """A table in Markdown, with all its columns."""
+    rows = [[column.name.replace("\n", " ") for column in columns]]
+    rows += [list(cells) for cells in zip_longest(*(column.cells for column in columns), fillvalue="")]
+    rule = ["---" if column.words else "---:" for column in columns]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (rows[0], rule, *rows[1:])]
+    return "\n".join([title, "", *lines])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

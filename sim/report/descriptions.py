@@ -1,0 +1,80 @@
+"""Descriptions: which points a sweep looked at, and how one differs from the others, in words."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from sim.explore.points import Point
+from sim.results import Result
+
+LETTERS: Final = {"pipeline_degree": "P", "micro_batches": "M", "group_size": "D"}
+"""Parameters that have a letter: P, M and D."""
+
+Tried = Mapping[str, Mapping[str, Collection[Any]]]
+"""For each strategy and each of its parameters the values that a sweep looks at."""
+
+
+def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
+    """The values of parameters among points, by strategy."""
+    found: dict[str, dict[str, set[Any]]] = {}
+    for point in points:
+        for key, value in point.parameters.items():
+            found.setdefault(point.name, {}).setdefault(key, set()).add(value)
+    return found
+
+
+def varied(result: Result, values: Tried) -> dict[str, Any]:
+    """The parameters of a result of which its strategy was tried with several values."""
+    own = values.get(result.strategy, {})
+    return {key: value for key, value in result.parameters.items() if len(own.get(key, ())) > 1}
+
+
+def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
+    """What was varied of a result, in words; ``leave`` names parameters that are said elsewhere.
+
+    Lists, such as the layers of each stage, are left to the command that gives the result again.
+    """
+    words = []
+    for key, value in varied(result, values).items():
+        alone = key.endswith("_degree") and value == 1
+        if key not in leave and not alone and isinstance(value, str | int | float):
+            name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
+            words.append(f"{name} {value}")
+    return ", ".join(words)
+
+
+def held_fixed(points: Iterable[Point], result: Result) -> str:
+    """In words what a sweep did not vary: the options, and parameters with one value per strategy.
+
+    Where other strategies vary a parameter, those that do not are named.
+    """
+    held = {key: {value} for key, value in result.options.items()}
+    values_of = tried(points)
+    if "guidance" in result.asked:
+        own = [name for name, parameters in values_of.items() if "guidance_degree" in parameters]
+        whose = f" of all but {', '.join(own)}" if own else ""
+        held[f"guidance{whose}"] = {result.asked["guidance"]}
+    holders: dict[str, list[str]] = {}
+    for name, parameters in values_of.items():
+        for key, values in parameters.items():
+            if len(values) == 1 and key not in LETTERS:
+                held[key] = held.get(key, set()) | values
+                holders.setdefault(key, []).append(name)
+    several = {
+        key for parameters in values_of.values() for key, values in parameters.items() if len(values) > 1
+    }
+    words = []
+    for key, values in held.items():
+        names = f" ({', '.join(holders[key])})" if key in several and key in holders else ""
+        words.append(f"{key.replace('_', ' ')} {' or '.join(sorted(map(_word, values)))}{names}")
+    return ", ".join(words)
+
+
+def _word(value: Any) -> str:  # noqa: ANN401
+    return {"": "none", "None": "default"}.get(str(value), str(value))
+
+
+def fairness(points: Iterable[Point]) -> str:
+    """A remark on strategies that were tried in equal blocks alone, which another partition may beat; else empty."""
+    partitions = {name: own["partition"] for name, own in tried(points).items() if "partition" in own}
+    blocks = [name for name, values in partitions.items() if set(values) == {"blocks"}]
+    return f"cut into equal blocks alone: {', '.join(blocks)}" if blocks else ""

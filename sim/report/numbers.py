@@ -1,0 +1,43 @@
+"""Numbers in words: times with their bands."""
+
+from math import floor, log10
+from typing import Final
+
+from sim.results import Result
+
+WIDE: Final = 1.2
+"""Bands whose end is more than so many times their start are told to two figures."""
+PER_SECOND: Final = {"ms": 1e3, "s": 1.0}
+
+
+def milliseconds(seconds: float) -> str:
+    """A time in words."""
+    return f"{seconds * 1e3:,.1f} ms"
+
+
+def duration(result: Result) -> str:
+    """The duration of a result: of training in milliseconds, of sampling in seconds."""
+    seconds = result.expected.duration_s
+    return f"{seconds:,.3f} s" if result.task == "sample" else milliseconds(seconds)
+
+
+def banded(result: Result, digits: int = 1, unit: str = "ms") -> str:
+    """The duration of a result and its band in words."""
+    words = f"{result.expected.duration_s * PER_SECOND[unit]:,.{digits}f} {unit}"
+    between = band(result, unit)
+    return f"{words}, {between}" if between else words
+
+
+def band(result: Result, unit: str = "ms") -> str:
+    """The band of a duration in words, the wider the fewer its figures; empty where there is none."""
+    if result.low_s == result.high_s:
+        return ""
+    figures = 2 if result.high_s > WIDE * result.low_s else 3
+    low, high = (rounded(seconds * PER_SECOND[unit], figures) for seconds in (result.low_s, result.high_s))
+    return f"{low} to {high}"
+
+
+def rounded(value: float, figures: int) -> str:
+    """A positive number to so many significant figures, without an exponent; a leading 1 counts as none."""
+    figures += f"{value:e}"[0] == "1" and figures < 3
+    return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"

@@ -1,0 +1,137 @@
+"""Panels: an answer in a few lines, each a word and what it says; for the terminal, for Markdown and for HTML."""
+
+from collections.abc import Sequence
+from html import escape
+from io import StringIO
+from typing import Final
+
+from rich.box import ROUNDED
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from profiles.trust import Trust, trust_of
+from profiles.units import GIB
+from sim.report.numbers import band, duration
+from sim.results import Result
+
+CELLS: Final = 20
+"""Characters of a bar."""
+WIDEST: Final = 100
+"""Characters of a line that can still be read."""
+NARROW: Final = 80
+"""Characters of a panel that is text, for no terminal at all."""
+FULL, PART, NONE = "█", "▒", "░"
+"""What bars are made of: compute or memory taken, data awaited, and nothing."""
+
+Line = tuple[str, str]
+"""A word, and what it says; a line without a word goes on with the one above."""
+
+
+def bar(*shares: float) -> str:
+    """A bar of shares of a whole, up to two, each in its own shade; the rest is empty."""
+    text, filled = "", 0.0
+    for share, mark in zip(shares, (FULL, PART), strict=False):
+        filled += max(0.0, share)
+        text += mark * (min(CELLS, round(CELLS * filled)) - len(text))
+    return text.ljust(CELLS, NONE)
+
+
+def shares(result: Result) -> tuple[float, float, float]:
+    """Shares of the devices' time in which they compute, wait for data on the wire, and are idle otherwise."""
+    whole_s = result.expected.duration_s
+    if not whole_s:
+        return 1.0, 0.0, 0.0
+    wire = min(result.expected.exposed_communication_s / whole_s, result.bubble_ratio)
+    return 1 - result.bubble_ratio, wire, result.bubble_ratio - wire
+
+
+def speed_words(result: Result) -> str:
+    """The duration with its band, and what is done in a second."""
+    if result.task == "sample":
+        images = "an image" if result.batch_size == 1 else f"{result.batch_size} images"
+        cost = f"{result.gpu_s_per_sample:,.2f} GPU-seconds each"
+        return f"{duration(result)} {images}{_in_brackets(result, 's')}, {cost}"
+    took = f"{duration(result)} an iteration{_in_brackets(result, 'ms')}"
+    several = result.num_backbones > 1
+    each = f", each counted once for each of {result.num_backbones} backbones" if several else ""
+    return f"{took}, {result.samples_per_s:,.1f} samples/s{each}"
+
+
+def _in_brackets(result: Result, unit: str) -> str:
+    words = band(result, unit)
+    return f" ({words})" if words else ""
+
+
+def memory_words(result: Result) -> str:
+    """Peak memory of the fullest device, as a bar of what it has."""
+    peak = result.expected.peak_memory_bytes
+    if result.memory_bytes is None:
+        return f"{peak / GIB:.1f} GiB"
+    short = "" if result.fits_memory else ": does not fit"
+    return f"{bar(peak / result.memory_bytes)} {peak / GIB:.1f} of {result.memory_bytes / GIB:.1f} GiB{short}"
+
+
+def time_words(result: Result) -> str:
+    """Where the devices' time goes."""
+    compute, wire, idle = shares(result)
+    return f"{bar(compute, wire)} compute {compute:.1%}, wire {wire:.1%}, idle {idle:.1%}"
+
+
+def trust_in(result: Result, device: str) -> Trust | None:
+    """What published numbers say of estimates like a result; None where there is nothing to estimate."""
+    timed = result.provenance == "measured"
+    return trust_of(result.task, device, result.strategy, result.num_gpus, timed=timed)
+
+
+def result_lines(result: Result) -> list[Line]:
+    """Speed, memory and where the time goes."""
+    return [
+        ("speed", speed_words(result)),
+        ("memory", memory_words(result)),
+        ("time", time_words(result)),
+    ]
+
+
+def panel_of(title: str, lines: Sequence[Line]) -> Panel:
+    """A panel of lines; what they say is never taken for markup."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for number, (word, says) in enumerate(lines):
+        grid.add_row(Text(word, style="dim"), Text(says, style="bold" if number == 0 else ""))
+    return Panel(grid, title=Text(title), title_align="left", box=ROUNDED, padding=(0, 1))
+
+
+def show_panel(screen: Console, title: str, lines: Sequence[Line]) -> None:
+    """Print a panel, no wider than can be read; a title too long for its edge stands within."""
+    width = min(screen.width, WIDEST)
+    within = len(title) > width - 6
+    screen.print(panel_of("" if within else title, [*([("", title)] if within else []), *lines]), width=width)
+
+
+def panel_text(title: str, lines: Sequence[Line]) -> str:
+    """A panel as text without colours."""
+    stream = StringIO()
+    show_panel(
+        Console(file=stream, width=NARROW, highlight=False, emoji=False, color_system=None), title, lines
+    )
+    return stream.getvalue().rstrip("\n")
+
+
+def panel_markdown(title: str, lines: Sequence[Line]) -> str:
+    """A panel as a Markdown list."""
+    items = [f"- **{word}** {_plain(says)}" if word else f"  {_plain(says)}" for word, says in lines]
+    return "\n".join([f"**{_plain(title)}**", "", *items])
+
+
+def _plain(text: str) -> str:
+    """Text of which Markdown takes nothing for its own."""
+    return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|" else letter for letter in text)
+
+
+def panel_html(title: str, lines: Sequence[Line]) -> str:
+    """A panel as HTML."""
+    rows = "".join(f"<tr><th>{escape(word)}</th><td>{escape(says)}</td></tr>" for word, says in lines)
+    return f"<b>{escape(title)}</b><table>{rows}</table>"

@@ -1,0 +1,148 @@
+"""Verdicts: what a sweep recommends, how sure that is, and what would change it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from profiles.trust import Trust
+from sim.explore.sweep import Sweep
+from sim.report.changes import Change, changes
+from sim.report.descriptions import fairness, how, tried
+from sim.report.numbers import duration
+from sim.report.panels import Line, panel_html, panel_markdown, panel_text, result_lines, shares, trust_in
+from sim.report.tables import command_of
+from sim.results import Result
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict:
+    """The answer of a sweep; it prints itself.
+
+    Attributes:
+        title: what was asked, in words.
+        objective: what was ranked by.
+        best: the recommended result.
+        how: the parameters of the best in words, those that the sweep varied.
+        runner_up: the best of another strategy; None where there is none.
+        runner_up_how: its parameters.
+        ties: points of each strategy that tie with the best.
+        changes: what would change the answer.
+        trust: what published numbers say of estimates like this one; None where nothing is estimated.
+        fair: what is to be said of how the strategies compare; empty where each has its best partition.
+        again: the command line that gives the best result again.
+    """
+
+    title: str
+    objective: str
+    best: Result
+    how: str
+    runner_up: Result | None
+    runner_up_how: str
+    ties: Mapping[str, int]
+    changes: tuple[Change, ...]
+    trust: Trust | None
+    fair: str
+    again: str
+
+    @property
+    def runner_up_ties(self) -> bool:
+        """Whether the runner-up ties with the best."""
+        return self.runner_up is not None and self.runner_up.strategy in self.ties
+
+    @property
+    def lines(self) -> list[Line]:
+        """The verdict line by line: a word, and what it says."""
+        named = ", ".join(filter(None, (self.best.strategy, self.how)))
+        lines = [("best", named), *result_lines(self.best), ("runner-up", self._runner_up_words())]
+        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
+        if others := [name for name in self.ties if name not in said]:
+            lines.append(("", f"ties too: {', '.join(others)}"))
+        for number, change in enumerate(self.changes):
+            word = "" if number else "if"
+            lines.append((word, f"{change.name}: {change.words(self.best.strategy)}"))
+        lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
+        return [*lines, *([("note", self.fair)] if self.fair else [])]
+
+    def _runner_up_words(self) -> str:
+        if self.runner_up is None:
+            return "none: no other strategy has a point that fits"
+        named = ", ".join(filter(None, (self.runner_up.strategy, self.runner_up_how)))
+        if self.objective == "memory":
+            return named
+        slower = self.best.samples_per_s / self.runner_up.samples_per_s
+        return f"{named}: {duration(self.runner_up)}, " + (
+            "a tie" if self.runner_up_ties else f"{slower:.2f} x slower"
+        )
+
+    def __str__(self) -> str:
+        return panel_text(self.title, self.lines)
+
+    def __repr__(self) -> str:
+        return f"<Verdict: {self.best.strategy}, {self.title}>"
+
+    def _repr_html_(self) -> str:
+        """The verdict as a table, in a notebook."""
+        return panel_html(self.title, self.lines)
+
+    def markdown(self) -> str:
+        """The verdict as a Markdown list."""
+        return panel_markdown(self.title, self.lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict under public keys; seconds, bytes and shares."""
+        compute, wire, idle = shares(self.best)
+        return {
+            "title": self.title,
+            "objective": self.objective,
+            "best": _short(self.best),
+            "memory_bytes": self.best.memory_bytes,
+            "time_shares": {"compute": compute, "wire": wire, "idle": idle},
+            "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
+            "ties": dict(self.ties),
+            "changes": [asdict(change) for change in self.changes],
+            "trust": self.trust and asdict(self.trust),
+            "note": self.fair,
+            "again": self.again,
+        }
+
+
+def _short(result: Result) -> dict[str, Any]:
+    """What a result is and what came out, under its public keys."""
+    keys = (
+        "strategy",
+        "parameters",
+        "num_gpus",
+        *result.times,
+        *result.bands,
+        "samples_per_s",
+        "peak_memory_bytes",
+    )
+    found = result.to_json()
+    return {key: found[key] for key in keys}
+
+
+def verdict_of(sweep: Sweep) -> Verdict | None:
+    """The verdict of a sweep; None where no point that is recommended fits.
+
+    What would change it is simulated: up to four points, for each of up to three changes.
+    """
+    best = sweep.best_point()
+    if best is None or best.result is None:
+        return None
+    values = tried(sweep.points)
+    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
+    other = next((point for point in ranked if point.name != best.name), None)
+    return Verdict(
+        title=sweep.title,
+        objective=sweep.objective,
+        best=best.result,
+        how=how(best.result, values),
+        runner_up=None if other is None else other.result,
+        runner_up_how="" if other is None or other.result is None else how(other.result, values),
+        ties=Counter(point.name for point in sweep.ties()),
+        changes=changes(sweep, best),
+        trust=trust_in(best.result, sweep.scenario.cluster.device.name),
+        fair=fairness(sweep.points),
+        again=command_of(best.result),
+    )

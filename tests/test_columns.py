@@ -1,0 +1,58 @@
+"""A table fits the terminal: columns go by rank, and nothing that is printed is wider than there is room for."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from sim.report.columns import Column, fitting, markdown_of, show_table
+
+
+@pytest.fixture
+def columns():
+    return [
+        Column("#", ["1", "2 tie"]),
+        Column("strategy", ["ddp", "diffusionpipe"], words=True),
+        Column("more", ["overlap buckets", "fill partial"], 2, words=True),
+        Column("over\nddp", ["1.00", "0.98"], 1),
+    ]
+
+
+def printed(columns, width, above=None):
+    stream = io.StringIO()
+    show_table(Console(file=stream, width=width, color_system=None), "a title", columns, above)
+    return stream.getvalue()
+
+
+def test_the_columns_of_the_highest_rank_go_first(columns):
+    assert [column.name for column in fitting(columns, 80)] == ["#", "strategy", "more", "over\nddp"]
+    assert [column.name for column in fitting(columns, 41)] == ["#", "strategy", "over\nddp"]
+    assert [column.name for column in fitting(columns, 24)] == ["#", "strategy"]
+    assert [column.name for column in fitting(columns, 3)] == ["#", "strategy"]
+
+
+@pytest.mark.parametrize("width", [24, 30, 41, 46, 60, 80])
+def test_no_line_is_wider_than_the_terminal(columns, width):
+    assert all(len(line) <= width for line in printed(columns, width).splitlines())
+
+
+def test_a_line_parts_the_rows_above_from_those_below(columns):
+    lines = printed(columns, 80, above=1).splitlines()
+    assert ["──" in line for line in lines] == [False, False, False, True, False, True, False]
+    assert "diffusionpipe" in lines[-1]
+
+
+def test_a_column_in_which_nothing_stands_is_left_out(columns):
+    assert "D" not in printed([*columns, Column("D", ["-", ""])], 80)
+
+
+def test_markdown_has_all_columns_and_takes_no_cell_for_its_own(columns):
+    text = markdown_of("a title", [*columns, Column("a|b", ["x|y", "z"], 9)])
+    assert text.splitlines() == [
+        "a title",
+        "",
+        "| # | strategy | more | over ddp | a\\|b |",
+        "| ---: | --- | --- | ---: | ---: |",
+        "| 1 | ddp | overlap buckets | 1.00 | x\\|y |",
+        "| 2 tie | diffusionpipe | fill partial | 0.98 | z |",
+    ]

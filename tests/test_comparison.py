@@ -1,0 +1,203 @@
+"""Comparisons of stores, rows and results: what changed, and which inputs differ."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim
+from profiles.clusters import CLUSTERS
+from profiles.errors import InputError
+from sim.cli.main import main
+from sim.explore.comparison import compare, read_records
+from sim.explore.frames import write_rows
+
+ASKED = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"], "workers": 1}
+
+
+def swept(folder, name, **asked):
+    """A sweep with its rows as CSV and as JSON, and its store, all of one name."""
+    sweep = sim.sweep("sd21", store=folder / f"{name}.sqlite", **ASKED | asked)
+    write_rows(sweep, folder / f"{name}.csv")
+    (folder / f"{name}.json").write_text(json.dumps(sweep.rows()))
+    return sweep
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three sweeps: one again, one on a cluster whose link was changed in its file, one of another batch."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    file = folder / "mine.toml"
+    shutil.copy(Path(CLUSTERS) / "p4de.toml", file)
+    swept(folder, "before", cluster=file)
+    lines = file.read_text().splitlines()
+    file.write_text(
+        "\n".join(halved(line) if line.startswith("bandwidth_GB_per_s") else line for line in lines)
+    )
+    swept(folder, "after", cluster=file)
+    swept(folder, "batch", batch_size=32)
+    return folder
+
+
+def halved(line):
+    key, _, value = line.partition("=")
+    number, mark, comment = value.partition("#")
+    return f"{key}= {float(number) / 2} {mark}{comment}"
+
+
+@pytest.mark.parametrize("first", ["csv", "json", "sqlite"])
+@pytest.mark.parametrize("second", ["csv", "json", "sqlite"])
+def test_whatever_a_sweep_leaves_compares_equal_with_itself(folder, first, second):
+    (comparison,), *alone = compare(folder / f"before.{first}", folder / f"before.{second}")
+    assert alone == [[], []]
+    assert comparison.differing == {}
+    assert comparison.moved == []
+    assert comparison.same > 5
+    assert comparison.before.winner == comparison.after.winner
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "sqlite"])
+def test_a_changed_cluster_is_named_and_the_points_that_moved_with_it(folder, ending):
+    (comparison,), *_ = compare(folder / f"before.{ending}", folder / f"after.{ending}")
+    assert set(comparison.differing) == {"content of cluster"}
+    sweeps = [json.loads((folder / f"{name}.json").read_text()) for name in ("before", "after")]
+    times = [
+        {
+            (row["strategy"], str(row["parameters"])): row["iteration_s"]
+            for row in rows
+            if row["status"] == "simulated"
+        }
+        for rows in sweeps
+    ]
+    slower = {key for key in times[0].keys() & times[1].keys() if times[0][key] != times[1][key]}
+    assert slower
+    assert len(comparison.moved) >= len(slower)  # a store holds identical results once for each point
+    assert all(moved.after_s > moved.before_s for moved in comparison.moved)
+    changes = [abs(moved.change) for moved in comparison.moved]
+    assert changes == sorted(changes, reverse=True)
+    for record, rows in zip((comparison.before, comparison.after), sweeps, strict=True):
+        assert record.points[record.winner].seconds == rows[0]["iteration_s"]
+
+
+def test_another_question_is_compared_where_it_is_the_only_one(folder):
+    (comparison,), *_ = compare(folder / "before.csv", folder / "batch.json")
+    assert set(comparison.differing) == {"batch_size", "cluster"}  # the shipped one, and a copy of it
+    assert comparison.differing["batch_size"] == ("16", "32")
+
+
+def test_of_several_questions_those_asked_in_both_are_compared(folder, tmp_path):
+    both = tmp_path / "both.sqlite"
+    assert main(["merge", str(both), str(folder / "before.sqlite"), str(folder / "batch.sqlite")]) == 0
+    (comparison,), before, after = compare(both, folder / "before.sqlite")
+    assert "batch_size 16" in comparison.words
+    assert ["batch_size 32" in words for words in before] == [True]
+    assert after == []
+    other = tmp_path / "other.sqlite"
+    sim.sweep("sd21", store=other, **ASKED | {"batch_size": 64})
+    with pytest.raises(InputError, match=r"holds 2 questions and .* 1, but none of them is asked in both$"):
+        compare(both, other)
+
+
+def test_a_point_that_no_longer_fits_has_turned(tmp_path):
+    full = sim.load_cluster("p4de")
+    small = replace(full, device=replace(full.device, memory_bytes=12 * 2**30))
+    for name, cluster in (("full", full), ("small", small)):
+        swept(tmp_path, name, cluster=cluster)
+    for ending in ("json", "csv"):
+        (comparison,), *_ = compare(tmp_path / f"full.{ending}", tmp_path / f"small.{ending}")
+        assert comparison.turned["simulated -> infeasible"] > 0
+        assert "content of device" in comparison.differing
+
+
+def test_a_result_compares_with_another(tmp_path, capsys):
+    for name, more in (("a", {}), ("b", {"checkpointing": "full"})):
+        result = sim.run("sd21", "gpipe", gpus=2, batch_size=8, **more)
+        (tmp_path / f"{name}.json").write_text(json.dumps(result.to_json()))
+    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    out = capsys.readouterr().out
+    assert "checkpointing: none -> full" in out
+    assert "0 as they were, 1 moved" in out
+
+
+def test_numbers_that_moved_though_no_input_did_are_the_codes(folder, tmp_path, capsys):
+    rows = json.loads((folder / "before.json").read_text())
+    rows[0]["iteration_s"] *= 1.5
+    (tmp_path / "other.json").write_text(json.dumps(rows))
+    assert main(["compare", str(folder / "before.csv"), str(tmp_path / "other.json")]) == 0
+    out = capsys.readouterr().out
+    assert "of the same inputs: the code that simulated differs" in out
+    assert "+50.00%" in out
+
+
+def test_json_says_all_of_it(folder, capsys):
+    assert main(["compare", str(folder / "before.sqlite"), str(folder / "after.sqlite"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {"compared", "only_before", "only_after"}
+    (one,) = found["compared"]
+    assert one.keys() == {"question", "differing", "winners", "same", "turned", "moved"}
+    assert one["differing"].keys() == {"content of cluster"}
+    assert one["moved"][0].keys() == {"strategy", "num_gpus", "parameters", "before_s", "after_s", "ranks"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("nope.csv", None, "nope.csv: cannot be read: no such file or directory"),
+        ("a.json", "{", "a.json: is no store, no .csv, and not valid JSON: "),
+        ("a.json", "[1]", "a.json: row 0: is '1', must be a result"),
+        ("a.json", "{}", "a.json: task is missing: must be a row of a sweep, or a result"),
+        ("a.json", '{"parameters": 3}', "a.json: parameters is '3', must be a mapping"),
+        ("a.csv", "a,b\n1,2,3\n", "a.csv:2: the row has more cells than there are columns"),
+        ("a.csv", "task\nfly\n", "a.csv:2: task is 'fly', must be one of train, sample"),
+        ("a.csv", "", "a.csv: holds no row"),
+        ("a.sqlite", "SQLite format 3\0and then nothing", "a.sqlite: cannot be used as a store: "),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(folder, tmp_path, capsys, name, content, problem):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    assert main(["compare", str(tmp_path / name), str(folder / "before.csv")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"sim: error: {tmp_path}/")
+    assert problem in err
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"status": "fine"}, "row 0: status is 'fine', must be one of simulated, bounded, infeasible"),
+        ({"iteration_s": "soon"}, "row 0: iteration_s is 'soon', must be a number"),
+        ({"iteration_s": None}, "row 0: is simulated, but has no iteration_s or latency_s"),
+        ({"num_gpus": -1}, "row 0: num_gpus is -1, must not be negative"),
+        ({"inputs": "{"}, "row 0: inputs is '{', must be a mapping as JSON"),
+        ({"batch_size": None}, "row 0: batch_size is missing: must be a row of a sweep, or a result"),
+    ],
+)
+def test_a_row_that_breaks_a_rule_is_refused_with_where_it_stands(folder, tmp_path, change, problem):
+    rows = json.loads((folder / "before.json").read_text())
+    rows[0] |= change
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    with pytest.raises(InputError) as refused:
+        read_records(tmp_path / "a.json")
+    assert str(refused.value) == f"{tmp_path / 'a.json'}: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("stores", "problem"),
+    [
+        (("there.sqlite", "before.sqlite"), "there.sqlite: is there already, must be a new file"),
+        (("new.sqlite", "nope.sqlite"), "nope.sqlite: no such store"),
+        (("new.sqlite", "before.csv"), "before.csv: cannot be used as a store: file is not a database"),
+        (("nope/new.sqlite", "before.sqlite"), "must be a file in a folder that exists"),
+    ],
+)
+def test_a_merge_that_cannot_be_is_refused_and_makes_nothing(folder, tmp_path, capsys, stores, problem):
+    (tmp_path / "there.sqlite").touch()
+    out = tmp_path / stores[0]
+    others = [str(folder / name) for name in stores[1:]]
+    assert main(["merge", str(out), *others]) == 2
+    assert problem in capsys.readouterr().err
+    assert out.exists() == (stores[0] == "there.sqlite")

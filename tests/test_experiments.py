@@ -1,0 +1,180 @@
+"""Experiments: a whole question in a file, which names itself where a key is wrong."""
+
+import json
+import tomllib
+
+import pytest
+
+import sim
+from profiles.errors import InputError
+from sim.cli.main import main
+from sim.experiments import Experiment, as_toml, load_experiment
+from sim.measured_runs import RESULT
+
+QUESTION = """\
+model = "sd21"
+strategy = "diffusionpipe"
+gpus = 8
+batch-size = 64
+pipeline_degree = 4
+micro-batches = 8
+link = ["intra=150GB/s"]
+memory = "60GiB"
+ema = true
+json = true
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tell(capsys):
+    """A function that runs a command and returns its exit code, stdout and stderr."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def write(folder, text, name="q.toml"):
+    (folder / name).write_text(text, encoding="utf-8")
+    return name
+
+
+def test_an_experiment_asks_what_its_flags_ask(tell, elsewhere):
+    file = write(elsewhere, QUESTION)
+    flags = (
+        "--model sd21 --strategy diffusionpipe --gpus 8 --batch-size 64 --pipeline-degree 4 --micro-batches 8"
+        " --link intra=150GB/s --memory 60GiB --ema --json"
+    )
+    asked = tell("run", "--experiment", file)
+    assert asked == tell("run", *flags.split())
+    assert asked[0] == 0
+
+
+def test_flags_given_beside_an_experiment_go_before(tell, elsewhere):
+    file = write(elsewhere, QUESTION)
+    _, out, _ = tell("run", "--experiment", file, "--gpus", 16, "--link=intra=2x", "--ema=none")
+    result = json.loads(out)
+    assert (result["num_gpus"], result["options"]["link"], result["options"]["ema"]) == (
+        16,
+        "intra=2x",
+        "none",
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "run --model sd21 --strategy zero2 --gpus 8 --frozen cached --nodes 2x4 --link inter=0.5x --measured step_s=2",
+        "run --model pixart --strategy pipefusion --gpus 4 --layers 7,7,7,7 --include text_encoder",
+        "sweep --model sd21 --gpus 4 --strategy ddp,zero2 --micro-batches 2 --objective memory",
+        "sweep --model pixart --gpus 2 --steps 4 --strategy ring,ulysses",
+    ],
+)
+def test_a_question_printed_as_an_experiment_gives_the_same_answer(tell, elsewhere, asked):
+    code, question, err = tell(*asked.split(), "--print-experiment")
+    assert (code, err) == (0, "")
+    assert question.startswith(f"# sim {asked.split()[0]} --experiment FILE\n")
+    tomllib.loads(question)
+    before = tell(*asked.split(), "--json")
+    assert tell(asked.split()[0], "--experiment", write(elsewhere, question), "--json") == before
+    assert tell(asked.split()[0], "--experiment", "q.toml", "--print-experiment")[1] == question
+
+
+def test_a_result_is_an_experiment_that_asks_for_itself(tell, elsewhere):
+    _, out, _ = tell(
+        "run", "--model", "sd21", "--strategy", "1f1b", "--gpus", 4, "--memory", "50GiB", "--json"
+    )
+    assert all(key in json.loads(out) for key in RESULT)
+    assert tell("run", "--experiment", write(elsewhere, out, "r.json"), "--json")[1] == out
+
+
+def test_from_python_an_experiment_is_keywords(elsewhere):
+    file = write(elsewhere, QUESTION.replace("ema = true\njson = true\n", ""))
+    question = sim.load_experiment(file)
+    assert question["batch_size"] == 64
+    result = sim.run(**question)
+    assert result.options["link"] == "intra=150GB/s"
+    again = sim.load_experiment(write(elsewhere, result.experiment, "again.toml"))
+    assert sim.run(**again).to_json() == result.to_json()
+
+
+def test_values_are_written_as_toml_reads_them():
+    flags = {
+        "model": 'a "b"\\c',
+        "gpus": 8,
+        "share": 0.5,
+        "layers": (1, 2),
+        "none": None,
+        "empty": "",
+        "ema": True,
+    }
+    assert tomllib.loads(as_toml(flags)) == {
+        "model": 'a "b"\\c', "gpus": 8, "share": 0.5, "layers": [1, 2], "ema": True,
+    }  # fmt: skip
+
+
+REFUSED = [
+    ("gpu = 8\n", "q.toml: unknown flag --gpu; did you mean --gpus? choose from "),
+    ('gpus = "many"\n', "q.toml: --gpus is 'many', must be an integer"),
+    ("gpus = 0\n", "q.toml: --gpus is 0, must be at least 1"),
+    ("steps = 4\n", "q.toml: --steps is of sampling, ddp trains"),
+    ("patches = 4\n", "q.toml: ddp has no parameter --patches; it has "),
+    ('memory = "much"\n', "q.toml: --memory is 'much', must be a size such as 40GiB"),
+    ('overlap = "all"\n', "q.toml: --overlap is 'all', must be one of buckets, none"),
+    ("gpus = {a = 1}\n", "q.toml: 'gpus' is {'a': 1}, must be a word, a number or a list of them"),
+    ("gpus = 1979-05-27\n", "q.toml: 'gpus' is datetime.date(1979, 5, 27), must be a word"),
+    ("[gpus]\n", "q.toml: 'gpus' is {}, must be a word"),
+    ("batch-size = 8\nbatch_size = 8\n", "q.toml: batch_size is given twice"),
+    ('experiment = "q.toml"\n', "q.toml: experiment is 'q.toml', but an experiment names no other"),
+    ("gpus = \n", "q.toml: is not valid TOML: "),
+    ("json = 8\n", "q.toml: --json is '8', but takes no value"),
+    ('"a\\u001bb" = 8\n', r"q.toml: unknown flag --a\x1bb; choose from "),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), REFUSED)
+def test_what_is_wrong_is_named_with_its_file(tell, elsewhere, text, problem):
+    file = write(elsewhere, text)
+    code, out, err = tell("run", "--model", "sd21", "--strategy", "ddp", "--experiment", file)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"sim: error: {problem}")
+
+
+def test_what_is_wrong_on_the_command_line_is_not_blamed_on_the_file(tell, elsewhere):
+    file = write(elsewhere, QUESTION)
+    _, _, err = tell("run", "--experiment", file, "--gpus", 0)
+    assert err == "sim: error: --gpus is 0, must be at least 1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("r.json", "[1]", "r.json: is [1], must be flags by name, or the result of a run"),
+        ("r.json", "{", "r.json: is not valid JSON: "),
+        ("r.json", "[" * 100000, "r.json: is not valid JSON: nested too deeply"),
+        ("nope/q.toml", None, "nope/q.toml: no such file"),
+    ],
+)
+def test_a_file_that_holds_no_flags_is_refused(elsewhere, name, text, problem):
+    if text is not None:
+        write(elsewhere, text, name)
+    with pytest.raises(InputError) as caught:
+        load_experiment(name)
+    assert str(caught.value).startswith(problem)
+
+
+def test_a_missing_file_name_is_said(tell):
+    assert tell("run", "--experiment")[2] == "sim: error: --experiment needs a value\n"
+
+
+def test_an_experiment_without_a_file_adds_nothing():
+    assert not Experiment().gives("--gpus")

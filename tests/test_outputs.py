@@ -1,0 +1,112 @@
+"""Outputs: what cannot be written is refused before the work, and what is written is never half there."""
+
+import os
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from profiles.errors import InputError
+from sim import outputs
+from sim.cli.main import main
+from sim.outputs import check_writable, whole_file
+
+RUN = ("run", "--model", "sd21", "--strategy", "ddp", "--gpus", "2", "--batch-size", "4")
+SWEEP = ("sweep", "--model", "sd21", "--strategy", "ddp", "--gpus", "2", "--batch-size", "4")
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A folder with all that cannot be written, each by a name that says what it is."""
+    for ending in ("csv", "png", "json", "sqlite"):
+        (tmp_path / f"folder.{ending}").mkdir()
+        (tmp_path / f"loop.{ending}").symlink_to(tmp_path / f"loop.{ending}")
+        (tmp_path / f"full.{ending}").symlink_to("/dev/full")
+        (tmp_path / f"nowhere.{ending}").symlink_to(tmp_path / "nope" / "file")
+        os.mkfifo(tmp_path / f"pipe.{ending}")
+    return tmp_path
+
+
+RULES = {
+    "folder": "must be a file in a folder that exists",
+    "nowhere": "must be a file in a folder that exists",
+    "full": "which is a device, must be a file",
+    "pipe": "a pipe that nobody reads",
+    "loop": "which cannot be written: ",
+}
+
+
+@pytest.mark.parametrize("place", RULES)
+@pytest.mark.parametrize(
+    ("command", "flag", "ending"),
+    [
+        (SWEEP, "--out", "csv"), (SWEEP, "--store", "sqlite"), (SWEEP, "--plot", "png"), (RUN, "--gantt", "png"),
+        (RUN, "--trace", "json"),
+    ],
+)  # fmt: skip
+def test_a_place_that_cannot_be_written_is_refused_by_name_before_the_work(
+    places, capsys, monkeypatch, command, flag, ending, place
+):
+    monkeypatch.setattr("sim.api.run", lambda **_: pytest.fail("worked"))
+    monkeypatch.setattr("sim.api.start_sweep", lambda **_: pytest.fail("worked"))
+    path = places / f"{place}.{ending}"
+    assert main([*command, flag, str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"sim: error: {flag} is '{path}', {RULES[place]}")
+    assert err.count("\n") == 1
+
+
+def test_a_pipe_that_somebody_reads_can_be_written(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    told = []
+    reader = Thread(target=lambda: told.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    while True:  # until the reader is there
+        try:
+            check_writable("--out", tmp_path / "pipe")
+            break
+        except InputError:
+            continue
+    with whole_file(tmp_path / "pipe") as file:
+        file.write_text("rows")
+    os.close(outputs._kept_open.pop())  # the end is told when the last writer leaves
+    reader.join()
+    assert told == ["rows"]
+
+
+def test_the_null_device_can_be_written():
+    check_writable("--trace", Path(os.devnull))
+    with whole_file(Path(os.devnull)) as file:
+        file.write_text("gone")
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt), whole_file(path) as file:
+        file.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "before"
+    with whole_file(path) as file:
+        file.write_text("after")
+        assert path.read_text() == "before"
+    assert path.read_text() == "after"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_to_what_is_written(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with whole_file(tmp_path / "link") as file:
+        file.write_text("rows")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "rows"
+
+
+def test_a_file_of_the_longest_name_can_be_written(tmp_path):
+    path = tmp_path / ("a" * 251 + ".csv")
+    check_writable("--out", path)
+    with whole_file(path) as file:
+        file.write_text("rows")
+    assert path.read_text() == "rows"

@@ -1,0 +1,261 @@
+"""Refusals of files: the right file is named, in one line that a terminal prints as it is, and none takes long."""
+
+import csv
+import tracemalloc
+from shutil import copytree
+
+import pytest
+
+import sim
+from profiles.clusters import load_cluster
+from profiles.component_files import KERNELS, LAYER_COLUMNS, TIME_COLUMNS
+from profiles.devices import read_device
+from profiles.errors import InputError
+from profiles.files import MAX_BYTES, MAX_ROWS, Table, read_rows, read_text
+from profiles.models import MODELS, read_model
+from sim.cli.main import main
+
+HEAD = """\
+name = "{name}"
+title = "Made"
+source = "made by a test"
+dtype = "float16"
+[reference]
+height = 64
+width = 64
+"""
+COMPONENT = '[[components]]\nname = "{}"\ntrainable = {}\nimage_tokens = 64\n'
+
+
+def write(
+    folder, *, name="made", work=1, layers=4, head="", times=None, parts=(("encoder", False), ("unet", True))
+):
+    """Write a model folder of small equal layers."""
+    folder.mkdir()
+    text = HEAD.format(name=name) + "".join(
+        COMPONENT.format(part, str(trained).lower()) for part, trained in parts
+    )
+    (folder / "model.toml").write_text(text + head, encoding="utf-8")
+    rows = [
+        f"{part},{i},{i},layer {i},100,{'full' if trained else 'none'},0,{work},0,{work},{work},1,1"
+        for part, trained in parts
+        for i in range(layers)
+    ]
+    (folder / "layers.csv").write_text("\n".join([",".join(LAYER_COLUMNS), *rows, ""]), encoding="utf-8")
+    if times is not None:
+        rows = [f"{part},{i},1,{times},{times}" for part, _ in parts for i in range(layers)]
+        (folder / "times").mkdir()
+        (folder / "times" / "a100-80gb-sxm.csv").write_text("\n".join([",".join(TIME_COLUMNS), *rows, ""]))
+    return folder
+
+
+def edit(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def refusal(folder):
+    with pytest.raises(InputError) as caught:
+        read_model(folder)
+    return str(caught.value).removeprefix(f"{folder}/")
+
+
+# The file that is wrong
+
+
+def test_a_component_renamed_in_the_model_file_is_an_error_of_that_file(tmp_path):
+    folder = write(tmp_path / "m", times=1)
+    edit(folder / "model.toml", '"unet"', '"net"')
+    assert refusal(folder) == (
+        "model.toml: components[1].name is 'net', but layers.csv has no row of it, and has rows of 'unet', which is no"
+        " component"
+    )
+
+
+def test_a_component_renamed_in_the_layers_is_an_error_of_theirs(tmp_path):
+    folder = write(tmp_path / "m", times=1)
+    edit(folder / "layers.csv", "unet", "net")
+    assert refusal(folder) == "layers.csv:6: component is 'net', must be one of encoder, unet"
+
+
+def test_a_component_renamed_in_the_times_is_an_error_of_theirs(tmp_path):
+    folder = write(tmp_path / "m", times=1)
+    edit(folder / "times" / "a100-80gb-sxm.csv", "unet", "net")
+    assert refusal(folder).startswith(
+        "times/a100-80gb-sxm.csv:6: component is 'net', must be one of encoder, unet"
+    )
+
+
+def test_a_row_dropped_from_the_layers_is_an_error_of_theirs(tmp_path):
+    folder = write(tmp_path / "m", times=1, head='[[skips]]\ncomponent = "unet"\nsource = 0\ntarget = 3\n')
+    last = (folder / "layers.csv").read_text(encoding="utf-8").splitlines()[-1]
+    edit(folder / "layers.csv", last + "\n", "")
+    problem = "unet has 3 rows, but times/a100-80gb-sxm.csv has rows of all its layers, 0 to 3"
+    assert refusal(folder) == f"layers.csv: {problem}"
+
+
+@pytest.mark.parametrize("name", ["sd21", "flux-dev"])
+def test_a_row_dropped_from_the_layers_of_a_shipped_model_is_an_error_of_theirs(tmp_path, name):
+    folder = copytree(MODELS / name, tmp_path / name)
+    lines = (folder / "layers.csv").read_text(encoding="utf-8").splitlines()
+    (folder / "layers.csv").write_text("\n".join([*lines[:-1], ""]), encoding="utf-8")
+    assert refusal(folder).startswith(f"layers.csv: {lines[-1].partition(',')[0]} has ")
+    assert f"but {KERNELS} has rows of all its layers" in refusal(folder) or "exchanges.csv" in refusal(
+        folder
+    )
+
+
+def test_a_row_dropped_from_the_times_is_an_error_of_theirs(tmp_path):
+    folder = write(tmp_path / "m", times=1)
+    edit(folder / "times" / "a100-80gb-sxm.csv", "unet,3,1,1,1\n", "")
+    assert refusal(folder) == "times/a100-80gb-sxm.csv: layer 3 (layer 3) of unet has no row"
+
+
+def test_a_wrong_index_in_the_times_is_an_error_of_theirs(tmp_path):
+    folder = write(tmp_path / "m", times=1)
+    edit(folder / "times" / "a100-80gb-sxm.csv", "unet,3,", "unet,4,")
+    assert refusal(folder) == "times/a100-80gb-sxm.csv:9: index is '4', must be below 4, the layers of unet"
+
+
+# What takes no time
+
+
+@pytest.mark.parametrize(
+    "command", ["run --strategy ddp", "run --strategy 1f1b", "sweep", "sweep --task sample", "tune"]
+)
+@pytest.mark.parametrize("times", [None, 0])
+def test_a_model_that_takes_no_time_is_refused(tmp_path, monkeypatch, capsys, command, times):
+    monkeypatch.chdir(tmp_path)
+    folder = write(tmp_path / "m", work=0, times=times, name="idle")
+    assert main([*command.split(), "--model", str(folder), "--gpus", "2", "-q"]) == 2
+    files = {
+        None: "layers.csv: the work (conv_gflop to kernels) is 0",
+        0: "times/a100-80gb-sxm.csv: forward_ms and b",
+    }
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"sim: error: model idle: {files[times]}")
+    assert err.endswith("0 in all layers of unet, must be above 0 in one of a trainable component\n")
+
+
+def test_a_frozen_component_may_take_no_time(tmp_path):
+    folder = write(tmp_path / "m", parts=(("unet", True),))
+    edit(folder / "model.toml", "[[components]]", COMPONENT.format("encoder", "false") + "[[components]]")
+    rows = "".join(f"encoder,{i},{i},layer {i},0,none,0,0,0,0,0,0,0\n" for i in range(2))
+    with (folder / "layers.csv").open("a", encoding="utf-8") as file:
+        file.write(rows)
+    assert sim.run(str(folder), "ddp", gpus=2).iteration_s > 0
+
+
+# What a terminal prints
+
+EVIL = "\x1b[31mred\x07\x9b"
+
+
+@pytest.mark.parametrize("key", ["name", "title", "source"])
+def test_texts_with_control_characters_are_refused_and_shown_escaped(tmp_path, key):
+    folder = write(tmp_path / "m")
+    old = {"name": '"made"', "title": '"Made"', "source": '"made by a test"'}[key]
+    edit(folder / "model.toml", old, r'"\u001b[31mred\u0007\u009b"')
+    assert refusal(folder) == rf"model.toml: {key} is '\x1b[31mred\x07\x9b', must hold no control characters"
+
+
+def test_cells_with_control_characters_are_refused_and_shown_escaped(tmp_path):
+    folder = write(tmp_path / "m")
+    edit(folder / "layers.csv", "layer 2", EVIL)
+    assert refusal(folder) == r"layers.csv:4: name is '\x1b[31mred\x07\x9b', must hold no control characters"
+
+
+def test_a_source_of_several_lines_is_one(tmp_path):
+    (tmp_path / "d.toml").write_text('name = "d"\nsource = """\nfirst\n\tsecond\n"""\n', encoding="utf-8")
+    assert read_device(tmp_path / "d.toml").source == "first second"
+
+
+@pytest.mark.parametrize(("key", "most"), [("name", 200), ("title", 200), ("source", 10_000)])
+def test_long_texts_are_refused_and_shown_short(tmp_path, key, most):
+    folder = write(tmp_path / "m")
+    old = {"name": '"made"', "title": '"Made"', "source": '"made by a test"'}[key]
+    edit(folder / "model.toml", old, '"' + "x" * (most + 1) + '"')
+    problem = refusal(folder)
+    assert problem.endswith(f"xxx', must have at most {most} characters")
+    assert len(problem) < 200
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["run", "--model", EVIL, "--strategy", "ddp"],
+        ["run", "--model", "sd21", "--strategy", EVIL],
+        ["run", "--model", "sd21", "--strategy", "ddp", "--cluster", EVIL + ".toml"],
+        ["run", "--model", "sd21", "--strategy", "ddp", "--gpus", EVIL],
+        ["run", "--model", "sd21", "--strategy", "ddp", "--" + EVIL],
+        ["run", "--model", "sd21", "--strategy", "ddp", "--device", EVIL],
+        ["run", "--model", "sd21", "--strategy", "ddp", "--link", EVIL],
+        [EVIL],
+        ["run", "--model", "sd21", "--strategy", "ddp", "--overlap", EVIL],
+        ["run", "--model", "x" * 200_000, "--strategy", "ddp"],
+        ["run", "--model", "sd21", "--strategy", "ddp", "--measured", EVIL],
+    ],
+)
+def test_refusals_of_flags_are_printed_escaped_and_short(capsys, asked):
+    assert main(asked) == 2
+    err = capsys.readouterr().err
+    assert err.endswith("\n")
+    assert err[:-1].isprintable()
+    assert len(err) < 2100
+
+
+def test_a_cell_of_a_sweep_never_is_a_formula(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "=1+2", name="=1+2")
+    assert (
+        main(["sweep", "--model", "=1+2", "--gpus", "2", "--strategy", "ddp", "--out", "rows.csv", "-q"]) == 0
+    )
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["model"] for row in rows} == {"'=1+2"}
+    assert all(float(row["iteration_s"]) > 0 for row in rows if row["status"] == "simulated")
+
+
+# What would take long
+
+
+def test_files_and_tables_have_a_limit(tmp_path):
+    big = tmp_path / "big.csv"
+    with big.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(
+        InputError, match=f"big.csv: has {MAX_BYTES + 1} bytes, must have at most {MAX_BYTES}$"
+    ):
+        read_text(big)
+    big.write_text("a\n" + "1\n" * (MAX_ROWS + 1), encoding="utf-8")
+    with pytest.raises(InputError, match=f"big.csv: has more than {MAX_ROWS} rows, the most that are read$"):
+        read_rows(big, ("a",))
+
+
+def test_many_skips_are_read_in_time_that_grows_with_their_number(tmp_path):
+    """Twice as many take far less than four times the memory and steps: each is looked up, not searched for."""
+    pairs = [(a, b) for a in range(150) for b in range(a + 1, 150)]
+    skips = "".join(f'[[skips]]\ncomponent = "unet"\nsource = {a}\ntarget = {b}\n' for a, b in pairs)
+    folder = write(tmp_path / "m", layers=150, head=skips)
+    tracemalloc.start()
+    model = read_model(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(model.components[1].skips) == len(pairs)
+    assert peak < 100e6
+
+
+def test_a_key_that_is_almost_right_is_told(tmp_path):
+    (tmp_path / "c.toml").write_text('nmae = "c"\n', encoding="utf-8")
+    table = Table.read(tmp_path / "c.toml")
+    _ = table.keys()
+    with pytest.raises(InputError, match="name is missing"):
+        table.line("name")
+    with pytest.raises(InputError, match=r"unknown key nmae; did you mean name\? known here: name"):
+        table.finish()
+
+
+def test_shipped_clusters_are_read_as_they_are():
+    assert load_cluster("p4de").source.startswith("AWS p4de.24xlarge as DiffusionPipe")

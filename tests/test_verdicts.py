@@ -1,0 +1,186 @@
+"""The verdict on a sweep: its numbers are those of the sweep, and what it says of changes is simulated."""
+
+import io
+import json
+import re
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from rich.console import Console
+
+import sim
+from profiles.models import load_model
+from sim.report import rankings
+from sim.report.changes import CONTENDERS, Change, contenders, variations
+from sim.report.panels import bar, shares, show_panel
+from sim.report.rankings import print_markdown, print_rows_json, print_sweep
+from sim.runs import run_point
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return sim.sweep("sd21", gpus=16, batch_size=256, workers=1)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return sim.sweep("pixart", "a100-nvlink-8", 4, resolution=1024, workers=1)
+
+
+@pytest.fixture(scope="module")
+def verdict(trained):
+    return trained.verdict
+
+
+def test_the_verdict_is_of_the_best_point_and_the_best_of_another_strategy(trained, verdict):
+    assert verdict.best is trained.best_point().result
+    others = [point for point in trained.ranked() if point.name != verdict.best.strategy]
+    assert verdict.runner_up is others[0].result
+    assert verdict.runner_up_ties == any(point is others[0] for point in trained.ties())
+    assert sum(verdict.ties.values()) == len(trained.ties())
+
+
+def test_the_verdict_prints_what_it_holds(trained, verdict):
+    text = " ".join(str(verdict).replace("│", "").split())
+    result = verdict.best
+    assert "Stable Diffusion 2.1, training on 16 GPUs of p4de, stack eager, batch 256" in text
+    assert f"best {result.strategy}, " in text
+    assert f"{result.iteration_s * 1e3:,.1f} ms an iteration (" in text
+    assert f"{result.peak_memory_bytes / 2**30:.1f} of 79.2 GiB" in text
+    assert f"compute {1 - result.bubble_ratio:.1%}" in text
+    assert f"runner-up {verdict.runner_up.strategy}" in text
+    assert all(f"{change.name}: {change.words(result.strategy)}" in text for change in verdict.changes)
+    assert all(len(line) <= 80 for line in str(verdict).splitlines())
+    with pytest.raises(FrozenInstanceError):
+        verdict.again = ""
+
+
+def test_the_shares_of_the_time_add_up(trained, drawn):
+    for sweep in (trained, drawn):
+        for point in sweep.ranked():
+            if point.result is not None:
+                found = shares(point.result)
+                assert sum(found) == pytest.approx(1)
+                assert all(share >= 0 for share in found)
+
+
+def test_a_bar_is_as_full_as_its_shares():
+    assert bar(0.5, 0.25) == "█" * 10 + "▒" * 5 + "░" * 5
+    assert bar(2.0) == "█" * 20
+    assert bar(0.0, 0.0) == "░" * 20
+
+
+def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict):
+    names = [change.name for change in verdict.changes]
+    assert names == ["checkpointing", "encoders cached", "twice the link between nodes"]
+    options = ({"checkpointing": "full"}, {"frozen": "cached"}, {})
+    for number, (change, asked) in enumerate(zip(verdict.changes, options, strict=True)):
+        cluster = sim.load_cluster("p4de").scaled(inter_node=2.0 if number == 2 else 1.0)
+        times = {}
+        for point in contenders(trained, trained.best_point()):
+            same = {k: v for k, v in point.parameters.items() if v is not None}
+            found = sim.run("sd21", point.name, cluster, 16, batch_size=256, **same, **asked)
+            if found.fits_memory:
+                times[point.name] = found
+        best = max(times, key=lambda name: times[name].samples_per_s)
+        assert change.strategy == best
+        assert change.speed == times[best].samples_per_s / verdict.best.samples_per_s
+        assert change.stays == (best == verdict.best.strategy)
+
+
+def test_a_change_says_what_becomes_of_the_answer():
+    change = Change("c", "--c", "ddp", 1.5, stays=True, tie=False)
+    assert change.words("ddp") == "1.50 x the speed, ddp stays"
+    assert replace(change, stays=False).words("spp") == "1.50 x the speed, ddp instead of spp"
+    assert replace(change, stays=False, tie=True).words("spp") == "1.50 x the speed, ddp first, spp a tie"
+    assert replace(change, strategy=None).words("spp") == "none of the best few fits"
+
+
+def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
+    def names(sweep, gpus):
+        return [one.name for one in variations(sweep.scenario, gpus)]
+
+    assert names(trained, 16)[-1] == "twice the link between nodes"
+    assert names(trained, 8)[-1] == "twice the link in a node"
+    assert names(drawn, 1) == ["stack compiled", "4 images at once"]
+    online = sim.sweep(
+        "sd21", gpus=2, batch_size=16, checkpointing="full", frozen="cached", strategy="ddp", workers=1
+    )
+    assert names(online, 2)[:2] == ["no checkpointing", "encoders online"]
+    assert len(contenders(trained, trained.best_point())) == CONTENDERS
+
+
+def test_a_change_under_which_nothing_fits_says_so():
+    tight = replace(
+        sim.load_cluster("p4de"), device=replace(sim.load_cluster("p4de").device, memory_bytes=30 * 2**30)
+    )
+    sweep = sim.sweep(
+        "sd21", tight, 8, batch_size=128, frozen="cached", checkpointing="full", strategy="ddp", workers=1
+    )
+    changes = {change.name: change for change in sweep.verdict.changes}
+    without = run_point(
+        sweep.best_point().strategy,
+        replace(sweep.scenario, workload=replace(sweep.scenario.workload, checkpointing="none")),
+    )
+    assert (changes["no checkpointing"].strategy is None) == (not without.fits_memory)
+
+
+def test_titles_say_training_or_denoising_only(trained, drawn):
+    assert ", training on 16 GPUs" in trained.title
+    assert ", denoising only on 4 GPUs" in drawn.title
+    both = sim.sweep("pixart", gpus=2, strategy="single", include=("text_encoder", "vae_decoder"), workers=1)
+    assert ", denoising with text_encoder, vae_decoder on 2 GPUs" in both.title
+    assert ", denoising only on 1 GPU " in sim.run("pixart", "single").title
+
+
+def test_the_verdict_of_sampling_has_its_own_changes(drawn):
+    names = [change.name for change in drawn.verdict.changes]
+    assert names == ["stack compiled", "4 images at once", "twice the link in a node"]
+
+
+def test_the_json_of_the_best_row_holds_the_verdict_and_no_other(trained, verdict, capsys):
+    print_rows_json(trained)
+    first, *others = json.loads(capsys.readouterr().out)
+    said = first.pop("verdict")
+    assert first == json.loads(json.dumps(trained.rows()[0]))
+    assert not any("verdict" in row for row in others)
+    assert said == json.loads(json.dumps(verdict.to_json()))
+    assert said["best"]["iteration_s"] == first["iteration_s"]
+    assert sum(said["time_shares"].values()) == pytest.approx(1)
+
+
+def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, monkeypatch, capsys):
+    for width in (60, 80, 100, 140):
+        monkeypatch.setattr(rankings, "console", lambda width=width: Console(width=width, highlight=False))
+        for sweep in (trained, drawn):
+            print_sweep(sweep)
+            lines = capsys.readouterr().out.splitlines()
+            assert lines[0].startswith("╭─")
+            assert all(len(line) <= width for line in lines if not line.startswith("again: ")), width
+
+
+def test_markdown_has_the_verdict_the_command_and_the_table(trained, verdict, capsys):
+    print_markdown(trained)
+    text = capsys.readouterr().out
+    assert text.startswith(f"**{trained.title}**\n\n- **best** {verdict.best.strategy}")
+    assert f"```\n{verdict.again}\n```" in text
+    assert "| # | strategy |" in text
+
+
+def test_names_in_a_verdict_are_never_taken_for_markup(trained):
+    model = replace(load_model("sd21"), title="<b>[red] *x* | y")
+    named = replace(trained, scenario=replace(trained.scenario, model=model)).verdict
+    assert "<b>[red] *x* | y, training" in str(named)
+    assert "<b>[red]" not in named._repr_html_()
+    assert "&lt;b&gt;[red] *x* | y" in named._repr_html_()
+    assert re.search(r"\\<b\\>\\\[red\\\] \\\*x\\\* \\\| y", named.markdown())
+
+
+def test_a_title_too_long_for_the_edge_stands_within():
+    stream = io.StringIO()
+    show_panel(Console(file=stream, width=40), "a title " * 10, [("best", "ddp")])
+    assert " ".join(stream.getvalue().replace("│", "").split()).count("a title") == 10
+
+
+def test_a_sweep_in_which_nothing_fits_has_no_verdict():
+    assert sim.sweep("sd21", gpus=1, batch_size=8, strategy="spp", workers=1).verdict is None

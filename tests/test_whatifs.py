@@ -1,0 +1,232 @@
+"""What-ifs: a cluster with other links, nodes, devices or memory; what was changed is named and asked for again."""
+
+import json
+import shlex
+
+import pytest
+
+import sim
+from profiles.clusters import load_cluster
+from profiles.devices import load_device
+from profiles.errors import InputError
+from profiles.units import GB, GIB
+from profiles.whatifs import WHAT_IFS, changed, whatif_words
+from sim.cli.main import main
+
+P4DE = load_cluster("p4de")
+GIVEN = {"link": "inter=2x,intra=150GB/s", "nodes": "2x4", "device": "h200-141gb-sxm", "memory": "40GiB"}
+
+
+def ask(capsys, *arguments):
+    assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_factor_multiplies_every_bandwidth_of_a_link_and_nothing_else():
+    found = changed(P4DE, {"link": "inter=2x"})
+    assert found.inter_node == P4DE.inter_node.scaled(2)
+    assert found.intra_node == P4DE.intra_node
+    assert (found.inter_node.latency_s, found.inter_node.call_s) == (
+        P4DE.inter_node.latency_s,
+        P4DE.inter_node.call_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "bandwidth"),
+    [("150GB/s", 150 * GB), ("400Gbit/s", 50 * GB), ("0.5 TB/s", 500 * GB), ("800MB/s", 0.8 * GB)],
+)
+def test_a_bandwidth_is_set_and_what_shares_the_port_changes_in_proportion(words, bandwidth):
+    link = changed(P4DE, {"link": f"inter={words}"}).inter_node
+    assert link.bandwidth_bytes_per_s == bandwidth
+    before = P4DE.inter_node
+    assert link.rail_bytes_per_s / before.rail_bytes_per_s == pytest.approx(
+        bandwidth / before.bandwidth_bytes_per_s
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "inter=2x,intra=150GB/s",
+        ["inter=2x", "intra=150GB/s"],
+        {"inter": "2x", "intra": "150GB/s"},
+        {"inter": 2, "intra": "150GB/s"},
+    ],
+)
+def test_links_are_words_a_list_or_a_mapping(value):
+    assert changed(P4DE, {"link": value}).changes == (("link", "inter=2x,intra=150GB/s"),)
+
+
+def test_nodes_say_how_many_there_are_and_of_how_many_devices():
+    assert changed(P4DE, {"nodes": 2}).max_devices == 16
+    assert changed(P4DE, {"nodes": "4x2"}).max_devices == 8
+    assert changed(P4DE, {"nodes": "2"}).changes == changed(P4DE, {"nodes": 2}).changes == (("nodes", 2),)
+
+
+def test_a_device_is_a_name_another_name_a_file_or_a_value(tmp_path):
+    card = tmp_path / "card.toml"
+    card.write_text('name = "card"\nsource = "made by a test"\nmemory_GiB = 10\n')
+    assert changed(P4DE, {"device": "h200-141gb-sxm"}).device == load_device("h200-141gb-sxm")
+    with pytest.warns(match="device h200 is h200-141gb-sxm"):
+        assert changed(P4DE, {"device": "h200"}).changes == (("device", "h200-141gb-sxm"),)
+    found = changed(P4DE, {"device": str(card)})
+    assert (found.device.name, found.changes) == ("card", (("device", str(card)),))
+    assert changed(P4DE, {"device": found.device}).device is found.device
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("40GiB", 40 * GIB), ("40GB", 40e9), ("0.5 TiB", 512 * GIB), (40 * GIB, 40 * GIB)]
+)
+def test_memory_is_of_each_device(value, size):
+    found = changed(P4DE, {"memory": value})
+    assert found.device.memory_bytes == size
+    assert found.device.name == P4DE.device.name  # so that its measured times hold
+    assert changed(P4DE, dict(found.changes)).device.memory_bytes == size
+
+
+def test_nothing_given_changes_nothing():
+    assert changed(P4DE, {"link": None, "batch_size": 8}) is P4DE
+    assert whatif_words(()) == ()
+
+
+REFUSED = [
+    ("link", "2x", "--link is '2x', must be NAME=CHANGE, such as inter=2x or intra=150GB/s"),
+    ("link", 2, "--link is 2, must be NAME=CHANGE"),
+    ("link", "up=2x", "--link names 'up', must be one of intra, inter"),
+    ("link", "inter=", "--link is inter=, must be a factor such as 2x, or a bandwidth"),
+    ("link", "inter=fast", "--link is inter=fast, must be a factor"),
+    ("link", "inter=-2x", "--link is inter=-2x, must be a factor"),
+    ("link", "inter=0x", "--link is inter=0x, must be a factor"),
+    ("link", "inter=infx", "--link is inter=infx, must be a factor"),
+    ("link", "inter=1e999x", "--link is inter=1e999x, must be a factor"),
+    ("link", "inter=100Gb/s", "--link is inter=100Gb/s, must be a factor"),
+    ("link", "inter=1e9GB/s", "at most 1e+06 of either"),
+    ("link", "inter=2x,inter=3x", "--link names inter twice"),
+    ("nodes", 0, "--nodes is 0, must be nodes such as 2, or nodes x devices such as 2x4"),
+    ("nodes", True, "--nodes is True, must be nodes"),
+    ("nodes", "2x16", "--nodes is 2x16, but a node of p4de has 8 devices"),
+    ("nodes", 2000000, "--nodes is 2000000, must be at most 1048576"),
+    ("device", 8, "--device is 8, must be the name or the file of a device"),
+    ("device", "", "device is '', must be a name or a path"),
+    ("device", "h201", "unknown device 'h201'; did you mean h20"),
+    ("device", "no.toml", "no.toml: no such file"),
+    ("memory", "40", "--memory is '40', must be a size such as 40GiB"),
+    ("memory", "40GiBs", "--memory is '40GiBs', must be a size"),
+    ("memory", "0GiB", "--memory is '0GiB', must be a size"),
+    ("memory", float("nan"), "--memory is nan, must be a size"),
+    ("memory", "1e999GiB", "at most 1e+06 GiB"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "problem"), REFUSED)
+def test_what_is_no_change_is_refused(name, value, problem):
+    with pytest.raises(InputError) as caught:
+        changed(P4DE, {name: value})
+    assert problem in (caught.value.flags or str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "given", "problem"),
+    [
+        ("a100-nvlink-8", {"link": "inter=2x"}, "but cluster a100-nvlink-8 has no inter_node link"),
+        ("a100-nvlink-8", {"nodes": 2}, "but a100-nvlink-8 is one node: its file has no inter_node link"),
+        ("ideal", {"link": "intra=150GB/s"}, "but the intra links are ideal: free at any bandwidth"),
+    ],
+)
+def test_what_a_cluster_lacks_cannot_be_changed(cluster, given, problem):
+    with pytest.raises(InputError, match=problem):
+        changed(load_cluster(cluster), given)
+
+
+def test_a_cluster_is_changed_once_in_each_way():
+    with pytest.raises(
+        InputError, match="memory is '10GiB', but this cluster p4de was changed by it already"
+    ):
+        changed(changed(P4DE, {"memory": "20GiB"}), {"memory": "10GiB"})
+
+
+# Results
+
+
+@pytest.mark.parametrize("task", ["train", "sample"])
+def test_a_result_names_its_what_ifs_and_given_back_they_give_it_again(capsys, task):
+    model, strategy = {"train": ("sd21", "zero2"), "sample": ("pixart", "ulysses")}[task]
+    words = [word for name, value in GIVEN.items() for word in (f"--{name}", value)]
+    result = ask(capsys, "run", "--model", model, "--strategy", strategy, *words)
+    assert {name: result["options"][name] for name in WHAT_IFS} == GIVEN
+    assert (result["cluster"], result["num_gpus"]) == ("p4de", 8)
+    own = {**result["parameters"], **result["options"]}
+    said = {name.replace("_", "-"): value for name, value in own.items() if value not in (None, "")}
+    given = [word for name, value in said.items() for word in (f"--{name}", value)]
+    point = ("--gpus", 8, "--batch-size", result["batch_size"], *(() if task == "train" else ("--steps", 20)))
+    assert ask(capsys, "run", "--model", model, "--strategy", strategy, *point, *given) == result
+    found = sim.run(model, strategy, gpus=8, **GIVEN)
+    assert json.loads(json.dumps(found.to_json())) == result
+    assert found.title.endswith(
+        ", what if nodes 2x4, device h200-141gb-sxm, memory 40GiB, link inter=2x,intra=150GB/s"
+    )
+
+
+def test_the_table_of_a_run_and_of_a_sweep_name_the_what_ifs(capsys):
+    for command in (
+        "run --model sd21 --strategy ddp",
+        "run --model pixart --strategy ring",
+        "sweep --model sd21 --strategy ddp --out rows.csv",
+    ):
+        assert main([*command.split(), "--memory", "60GiB", "--print-experiment"]) == 0
+        assert 'memory = "60GiB"' in capsys.readouterr().out
+    assert main(["run", "--model", "pixart", "--strategy", "ring", "--memory", "60GiB"]) == 0
+    assert "what if memory 60GiB" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_winner_of_a_sweep_of_what_ifs_is_asked_for_again(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = (
+        "sweep",
+        "--model",
+        "sd21",
+        "--nodes",
+        2,
+        "--link",
+        "inter=2x",
+        "--link",
+        "intra=100GB/s",
+        "--strategy",
+        "ddp,zero2",
+    )
+    best = ask(capsys, *asked)[0]
+    assert best["num_gpus"] == 16
+    assert main([*map(str, asked)]) == 0
+    out = capsys.readouterr().out
+    assert "what if nodes 2, link inter=2x,intra=100GB/s" in " ".join(out.split())
+    (line,) = [line for line in out.splitlines() if line.startswith("again: sim ")]
+    assert ask(capsys, *shlex.split(line.removeprefix("again: sim ")))["iteration_s"] == best["iteration_s"]
+
+
+def test_a_faster_link_is_faster_and_less_memory_does_not_fit():
+    plain, fast, slow = (
+        sim.run("sd21", "ddp", gpus=64, overlap="none", **given)
+        for given in ({}, {"link": {"inter": 2}}, {"link": {"inter": 0.5}})
+    )
+    assert fast.iteration_s < plain.iteration_s < slow.iteration_s
+    assert sim.run("sd21", "ddp", gpus=8, memory="20GiB").missing_memory
+
+
+def test_the_default_is_all_gpus_of_the_nodes():
+    assert sim.run("sd21", "ddp", nodes=2).num_gpus == 16
+    assert sim.run("sd21", "ddp", nodes="2x2").num_gpus == 4
+    assert sim.run("pixart", "single", nodes=2).num_gpus == 1
+
+
+def test_tuning_takes_what_ifs(capsys):
+    given = ("tune", "--model", "sdv2-1.7b", "--cluster", "v100-2node", "--gpus", 4)
+    before, after = ask(capsys, *given), ask(capsys, *given, "--memory", "16GiB")
+    assert len(after) < len(before)
+    assert after[0]["result"]["options"]["memory"] == "16GiB"
+
+
+def test_a_scenario_says_its_cluster_already():
+    scenario = sim.run("sd21", "ddp", gpus=2).source.scenario
+    with pytest.raises(InputError, match="memory is given, but the scenario says it already"):
+        sim.run(scenario, "ddp", memory="10GiB")
