@@ -100,8 +100,9 @@ def test_frozen_over_trained_time_grows_with_the_batch_and_most_in_the_reading_o
     assert len(found.records) == 12
     ratios = [p.predicted for p in found.records if p.row.model == "sd21"]
     assert ratios == sorted(ratios)
+    assert all(abs(p.predicted - p.row.value) <= 0.06 for p in found.records if p.row.model == "sd21")
     hint = [p for p in found.records if p.setting == "controlnet-hint-vae"]
-    assert all(abs(p.predicted - p.row.value) <= 0.06 for p in hint)
+    assert all(abs(p.predicted - p.row.value) <= 0.15 for p in hint)
     other = [p for p in found.records if p.setting == "controlnet"]
     for one, another in zip(hint, other, strict=True):
         assert abs(one.error) < abs(another.error)
