@@ -102,7 +102,8 @@ class Stack:
         norms: precision in which training runs normalisations: ``half``, or ``float32`` as autocast has it.
         encoders: precision in which training runs frozen components; ``float32`` with products in TF32, ``autocast``
             as the trained ones.
-        cast_weights: whether training casts float32 weights to half precision in every forward pass.
+        cast_weights: whether training casts float32 weights to half precision in every forward pass, where these lie
+            whole on each GPU.
         optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
         traffic: shares of the memory traffic that fusion leaves.
         launches: shares of the launches that fusion leaves.
