@@ -8,12 +8,14 @@ counter, so two runs of a plan are identical to the bit.
 import gc
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from math import ceil, inf, ulp
 from typing import Final
 
 import simpy
 
 from profiles.errors import DeadlockError
+from sim.replay.ahead import Ahead
 from strategies.plans.network import CollectiveRoute, Network, Route
 from strategies.plans.plan import Op, Plan
 from strategies.plans.traces import Span, Trace
@@ -28,6 +30,10 @@ ROUNDING_S: Final = 1e-12
 """Work below this is done: the last digits of a sum of times."""
 
 Process = Generator[simpy.Event, None, None]
+
+Leg = tuple[tuple[tuple[int, float], ...], float]
+"""(port, seconds held) pairs of a delivery, and the seconds it travels."""
+SIGNAL: Final[Leg] = ((), 0.0)
 
 
 def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None = None) -> Trace:
@@ -73,7 +79,7 @@ class _Replay:
         self.starts: list[list[float]] = [[] for _ in plan.ops]
         self.ends: list[list[float]] = [[] for _ in plan.ops]
         self.early: list[list[float]] = [[] for _ in plan.ops]
-        self.legs = [_leg(transfer, network) for transfer in wiring.transfers]
+        self.legs = _legs(wiring.transfers, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
@@ -84,12 +90,22 @@ class _Replay:
         """Replay the plan to its end."""
         for number, before in enumerate(previous_collectives(self.plan.collectives)):
             self.env.process(self._collective(number, before))
-        for device in range(len(self.plan.ops)):
-            self.env.process(self._device(device))
+        self._start_devices()
         self.env.run()
         if any(len(ends) < len(ops) for ends, ops in zip(self.ends, self.plan.ops, strict=True)):
             raise DeadlockError(describe_deadlock(self.wiring, [len(e) for e in self.ends], self.arrived))
         return self._trace()
+
+    def _start_devices(self) -> None:
+        """Let the devices run ahead, then start a process for each that is not done, where it has come to."""
+        ahead = Ahead(self.wiring, self.starts, self.ends, self.arrived, self._send)
+        ahead.run()
+        for due_s, _, device in sorted(ahead.pending):
+            self.env.process(self._device(device, due_s, runs=ahead.begun[device] >= 0))
+        due = {device for _, _, device in ahead.pending}
+        for device, (ends, ops) in enumerate(zip(self.ends, self.plan.ops, strict=True)):
+            if device not in due and len(ends) < len(ops):
+                self.env.process(self._device(device))
 
     def _trace(self) -> Trace:
         spans = [span for span in self.spans if span is not None]
@@ -109,17 +125,25 @@ class _Replay:
             sum(route.sent_bytes for route in self.collective_routes),
         )
 
-    def _device(self, device: int) -> Process:
-        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire."""
+    def _device(self, device: int, due_s: float | None = None, *, runs: bool = False) -> Process:
+        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire.
+
+        Args:
+            device: its number.
+            due_s: when it goes on, if it ran ahead.
+            runs: whether that is the end of an op that it runs already.
+        """
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
         timeout, send = env.timeout, self._write if any(self.unposted) else self._send
-        host = _Host(self.plan, device)
+        host, done = _Host(self.plan, device), len(self.ends[device])
         began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
         rows = zip(self.plan.ops[device], self.wiring.waits[device], self.wiring.sends[device], strict=True)
-        now = 0.0
-        for index, (op, waits, sends) in enumerate(rows):
-            start = now
+        now = start = self.ends[device][-1] if done else 0.0
+        if due_s is not None:
+            yield timeout(due_s)
+            now = env.now
+        for index, (op, waits, sends) in enumerate(islice(rows, done, None), done):
             for slot in waits:
                 if arrived[slot] == inf:
                     event = waiting[slot] = waiting[slot] or env.event()
@@ -131,11 +155,11 @@ class _Replay:
                 start = host.clock_s
             if index in early:
                 yield from self._run_early(device, start - now, index, beside)
-            elif beside is None:
-                yield timeout(start - now + op.duration_s)
             else:
-                yield timeout(start - now + beside.estimate_s(op.duration_s, start))
-                if beside.overlaps(start):
+                if not runs:
+                    work_s = op.duration_s if beside is None else beside.estimate_s(op.duration_s, start)
+                    yield timeout(start - now + work_s)
+                if beside is not None and beside.overlaps(start):
                     yield from self._finish(op.duration_s, start, beside)
             if host.busy and host.dispatch(op, start) > env.now:
                 yield timeout(host.clock_s - env.now)
@@ -146,6 +170,7 @@ class _Replay:
                 send(slot, now)
             if index in receives:
                 self._post(receives[index], now)
+            start, runs = now, False
 
     def _run_early(self, device: int, wait_s: float, index: int, beside: "_Stream | None") -> Process:
         """Run one op that writes tensors before it ends: piece by piece, from one write to the next."""
@@ -237,14 +262,24 @@ class _Replay:
             yield self.env.timeout(end - self.env.now)
 
 
-def _leg(transfer: Transfer | None, network: Network) -> tuple[tuple[tuple[int, float], ...], float]:
-    """The (port, seconds held) pairs of a delivery and the seconds it travels; a signal takes none."""
-    if transfer is None:
-        return (), 0.0
-    route: Route = network.route(transfer.source, transfer.target)
-    size = transfer.size_bytes
-    ports = tuple([(port, size * hold) for port, hold in route.ports])
-    return ports, size * route.wire_s_per_byte + route.delay_s
+def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
+    """For each delivery the (port, seconds held) pairs and the seconds it travels; a signal takes none."""
+    known: dict[tuple[int, int, float], Leg] = {}
+    legs = []
+    for transfer in transfers:
+        if transfer is None:
+            legs.append(SIGNAL)
+            continue
+        key = transfer.source, transfer.target, transfer.size_bytes
+        if key not in known:
+            known[key] = _leg(network.route(transfer.source, transfer.target), transfer.size_bytes)
+        legs.append(known[key])
+    return legs
+
+
+def _leg(route: Route, size_bytes: float) -> Leg:
+    ports = tuple([(port, size_bytes * hold) for port, hold in route.ports])
+    return ports, size_bytes * route.wire_s_per_byte + route.delay_s
 
 
 class _Host:
