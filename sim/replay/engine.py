@@ -16,7 +16,7 @@ import simpy
 
 from profiles.errors import DeadlockError
 from sim.replay.ahead import Ahead
-from strategies.plans.network import CollectiveRoute, Network, Route
+from strategies.plans.network import Network
 from strategies.plans.plan import Op, Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
@@ -84,12 +84,13 @@ class _Replay:
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
+        self.before = previous_collectives(plan.collectives)
         self.beside = _streams(plan)
 
     def run(self) -> Trace:
         """Replay the plan to its end."""
-        for number, before in enumerate(previous_collectives(self.plan.collectives)):
-            self.env.process(self._collective(number, before))
+        for number in range(len(self.plan.collectives)):
+            self._try_collective(number)
         self._start_devices()
         self.env.run()
         if any(len(ends) < len(ops) for ends, ops in zip(self.ends, self.plan.ops, strict=True)):
@@ -222,44 +223,83 @@ class _Replay:
         if event is not None:
             event.succeed()  # who waits learns when it arrives, and sleeps until then
 
-    def _collective(self, number: int, before: list[int]) -> Process:
-        """Run one collective once its predecessors are done and everything it reads is written."""
-        env, route = self.env, self.collective_routes[number]
-        for other in before:
-            yield self.done[other]
+    def _try_collective(self, number: int) -> None:
+        """Start a collective once its predecessors are done and everything it reads is written; else look again then."""
+        for other in self.before[number]:
+            if not self.done[other].processed:
+                self._retry(self.done[other], number)
+                return
         for slot in self.wiring.collective_waits[number]:
             if self.arrived[slot] == inf:
-                event = self.waiting[slot] = self.waiting[slot] or env.event()
-                yield event
-        start = env.now
-        streams = [self.beside[device] for device in self.plan.collectives[number].devices]
-        active = [stream for stream in streams if stream is not None]
-        for stream in active:
-            stream.begin(start, route.fixed_s + route.wire_s)
-        yield env.timeout(route.fixed_s)
-        yield from self._move(route, active)
-        for stream in active:
-            stream.end(env.now)
-        self.spans[number] = (start, env.now)
+                event = self.waiting[slot] = self.waiting[slot] or self.env.event()
+                self._retry(event, number)
+                return
+        devices = self.plan.collectives[number].devices
+        streams = [stream for device in devices if (stream := self.beside[device]) is not None]
+        _Move(self, number, streams).begin()
+
+    def _retry(self, event: simpy.Event, number: int) -> None:
+        assert event.callbacks is not None, "it is still to come"
+        event.callbacks.append(lambda _: self._try_collective(number))
+
+    def end_collective(self, number: int, start: float) -> None:
+        """Note when a collective ran, and hand over what it wrote."""
+        now = self.env.now
+        self.spans[number] = (start, now)
         for slot in self.wiring.collective_sends[number]:
-            self._write(slot, env.now)
+            self._write(slot, now)
         self.done[number].succeed()
 
-    def _move(self, route: CollectiveRoute, streams: "list[_Stream]") -> Process:
-        """Move a collective chunk by chunk; each ends when what is above its cards has carried it too."""
-        clocks = self.clocks
-        chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
-        for chunk in range(chunks):
-            begin = max([self.env.now] + [clocks[port] for port, _ in route.ports])
-            end = begin + route.wire_s / chunks
-            for port, hold in route.ports:
-                clocks[port] = begin + hold / chunks
-            for port, hold in route.shared:
-                clocks[port] = max(clocks[port], begin) + hold / chunks
-                end = max(end, clocks[port])
-            for stream in streams:
-                stream.until = begin + route.wire_s * (chunks - chunk) / chunks
-            yield self.env.timeout(end - self.env.now)
+
+class _Move:
+    """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
+
+    __slots__ = ("_chunk", "_chunks", "_number", "_replay", "_route", "_start", "_streams")
+
+    def __init__(self, replay: _Replay, number: int, streams: "list[_Stream]") -> None:
+        self._replay, self._number, self._streams = replay, number, streams
+        self._route = route = replay.collective_routes[number]
+        self._start = replay.env.now
+        self._chunk, self._chunks = 0, min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
+
+    def begin(self) -> None:
+        """Occupy the streams, and go on the wire after what comes before it."""
+        route = self._route
+        for stream in self._streams:
+            stream.begin(self._start, route.fixed_s + route.wire_s)
+        self._after(route.fixed_s)
+
+    def _after(self, seconds: float) -> None:
+        event = self._replay.env.timeout(seconds)
+        assert event.callbacks is not None, "it is still to come"
+        event.callbacks.append(self._go_on)
+
+    def _go_on(self, _: simpy.Event) -> None:
+        """Move the next chunk, or end."""
+        if self._chunk < self._chunks:
+            self._after(self._carry() - self._replay.env.now)
+            return
+        for stream in self._streams:
+            stream.end(self._replay.env.now)
+        self._replay.end_collective(self._number, self._start)
+
+    def _carry(self) -> float:
+        """Put the next chunk on its ports; the time at which all have carried it."""
+        route, clocks, chunks = self._route, self._replay.clocks, self._chunks
+        begin = self._replay.env.now
+        for port, _ in route.ports:
+            if clocks[port] > begin:
+                begin = clocks[port]
+        end = begin + route.wire_s / chunks
+        for port, hold in route.ports:
+            clocks[port] = begin + hold / chunks
+        for port, hold in route.shared:
+            clocks[port] = max(clocks[port], begin) + hold / chunks
+            end = max(end, clocks[port])
+        for stream in self._streams:
+            stream.until = begin + route.wire_s * (chunks - self._chunk) / chunks
+        self._chunk += 1
+        return end
 
 
 def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
@@ -272,14 +312,15 @@ def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
             continue
         key = transfer.source, transfer.target, transfer.size_bytes
         if key not in known:
-            known[key] = _leg(network.route(transfer.source, transfer.target), transfer.size_bytes)
+            known[key] = _leg(transfer, network)
         legs.append(known[key])
     return legs
 
 
-def _leg(route: Route, size_bytes: float) -> Leg:
-    ports = tuple([(port, size_bytes * hold) for port, hold in route.ports])
-    return ports, size_bytes * route.wire_s_per_byte + route.delay_s
+def _leg(transfer: Transfer, network: Network) -> Leg:
+    route, size = network.route(transfer.source, transfer.target), transfer.size_bytes
+    ports = tuple([(port, size * hold) for port, hold in route.ports])
+    return ports, size * route.wire_s_per_byte + route.delay_s
 
 
 class _Host:
