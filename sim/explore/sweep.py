@@ -51,7 +51,7 @@ OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
 """Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
 """Number of best points that are exact."""
-WAVE: Final = 16
+WAVE: Final = 4
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 MAX_MICRO_BATCHES: Final = 1024
 """More micro-batches than this gain nothing and take long to simulate."""
