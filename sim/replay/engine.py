@@ -224,7 +224,7 @@ class _Replay:
             event.succeed()  # who waits learns when it arrives, and sleeps until then
 
     def _try_collective(self, number: int) -> None:
-        """Start a collective once its predecessors are done and everything it reads is written; else look again then."""
+        """Start a collective once those before it are done and all that it reads is written; else look again then."""
         for other in self.before[number]:
             if not self.done[other].processed:
                 self._retry(self.done[other], number)

@@ -58,6 +58,7 @@ class Residencies:
     """All stays of all tensors: where, how many bytes, when born and when dead (indices into the clock)."""
 
     clock: _Clock
+    tensors: IntArray
     devices: IntArray
     sizes: FloatArray
     births: IntArray
@@ -83,6 +84,7 @@ def residencies(wiring: Wiring) -> Residencies:
     owners, deaths = _deaths(wiring, clock, sent, keys, births)
     return Residencies(
         clock,
+        keys % max(1, len(sizes)),
         keys // max(1, len(sizes)),
         sizes[keys % max(1, len(sizes))],
         births,
@@ -187,10 +189,10 @@ def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntAr
 
     At equal times births come first; those that a collective starts with come after the deaths.
     """
-    return _events(trace, stays or residencies(trace.wiring))[:3]
+    return _dated(trace, stays or residencies(trace.wiring))[:3]
 
 
-def _events(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
+def _dated(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
     """The events, and of each the index of its stay; births are numbered before deaths."""
     times = stays.clock.times(trace)
     born = times[stays.births]
@@ -208,10 +210,8 @@ def _events(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, Flo
 def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, list[str]]:
     """The events of ``memory_events``, and of each the role of its tensor."""
     stays = residencies(trace.wiring)
-    devices, moments, changes, order = _events(trace, stays)
-    births, _ = _births_and_deaths(trace.wiring, stays.clock)
-    tensors = [trace.plan.tensors[tensor] for tensor, _ in births]
-    roles = [tensor.role for tensor in tensors if tensor.size_bytes > 0]
+    devices, moments, changes, order = _dated(trace, stays)
+    roles = [trace.plan.tensors[tensor].role for tensor in stays.tensors.tolist()]
     return devices, moments, changes, [roles[stay % len(roles)] for stay in order.tolist()]
 
 
