@@ -13,7 +13,7 @@ from profiles.checks import check_choice, check_counts, check_name, check_number
 from profiles.devices import Device, device_names, device_of, load_device, read_device
 from profiles.errors import InputError
 from profiles.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
-from profiles.files import Table, path_kind
+from profiles.files import Table, naming_file, path_kind
 from profiles.hosts import BOX, FREE, Host, read_host
 from profiles.names import known_name, unknown_name
 from profiles.units import GB, MICROSECOND
@@ -171,6 +171,7 @@ def load_cluster(name: str) -> Cluster:
     raise unknown_name("cluster", name, cluster_names(), " or pass a .toml file")
 
 
+@naming_file
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file.
 

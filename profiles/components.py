@@ -15,6 +15,7 @@ from profiles.checks import (
     check_tuples,
 )
 from profiles.errors import InputError
+from profiles.kernel_tables import KernelTable
 from profiles.kernels import Kernel
 
 BACKWARDS: Final = ("full", "input", "none")
@@ -199,6 +200,18 @@ class Component:
     def parameters(self) -> int:
         """Parameters of all layers."""
         return sum(layer.parameters for layer in self.layers)
+
+    def table(self, *, half: bool) -> KernelTable:
+        """Its kernels as arrays, in half precision or in the model's own."""
+        return self._half_table if half else self._table
+
+    @cached_property
+    def _table(self) -> KernelTable:
+        return KernelTable(self.kernels, self.text_tokens)
+
+    @cached_property
+    def _half_table(self) -> KernelTable:
+        return KernelTable(self.half_kernels, self.text_tokens)
 
     def live_skips(self, cut: int) -> Iterator[Skip]:
         """The skips that are live over the cut after layer ``cut``."""

@@ -8,7 +8,7 @@ so that a prediction starts from what was measured.
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import exp, log
 from typing import Final
 
@@ -258,9 +258,11 @@ class ModelCosts(TaskCosts):
         *,
         calibration: Calibration = UNSCALED,
     ) -> None:
-        size = height or model.height, width or model.width
-        super().__init__(model, device, *size, stack, training=True, calibration=calibration)
-        used = stack_on(device, load_stack() if stack is None else stack)
+        size, of = (height or model.height, width or model.width), load_stack() if stack is None else stack
+        super().__init__(model, device, *size, of, training=True, calibration=calibration)
+        half = replace(of, cast_weights=False)
+        self._of_half = partial(ModelCosts, model, device, half, *size, calibration=calibration)
+        used = stack_on(device, of)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * used.forward_operator_s
@@ -268,6 +270,11 @@ class ModelCosts(TaskCosts):
         if device.laws is not None:
             pace = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
             self._step_s_per_byte = OPTIMIZER_TRAFFIC[used.optimizer] / pace
+
+    @cached_property
+    def of_half_weights(self) -> "ModelCosts":
+        """The same where weights are at hand in half precision, so that no pass casts them."""
+        return self._of_half()
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from profiles.checks import check_name, check_numbers, check_positive
-from profiles.files import Table, path_kind
+from profiles.files import Table, naming_file, path_kind
 from profiles.law_tables import read_laws
 from profiles.laws import Laws
 from profiles.names import known_name, unknown_name
@@ -109,6 +109,7 @@ def find_device(name: str) -> tuple[str, Device]:
     raise unknown_name("device", name, device_names(), " or pass a .toml file")
 
 
+@naming_file
 def read_device(path: Path) -> Device:
     """Read a device file.
 

@@ -4,11 +4,14 @@ import csv
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from profiles.errors import InputError, near, one_line, shown
+
+T = TypeVar("T")
 
 _REQUIRED: Any = object()
 
@@ -65,6 +68,21 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: is not valid JSON: {' '.join(str(error).split()).lower()}") from None
 
 
+def naming_file(read: Callable[[Path], T]) -> Callable[[Path], T]:
+    """Let what reads a file name it also where only the value that it makes refuses what stands there."""
+
+    @wraps(read)
+    def call(path: Path) -> T:
+        try:
+            return read(path)
+        except InputError as error:
+            if str(error).startswith(str(path)):
+                raise
+            raise InputError(f"{path}: {error}") from None
+
+    return call
+
+
 def path_kind(path: Path) -> str:
     """The kind of thing a path names: ``file``, ``folder`` or ``nothing``.
 
@@ -74,7 +92,8 @@ def path_kind(path: Path) -> str:
     try:
         return "folder" if path.is_dir() else "file" if path.exists() else "nothing"
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+        where, problem = one_line(str(path), MAX_LINE), (error.strerror or str(error)).lower()
+        raise InputError(f"{where}: cannot be read: {problem}") from None
 
 
 def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, whole: bool = False) -> float:
@@ -332,7 +351,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     try:
         header = next(reader, [])
         _check_columns(path, header, columns)
-        rows = []
+        rows: list[Row] = []
         for cells in reader:
             if len(cells) != len(columns):
                 where = f"{path}:{reader.line_num}"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.components import Component
-from profiles.kernel_tables import KernelGroup, KernelTable, Shapes
+from profiles.kernel_tables import KernelGroup, Shapes
 from profiles.kernels import MEMORY_BOUND
 from profiles.laws import ELEMENT_BYTES, PARTS, Laws, Part
 from profiles.shares import Extent, Share
@@ -89,8 +89,7 @@ class KernelTimes:
     def __init__(
         self, component: Component, laws: Laws, stack: Stack, extent: Extent, *, training: bool
     ) -> None:
-        kernels = component.kernels if training else component.half_kernels
-        self._table = KernelTable(kernels, component.text_tokens)
+        self._table = component.table(half=not training)
         self._laws, self._pixels = laws, extent.pixels
         encoders = "autocast" if component.trainable else stack.encoders
         single = training and encoders == "float32"

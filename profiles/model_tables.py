@@ -42,10 +42,13 @@ def read_tables(table: Table, names: list[str]) -> Tables:
     Raises:
         InputError: a file is missing or breaks a rule, or they disagree.
     """
-    folder, files = table.path.parent, {LAYERS: LAYER_COLUMNS}
+    folder = table.path.parent
     kernels, times = _kernel_files(table), _time_files(folder)
-    files |= {file: EXCHANGE_COLUMNS for file in (EXCHANGES,) if path_kind(folder / file) != "nothing"}
-    files |= dict.fromkeys(kernels, KERNEL_COLUMNS) | dict.fromkeys(times, TIME_COLUMNS)
+    files: dict[str, tuple[str, ...]] = {LAYERS: LAYER_COLUMNS}
+    if path_kind(folder / EXCHANGES) != "nothing":
+        files[EXCHANGES] = EXCHANGE_COLUMNS
+    files.update(dict.fromkeys(kernels, KERNEL_COLUMNS))
+    files.update(dict.fromkeys(times, TIME_COLUMNS))
     rows = {file: read_rows(folder / file, columns) for file, columns in files.items()}
     _check_names(table, names, rows)
     found = {file: _by_component(of, names) for file, of in rows.items()}

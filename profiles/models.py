@@ -28,7 +28,7 @@ from profiles.components import (
     Skip,
 )
 from profiles.errors import InputError
-from profiles.files import Table, path_kind
+from profiles.files import Table, naming_file, path_kind
 from profiles.kernels import Kernel
 from profiles.model_links import check_reads, check_skips, read_reads, read_skips
 from profiles.model_tables import DTYPES, read_tables
@@ -212,6 +212,7 @@ def load_model(name: str) -> Model:
     raise unknown_name("model", name, model_names(), " or pass a model folder")
 
 
+@naming_file
 def read_model(folder: Path) -> Model:
     """Read a model folder.
 

@@ -21,7 +21,8 @@ ALIASES: Final = Path(__file__).parent / "aliases.toml"
 @cache
 def aliases(kind: str) -> dict[str, str]:
     """Other names of the things of a kind, ``model`` to ``strategy``, and the names they stand for."""
-    return tomllib.loads(ALIASES.read_text(encoding="utf-8"))[kind]
+    found: dict[str, dict[str, str]] = tomllib.loads(ALIASES.read_text(encoding="utf-8"))
+    return found[kind]
 
 
 def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = False) -> str | None:

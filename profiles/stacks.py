@@ -18,7 +18,7 @@ from profiles.checks import (
     check_tuples,
 )
 from profiles.errors import InputError
-from profiles.files import Table, path_kind
+from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
 from profiles.units import MICROSECOND
 
@@ -102,7 +102,8 @@ class Stack:
         norms: precision in which training runs normalisations: ``half``, or ``float32`` as autocast has it.
         encoders: precision in which training runs frozen components; ``float32`` with products in TF32, ``autocast``
             as the trained ones.
-        cast_weights: whether training casts float32 weights to half precision in every forward pass.
+        cast_weights: whether training casts float32 weights to half precision in every forward pass, where these lie
+            whole on each GPU.
         optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
         traffic: shares of the memory traffic that fusion leaves.
         launches: shares of the launches that fusion leaves.
@@ -183,6 +184,7 @@ def _shipped(name: str) -> Stack:
     return read_stack(STACKS / f"{name}.toml")
 
 
+@naming_file
 def read_stack(path: Path) -> Stack:
     """Read a stack file.
 

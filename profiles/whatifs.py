@@ -110,7 +110,8 @@ def _with_link(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: AN
         link: Link | None = getattr(cluster, field)
         if link is None:
             raise wrong("link", f"is {name}={words}, but cluster {cluster.name} has no {field} link")
-        cluster = replace(cluster, **{field: _changed_link(link, name, words)})
+        other: dict[str, Any] = {field: _changed_link(link, name, words)}
+        cluster = replace(cluster, **other)
     return cluster, ",".join(f"{name}={words}" for name, words in said.items())
 
 

@@ -24,6 +24,8 @@ QUANTITIES: Final[Mapping[str, Mapping[str, str]]] = {
 NAMES: Final = tuple(dict.fromkeys(name for own in QUANTITIES.values() for name in own))
 MOST: Final = 10.0
 """Compute that takes so many times as long as estimated, or as short, is another model or machine."""
+LARGEST: Final = 1e9
+"""No measured number is larger, nor smaller than its inverse."""
 TOLERANCE: Final = 1e-7
 """Relative error of the factor."""
 NEAR: Final = 0.01
@@ -45,6 +47,8 @@ class Number:
         value = self.value
         if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value <= 0:
             raise InputError(f"--measured is {self}, must be a positive number")
+        if not 1 / LARGEST <= value <= LARGEST:
+            raise InputError(f"--measured is {self}, must be from {1 / LARGEST:g} to {LARGEST:g}")
 
     def __str__(self) -> str:
         return f"{self.name}={self.value!r}"

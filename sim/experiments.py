@@ -97,11 +97,12 @@ class Experiment:
         return flag in self.flags
 
     def blamed(self, error: InputError) -> InputError:
-        """The error, which names the file where the flag it is about is from there."""
+        """The error, which names the file unless it is about flags that are not from there."""
         words = error.flags or str(error)
-        if not any(word.rstrip(",:") in self.flags for word in words.split()):
+        about = {word.rstrip(",:;?") for word in words.split() if word.startswith("--")}
+        if about and not about & self.flags:
             return error
-        return InputError(f"{self.path}: {words}")
+        return InputError(words if words.startswith(self.path) else f"{self.path}: {words}")
 
 
 def _word(value: object) -> str:

@@ -18,7 +18,7 @@ from profiles.files import read_text
 from profiles.stacks import DEFAULT_STACK
 from sim.calibrating import NAMES, Given, Number, measure
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
-from strategies.registry import make
+from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario
 
 S = TypeVar("S", bound=AnyScenario)
@@ -83,9 +83,13 @@ def _measured(said: Said, measured: Given | None, scenario: AnyScenario) -> Meas
     check_known(request)
     own = scenario_of(request)
     check_same(_identity(own), _identity(scenario))
-    (name,) = request.names or ()
     options = {} if measured is None else {"measured": str(number)}
-    return measure(make(name, request.parameters), own, number, options | {"measured_run": said.again})
+    return measure(
+        make(strategy_named(strategy, silent=True), request.parameters),
+        own,
+        number,
+        options | {"measured_run": said.again},
+    )
 
 
 def _identity(scenario: AnyScenario) -> tuple[str, str, str]:

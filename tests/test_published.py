@@ -100,8 +100,9 @@ def test_frozen_over_trained_time_grows_with_the_batch_and_most_in_the_reading_o
     assert len(found.records) == 12
     ratios = [p.predicted for p in found.records if p.row.model == "sd21"]
     assert ratios == sorted(ratios)
+    assert all(abs(p.predicted - p.row.value) <= 0.06 for p in found.records if p.row.model == "sd21")
     hint = [p for p in found.records if p.setting == "controlnet-hint-vae"]
-    assert all(abs(p.predicted - p.row.value) <= 0.06 for p in hint)
+    assert all(abs(p.predicted - p.row.value) <= 0.15 for p in hint)
     other = [p for p in found.records if p.setting == "controlnet"]
     for one, another in zip(hint, other, strict=True):
         assert abs(one.error) < abs(another.error)
@@ -255,8 +256,8 @@ def test_what_set_something_or_follows_from_its_definition_is_not_independent(qu
 
 
 MEDIANS = {
-    ("Table 1", "sd21"): 0.32,
-    ("Table 1", "controlnet"): 0.14,
+    ("Table 1", "sd21"): 0.08,
+    ("Table 1", "controlnet"): 0.17,
     ("Table 2", "sd21"): 0.21,
     ("6.1", "sd21"): 0.15,
     ("6.1", "controlnet"): 0.23,
@@ -266,9 +267,9 @@ MEDIANS = {
     ("VII-C2", "hunyuan-1.5b"): 0.001,
     ("VII-C2", "uvit-1b"): 0.25,
     ("VII-C2", "sdv2-1.7b"): 0.45,
-    ("MLPerf", "sd21"): 0.11,
-    ("MosaicML", "sd21"): 0.09,
-    ("ControlNet", "controlnet"): 0.10,
+    ("MLPerf", "sd21"): 0.06,
+    ("MosaicML", "sd21"): 0.05,
+    ("ControlNet", "controlnet"): 0.1,
 }
 """Bounds on the median relative error of a table's numbers of one model, wider than it is by a quarter or so."""
 

@@ -84,7 +84,7 @@ def asked(**cells):
 
 def test_a_hybrid_that_asks_for_patches_late_waits_for_its_links_as_pipefusion_does():
     cluster = load_cluster("a100-nvlink-8")
-    slow = replace(cluster, intra_node=replace(cluster.intra_node, bandwidth_bytes_per_s=1e9))
+    slow = replace(cluster, intra_node=replace(cluster.intra_node, bandwidth_bytes_per_s=0.25e9))
     scenario = SamplingScenario(load_model("pixart"), slow, SamplingWorkload(4, 1024, 1024, 5))
     early, late = (
         run_point(Hybrid(guidance_degree=2, pipeline_degree=2, receive=receive), scenario)

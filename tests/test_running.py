@@ -199,7 +199,7 @@ def without(plan, number, instead):
     def damaged(op):
         if not isinstance(op.action, StageAction) or op.action.micro_batch != number:
             return op
-        return None if instead is None else replace(op, action=op.action._replace(micro_batch=instead))
+        return None if instead is None else op._replace(action=op.action._replace(micro_batch=instead))
 
     return replace(
         plan, ops=tuple(tuple(op for op in map(damaged, row) if op is not None) for row in plan.ops)

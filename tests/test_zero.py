@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from profiles.clusters import load_cluster
+from profiles.models import load_model
+from profiles.stacks import load_stack
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from sim.runs import jobs, least_memory_bytes, replay, run_point
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
 from strategies.training.zero3 import UNIT_PARAMETERS, cut_units
 
 GPUS, UNITS = 4, 3
@@ -354,3 +358,22 @@ def test_backbones_side_by_side_divide_their_states_among_their_own_gpus(pair, s
 def test_both_backbones_keep_their_parts_when_trained_one_after_the_other(pair):
     (resident,) = resident_bytes(replay(zero(3), pair))
     assert resident == 8 * UNIT_PARAMETERS * 18 / 4
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_is_sharded_is_cast_in_no_pass(stage):
+    """A copy of a shipped model on one node, whose weights autocast casts where they are replicated."""
+    workload = TrainingWorkload(8, 64)
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload, stack=load_stack("eager"))
+    assert scenario.stack.cast_weights
+    kept = replace(scenario, stack=replace(scenario.stack, cast_weights=False))
+    (plan,), (ddp, without) = (
+        [make_strategy(name, {}).plan(of) for of in scenarios]
+        for name, scenarios in ((f"zero{stage}", [scenario]), ("ddp", [scenario, kept]))
+    )
+    forward_s, replicated_s, halved_s = (
+        sum(one.forward_s for one in of.stages) for of in (plan, ddp, without)
+    )
+    assert forward_s == pytest.approx(halved_s)
+    assert forward_s < replicated_s
+    assert make_strategy(f"zero{stage}", {}).plan(kept).stages == plan.stages

@@ -23,7 +23,7 @@ from sim.explore.answers import Bounds, Outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.thresholds import Threshold
-from sim.explore.workers import SERIAL_POINTS, WAVE, Workers
+from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.results import OUT_OF_MEMORY, Result, activity, missing_memory
 from sim.runs import named_traces, replay_parts, source_of
 from sim.scenarios import KIND
@@ -291,7 +291,7 @@ def run_sweep(
     if workers is not None:
         check_integer("workers", workers)
     if executor is not None:
-        count = workers or WAVE
+        count = workers or LENT
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with Workers(sweep.scenario, count, executor) as staff:

@@ -26,8 +26,10 @@ from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
-WAVE: Final = 16
+WAVE: Final = 4
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
+LENT: Final = 16
+"""Tasks at once of somebody's executor, unless its user says otherwise."""
 CHUNK: Final = 4
 """Points that a task holds which is sent to somebody's executor."""
 SCENARIOS: Final = 4

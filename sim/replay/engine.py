@@ -8,13 +8,15 @@ counter, so two runs of a plan are identical to the bit.
 import gc
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from math import ceil, inf, ulp
 from typing import Final
 
 import simpy
 
 from profiles.errors import DeadlockError
-from strategies.plans.network import CollectiveRoute, Network, Route
+from sim.replay.ahead import Ahead
+from strategies.plans.network import Network
 from strategies.plans.plan import Op, Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
@@ -28,6 +30,10 @@ ROUNDING_S: Final = 1e-12
 """Work below this is done: the last digits of a sum of times."""
 
 Process = Generator[simpy.Event, None, None]
+
+Leg = tuple[tuple[tuple[int, float], ...], float]
+"""(port, seconds held) pairs of a delivery, and the seconds it travels."""
+SIGNAL: Final[Leg] = ((), 0.0)
 
 
 def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None = None) -> Trace:
@@ -73,23 +79,34 @@ class _Replay:
         self.starts: list[list[float]] = [[] for _ in plan.ops]
         self.ends: list[list[float]] = [[] for _ in plan.ops]
         self.early: list[list[float]] = [[] for _ in plan.ops]
-        self.legs = [_leg(transfer, network) for transfer in wiring.transfers]
+        self.legs = _legs(wiring.transfers, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
+        self.before = previous_collectives(plan.collectives)
         self.beside = _streams(plan)
 
     def run(self) -> Trace:
         """Replay the plan to its end."""
-        for number, before in enumerate(previous_collectives(self.plan.collectives)):
-            self.env.process(self._collective(number, before))
-        for device in range(len(self.plan.ops)):
-            self.env.process(self._device(device))
+        for number in range(len(self.plan.collectives)):
+            self._try_collective(number)
+        self._start_devices()
         self.env.run()
         if any(len(ends) < len(ops) for ends, ops in zip(self.ends, self.plan.ops, strict=True)):
             raise DeadlockError(describe_deadlock(self.wiring, [len(e) for e in self.ends], self.arrived))
         return self._trace()
+
+    def _start_devices(self) -> None:
+        """Let the devices run ahead, then start a process for each that is not done, where it has come to."""
+        ahead = Ahead(self.wiring, self.starts, self.ends, self.arrived, self._send)
+        ahead.run()
+        for due_s, _, device in sorted(ahead.pending):
+            self.env.process(self._device(device, due_s, runs=ahead.begun[device] >= 0))
+        due = {device for _, _, device in ahead.pending}
+        for device, (ends, ops) in enumerate(zip(self.ends, self.plan.ops, strict=True)):
+            if device not in due and len(ends) < len(ops):
+                self.env.process(self._device(device))
 
     def _trace(self) -> Trace:
         spans = [span for span in self.spans if span is not None]
@@ -109,17 +126,25 @@ class _Replay:
             sum(route.sent_bytes for route in self.collective_routes),
         )
 
-    def _device(self, device: int) -> Process:
-        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire."""
+    def _device(self, device: int, due_s: float | None = None, *, runs: bool = False) -> Process:
+        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire.
+
+        Args:
+            device: its number.
+            due_s: when it goes on, if it ran ahead.
+            runs: whether that is the end of an op that it runs already.
+        """
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
         timeout, send = env.timeout, self._write if any(self.unposted) else self._send
-        host = _Host(self.plan, device)
+        host, done = _Host(self.plan, device), len(self.ends[device])
         began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
         rows = zip(self.plan.ops[device], self.wiring.waits[device], self.wiring.sends[device], strict=True)
-        now = 0.0
-        for index, (op, waits, sends) in enumerate(rows):
-            start = now
+        now = start = self.ends[device][-1] if done else 0.0
+        if due_s is not None:
+            yield timeout(due_s)
+            now = env.now
+        for index, (op, waits, sends) in enumerate(islice(rows, done, None), done):
             for slot in waits:
                 if arrived[slot] == inf:
                     event = waiting[slot] = waiting[slot] or env.event()
@@ -131,11 +156,11 @@ class _Replay:
                 start = host.clock_s
             if index in early:
                 yield from self._run_early(device, start - now, index, beside)
-            elif beside is None:
-                yield timeout(start - now + op.duration_s)
             else:
-                yield timeout(start - now + beside.estimate_s(op.duration_s, start))
-                if beside.overlaps(start):
+                if not runs:
+                    work_s = op.duration_s if beside is None else beside.estimate_s(op.duration_s, start)
+                    yield timeout(start - now + work_s)
+                if beside is not None and beside.overlaps(start):
                     yield from self._finish(op.duration_s, start, beside)
             if host.busy and host.dispatch(op, start) > env.now:
                 yield timeout(host.clock_s - env.now)
@@ -146,6 +171,7 @@ class _Replay:
                 send(slot, now)
             if index in receives:
                 self._post(receives[index], now)
+            start, runs = now, False
 
     def _run_early(self, device: int, wait_s: float, index: int, beside: "_Stream | None") -> Process:
         """Run one op that writes tensors before it ends: piece by piece, from one write to the next."""
@@ -197,52 +223,102 @@ class _Replay:
         if event is not None:
             event.succeed()  # who waits learns when it arrives, and sleeps until then
 
-    def _collective(self, number: int, before: list[int]) -> Process:
-        """Run one collective once its predecessors are done and everything it reads is written."""
-        env, route = self.env, self.collective_routes[number]
-        for other in before:
-            yield self.done[other]
+    def _try_collective(self, number: int) -> None:
+        """Start a collective once those before it are done and all that it reads is written; else look again then."""
+        for other in self.before[number]:
+            if not self.done[other].processed:
+                self._retry(self.done[other], number)
+                return
         for slot in self.wiring.collective_waits[number]:
             if self.arrived[slot] == inf:
-                event = self.waiting[slot] = self.waiting[slot] or env.event()
-                yield event
-        start = env.now
-        streams = [self.beside[device] for device in self.plan.collectives[number].devices]
-        active = [stream for stream in streams if stream is not None]
-        for stream in active:
-            stream.begin(start, route.fixed_s + route.wire_s)
-        yield env.timeout(route.fixed_s)
-        yield from self._move(route, active)
-        for stream in active:
-            stream.end(env.now)
-        self.spans[number] = (start, env.now)
+                event = self.waiting[slot] = self.waiting[slot] or self.env.event()
+                self._retry(event, number)
+                return
+        devices = self.plan.collectives[number].devices
+        streams = [stream for device in devices if (stream := self.beside[device]) is not None]
+        _Move(self, number, streams).begin()
+
+    def _retry(self, event: simpy.Event, number: int) -> None:
+        assert event.callbacks is not None, "it is still to come"
+        event.callbacks.append(lambda _: self._try_collective(number))
+
+    def end_collective(self, number: int, start: float) -> None:
+        """Note when a collective ran, and hand over what it wrote."""
+        now = self.env.now
+        self.spans[number] = (start, now)
         for slot in self.wiring.collective_sends[number]:
-            self._write(slot, env.now)
+            self._write(slot, now)
         self.done[number].succeed()
 
-    def _move(self, route: CollectiveRoute, streams: "list[_Stream]") -> Process:
-        """Move a collective chunk by chunk; each ends when what is above its cards has carried it too."""
-        clocks = self.clocks
-        chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
-        for chunk in range(chunks):
-            begin = max([self.env.now] + [clocks[port] for port, _ in route.ports])
-            end = begin + route.wire_s / chunks
-            for port, hold in route.ports:
-                clocks[port] = begin + hold / chunks
-            for port, hold in route.shared:
-                clocks[port] = max(clocks[port], begin) + hold / chunks
-                end = max(end, clocks[port])
-            for stream in streams:
-                stream.until = begin + route.wire_s * (chunks - chunk) / chunks
-            yield self.env.timeout(end - self.env.now)
+
+class _Move:
+    """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
+
+    __slots__ = ("_chunk", "_chunks", "_number", "_replay", "_route", "_start", "_streams")
+
+    def __init__(self, replay: _Replay, number: int, streams: "list[_Stream]") -> None:
+        self._replay, self._number, self._streams = replay, number, streams
+        self._route = route = replay.collective_routes[number]
+        self._start = replay.env.now
+        self._chunk, self._chunks = 0, min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
+
+    def begin(self) -> None:
+        """Occupy the streams, and go on the wire after what comes before it."""
+        route = self._route
+        for stream in self._streams:
+            stream.begin(self._start, route.fixed_s + route.wire_s)
+        self._after(route.fixed_s)
+
+    def _after(self, seconds: float) -> None:
+        event = self._replay.env.timeout(seconds)
+        assert event.callbacks is not None, "it is still to come"
+        event.callbacks.append(self._go_on)
+
+    def _go_on(self, _: simpy.Event) -> None:
+        """Move the next chunk, or end."""
+        if self._chunk < self._chunks:
+            self._after(self._carry() - self._replay.env.now)
+            return
+        for stream in self._streams:
+            stream.end(self._replay.env.now)
+        self._replay.end_collective(self._number, self._start)
+
+    def _carry(self) -> float:
+        """Put the next chunk on its ports; the time at which all have carried it."""
+        route, clocks, chunks = self._route, self._replay.clocks, self._chunks
+        begin = self._replay.env.now
+        for port, _ in route.ports:
+            if clocks[port] > begin:
+                begin = clocks[port]
+        end = begin + route.wire_s / chunks
+        for port, hold in route.ports:
+            clocks[port] = begin + hold / chunks
+        for port, hold in route.shared:
+            clocks[port] = max(clocks[port], begin) + hold / chunks
+            end = max(end, clocks[port])
+        for stream in self._streams:
+            stream.until = begin + route.wire_s * (chunks - self._chunk) / chunks
+        self._chunk += 1
+        return end
 
 
-def _leg(transfer: Transfer | None, network: Network) -> tuple[tuple[tuple[int, float], ...], float]:
-    """The (port, seconds held) pairs of a delivery and the seconds it travels; a signal takes none."""
-    if transfer is None:
-        return (), 0.0
-    route: Route = network.route(transfer.source, transfer.target)
-    size = transfer.size_bytes
+def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
+    """For each delivery the (port, seconds held) pairs and the seconds it travels; a signal takes none."""
+    known: dict[tuple[int, int, float], Leg] = {}
+    legs = []
+    for transfer in transfers:
+        if transfer is None:
+            legs.append(SIGNAL)
+            continue
+        key = transfer.source, transfer.target, transfer.size_bytes
+        if key not in known:
+            known[key] = _leg(transfer, network)
+        legs.append(known[key])
+    return legs
+
+
+def _leg(transfer: Transfer, network: Network) -> Leg:
+    route, size = network.route(transfer.source, transfer.target), transfer.size_bytes
     ports = tuple([(port, size * hold) for port, hold in route.ports])
     return ports, size * route.wire_s_per_byte + route.delay_s
 

@@ -6,6 +6,7 @@ its start, for it is moved piece by piece. Resident buffers stay. Where one tens
 another is born, both count; only a collective finds free what was freed when it starts.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -57,6 +58,7 @@ class Residencies:
     """All stays of all tensors: where, how many bytes, when born and when dead (indices into the clock)."""
 
     clock: _Clock
+    tensors: IntArray
     devices: IntArray
     sizes: FloatArray
     births: IntArray
@@ -65,58 +67,121 @@ class Residencies:
 
 
 def residencies(wiring: Wiring) -> Residencies:
-    """The stays of all tensors of a plan; they depend on its order alone, not on its times."""
-    clock = _Clock.of(wiring)
-    births, deaths = _births_and_deaths(wiring, clock)
-    keys = [key for key in births if wiring.plan.tensors[key[0]].size_bytes > 0]
-    lists = [deaths.get(key, [births[key]]) for key in keys]
+    """The stays of all tensors of a plan; they depend on its order alone, not on its times.
+
+    A stay is known by one number, ``device * tensors + tensor``; of several births the last counts.
+    """
+    plan, clock = wiring.plan, _Clock.of(wiring)
+    sizes = np.fromiter((tensor.size_bytes for tensor in plan.tensors), np.float64, len(plan.tensors))
+    sent = _sent(wiring)
+    keys, moments = _events(_births(wiring, clock, sent), len(sizes))
+    known, first, number = np.unique(keys, return_index=True, return_inverse=True)
+    births = np.empty_like(known)
+    births[number] = moments
+    stays = np.argsort(first)
+    stays = stays[sizes[known[stays] % max(1, len(sizes))] > 0]
+    keys, births = known[stays], births[stays]
+    owners, deaths = _deaths(wiring, clock, sent, keys, births)
     return Residencies(
         clock,
-        np.array([device for _, device in keys], dtype=np.int64),
-        np.array([wiring.plan.tensors[tensor].size_bytes for tensor, _ in keys]),
-        np.array([births[key] for key in keys], dtype=np.int64),
-        np.fromiter(chain.from_iterable(lists), dtype=np.int64),
-        np.cumsum([0] + [len(of) for of in lists[:-1]], dtype=np.int64),
+        keys % max(1, len(sizes)),
+        keys // max(1, len(sizes)),
+        sizes[keys % max(1, len(sizes))],
+        births,
+        deaths,
+        np.searchsorted(owners, np.arange(len(keys))),
     )
 
 
-def _births_and_deaths(
-    wiring: Wiring, clock: _Clock
-) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], list[int]]]:
-    plan = wiring.plan
-    births = {(tensor, device): clock.ends[device] + at for tensor, (device, at) in wiring.writers.items()}
-    births.update(_early_births(wiring, clock))
-    births.update(dict.fromkeys(plan.given, clock.zero))
-    deaths: dict[tuple[int, int], list[int]] = {}
-    for device, ops in enumerate(plan.ops):
-        for index, op in enumerate(ops, clock.ends[device]):
-            for tensor in op.reads:
-                deaths[tensor, device] = [index]
-    for slot, transfer in enumerate(wiring.transfers, clock.arrivals):
-        if transfer is not None:
-            births[transfer.tensor, transfer.target] = slot
-            deaths.setdefault((transfer.tensor, transfer.source), []).append(slot)
-    for number, collective in enumerate(plan.collectives, clock.collectives):
-        for device in collective.devices:
-            for tensor in collective.reads:
-                deaths.setdefault((tensor, device), []).append(number)
-            for tensor in collective.writes:
-                births[tensor, device] = clock.starts + number - clock.collectives
-                deaths.setdefault((tensor, device), []).append(number)
-    for key in plan.kept:
-        deaths[key] = [clock.zero + 1]
-    return births, deaths
+Events = tuple[IntArray, IntArray, IntArray]
+"""Tensors, devices and moments of the clock, arrays of one length."""
 
 
-def _early_births(wiring: Wiring, clock: _Clock) -> dict[tuple[int, int], int]:
+def _events(found: Sequence[Events], num_tensors: int) -> tuple[IntArray, IntArray]:
+    """Keys and moments of some events."""
+    tensors, devices, moments = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return devices * num_tensors + tensors, moments
+
+
+def _table(rows: Iterable[Sequence[int]]) -> Events:
+    """Rows of a tensor, a device and a moment as arrays."""
+    table = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]
+
+
+def _sent(wiring: Wiring) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Tensor, source, target and slot of all transfers."""
+    rows = ((*transfer[:3], slot) for slot, transfer in enumerate(wiring.transfers) if transfer is not None)
+    table = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 4)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+
+
+def _births(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
+    """The births of all tensors where they are written, and where they arrive."""
+    plan, (tensors, _, targets, slots) = wiring.plan, sent
+    writers = np.fromiter(chain.from_iterable(wiring.writers.values()), np.int64).reshape(-1, 2)
+    written = np.fromiter(wiring.writers, np.int64, len(wiring.writers))
+    return [
+        (written, writers[:, 0], np.array(clock.ends)[writers[:, 0]] + writers[:, 1]),
+        _table(_early_births(wiring, clock)),
+        _table((*key, clock.zero) for key in plan.given),
+        (tensors, targets, slots + clock.arrivals),
+        _table(
+            (tensor, device, number)
+            for number, collective in enumerate(plan.collectives, clock.starts)
+            for device in collective.devices
+            for tensor in collective.writes
+        ),
+    ]
+
+
+def _deaths(
+    wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...], keys: IntArray, births: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Stays, ascending, and moments before which they do not end, their births among them."""
+    plan, (tensors, sources, _, slots) = wiring.plan, sent
+    ops = [op for row in plan.ops for op in row]
+    reads = np.fromiter((len(op.reads) for op in ops), np.int64, len(ops))
+    devices = np.repeat(np.arange(len(plan.ops)), [len(row) for row in plan.ops])
+    found = [
+        (
+            np.fromiter(chain.from_iterable(op.reads for op in ops), np.int64, reads.sum()),
+            np.repeat(devices, reads),
+            np.repeat(np.arange(len(ops)), reads),
+        ),
+        (tensors, sources, slots + clock.arrivals),
+        _table(
+            (tensor, device, number)
+            for number, collective in enumerate(plan.collectives, clock.collectives)
+            for device in collective.devices
+            for tensor in (*collective.reads, *collective.writes)
+        ),
+    ]
+    ended, moments = _events(found, len(plan.tensors))
+    kept, last = _events([_table((*key, clock.zero + 1) for key in plan.kept)], len(plan.tensors))
+    if len(kept):  # nothing but the end counts
+        others = ~np.isin(ended, kept)
+        ended, moments = ended[others], moments[others]
+    order = np.argsort(keys)
+    ended, moments = np.concatenate([ended, kept]), np.concatenate([moments, last])
+    at = np.minimum(np.searchsorted(keys, ended, sorter=order), len(keys) - 1)
+    owners = order[at] if len(keys) else at
+    of_stay = keys[owners] == ended if len(keys) else np.zeros(len(at), dtype=bool)
+    owners = np.concatenate([np.arange(len(keys)), owners[of_stay]])
+    moments = np.concatenate([births, moments[of_stay]])
+    order = np.argsort(owners, kind="stable")
+    return owners[order], moments[order]
+
+
+def _early_births(wiring: Wiring, clock: _Clock) -> Iterator[tuple[int, int, int]]:
     """The births of what ops write before they end."""
-    keys = [
+    keys = (
         (tensor, device)
         for device, early in enumerate(wiring.early)
         for index in sorted(early)
         for _, tensor in wiring.plan.ops[device][index].early
-    ]
-    return {key: clock.early + number for number, key in enumerate(keys)}
+    )
+    return ((*key, number) for number, key in enumerate(keys, clock.early))
 
 
 def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -124,10 +189,10 @@ def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntAr
 
     At equal times births come first; those that a collective starts with come after the deaths.
     """
-    return _events(trace, stays or residencies(trace.wiring))[:3]
+    return _dated(trace, stays or residencies(trace.wiring))[:3]
 
 
-def _events(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
+def _dated(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
     """The events, and of each the index of its stay; births are numbered before deaths."""
     times = stays.clock.times(trace)
     born = times[stays.births]
@@ -145,10 +210,8 @@ def _events(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, Flo
 def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, list[str]]:
     """The events of ``memory_events``, and of each the role of its tensor."""
     stays = residencies(trace.wiring)
-    devices, moments, changes, order = _events(trace, stays)
-    births, _ = _births_and_deaths(trace.wiring, stays.clock)
-    tensors = [trace.plan.tensors[tensor] for tensor, _ in births]
-    roles = [tensor.role for tensor in tensors if tensor.size_bytes > 0]
+    devices, moments, changes, order = _dated(trace, stays)
+    roles = [trace.plan.tensors[tensor].role for tensor in stays.tensors.tolist()]
     return devices, moments, changes, [roles[stay % len(roles)] for stay in order.tolist()]
 
 

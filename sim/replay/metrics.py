@@ -40,10 +40,14 @@ def exposed_communication_s(trace: Trace) -> float:
     total = 0.0
     for device, waits in enumerate(trace.wiring.waits):
         before = 0.0
-        for index, (start, end) in enumerate(trace.busy(device)):
-            if start > before and waits[index]:
-                spans = (wire[slot] for slot in waits[index])
-                total += _union_s((max(a, before), min(b, start)) for a, b in spans)
+        for own, start, end in zip(waits, trace.starts[device], trace.ends[device], strict=True):
+            if start > before and own:
+                if len(own) == 1:  # most often
+                    sent, arrived = wire[own[0]]
+                    waited = (arrived if arrived < start else start) - (sent if sent > before else before)
+                    total += waited if waited > 0 else 0.0
+                else:
+                    total += _union_s((max(wire[s][0], before), min(wire[s][1], start)) for s in own)
             before = end
         kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
         spans = (wire[slot] for slot in kept if slot is not None)

@@ -39,20 +39,13 @@ def least_run_seconds(layout: GridLayout) -> float:
         return steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
     whole = steps if layout.warmup_steps is None else layout.warmup_steps
     patches = _ways(layout) if whole < steps else []
-    way = _way(layout, None)
-    gpu_s = least_seconds(way, patches, whole, steps - whole)
-    return (1 - ROUNDING) * max(gpu_s, _least_host_s(way, patches, whole, steps - whole))
+    way, ahead_s = _way(layout, None), layout.scenario.calls.ahead_s
+    return (1 - ROUNDING) * least_seconds(way, patches, whole, steps - whole, ahead_s)
 
 
-def _least_host_s(whole: Row, patches: Sequence[Row], whole_rounds: int, rounds: int) -> float:
-    """Seconds that the busiest stage's host dispatches at least."""
-    found = [whole_rounds * one.host_s for one in whole]
-    for row in patches:
-        found = [seconds + rounds * one.host_s for seconds, one in zip(found, row, strict=True)]
-    return max(found)
-
-
-def least_seconds(whole: Row, patches: Sequence[Row], whole_rounds: int, rounds: int) -> float:
+def least_seconds(
+    whole: Row, patches: Sequence[Row], whole_rounds: int, rounds: int, ahead_s: float = 0.0
+) -> float:
     """Seconds below which no run can take.
 
     Args:
@@ -60,23 +53,40 @@ def least_seconds(whole: Row, patches: Sequence[Row], whole_rounds: int, rounds:
         patches: the way of each patch.
         whole_rounds: rounds of the whole image.
         rounds: rounds of the patches after them.
+        ahead_s: seconds of dispatching that a stage's host may be ahead of it.
     """
-    free, at = [0.0] * len(whole), 0.0
+    stages, at = [_Stage(ahead_s) for _ in whole], 0.0
     for _ in range(whole_rounds):
-        at = _go_round(whole, free, at)
+        at = _go_round(whole, stages, at)
     there = [at] * len(patches)
     for _ in range(rounds):
         for number, row in enumerate(patches):
-            there[number] = _go_round(row, free, there[number])
-    return max(free)
+            there[number] = _go_round(row, stages, there[number])
+    return max(stage.free_s for stage in stages)
 
 
-def _go_round(row: Row, free: list[float], at: float) -> float:
-    """Send a patch round; return when it is back, and note when each stage is free."""
-    for stage, (held_s, sent_s, _) in enumerate(row):
-        start = free[stage] if free[stage] > at else at
-        free[stage] = start + held_s
-        at = start + sent_s
+class _Stage:
+    """A stage that takes one patch after another.
+
+    Attributes:
+        ahead_s: seconds of dispatching that its host may be ahead.
+        free_s: when it can take the next.
+        host_s: when its host has dispatched the last.
+    """
+
+    __slots__ = ("ahead_s", "free_s", "host_s")
+
+    def __init__(self, ahead_s: float) -> None:
+        self.ahead_s, self.free_s, self.host_s = ahead_s, 0.0, 0.0
+
+
+def _go_round(row: Row, stages: Sequence[_Stage], at: float) -> float:
+    """Send a patch round; return when it is back, and note when each stage is free: no sooner than its host."""
+    for stage, (held_s, sent_s, host_s) in zip(stages, row, strict=True):
+        start = max(stage.free_s, at)
+        stage.host_s = max(stage.host_s, start - stage.ahead_s) + host_s
+        stage.free_s = max(start + held_s, stage.host_s)
+        at = max(start + sent_s, stage.host_s)
     return at
 
 

@@ -6,9 +6,9 @@ the last backward of a stage.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
@@ -50,6 +50,31 @@ class Recipe:
     in_turn: bool = False
 
 
+class _Column(NamedTuple):
+    """The tensors of one role and stage, one of each micro-batch.
+
+    Attributes:
+        role: the role.
+        stage: the stage.
+        size_bytes: of each.
+        known: the numbers of those that are known, by micro-batch.
+        written: whether a pass writes them, or reads them.
+    """
+
+    role: str
+    stage: int
+    size_bytes: float
+    known: dict[int, int]
+    written: bool
+
+
+class _Pattern(NamedTuple):
+    """The duration, and the tensors, of all passes of one kind through one stage."""
+
+    duration_s: float
+    tensors: tuple[_Column, ...]
+
+
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
     """Rows with their extra forwards first, as a wave front through the stages of each chain at once."""
     cuts, seats = layout.cuts, layout.seats
@@ -89,7 +114,8 @@ class PipelineBuilder:
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
         self.rows: list[list[Draft]] = [[] for _ in range(self.shape.degree)]
-        self._known: dict[tuple[str, int, int], int] = {}
+        self._known: dict[tuple[str, int], dict[int, int]] = {}
+        self._patterns: dict[tuple[int, str], _Pattern] = {}
         in_place = recipe.in_place
         self._handovers = (0.0,) * len(self.stages) if in_place else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage, in_place=in_place) for stage in self.stages]
@@ -134,11 +160,11 @@ class PipelineBuilder:
 
     def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
         """The number of the tensor of this name; the first to ask says its bytes."""
-        key = (role, stage, number)
-        if key not in self._known:
-            self._known[key] = len(self.tensors)
+        known = self._known.setdefault((role, stage), {})
+        if number not in known:
+            known[number] = len(self.tensors)
             self.tensors.append(Tensor(role, stage, number, size_bytes))
-        return self._known[key]
+        return known[number]
 
     def _inputs(self, frozen: FrozenWork) -> dict[tuple[int, int], list[int]]:
         """For each (stage, micro-batch) the tensors of frozen outputs that its forward reads."""
@@ -181,71 +207,81 @@ class PipelineBuilder:
         return tensor
 
     def _draft(self, action: StageAction, inputs: dict[tuple[int, int], list[int]]) -> Draft:
-        if action.kind in (FORWARD, EXTRA_FORWARD):
-            return self._forward(action, inputs.get((action.stage, action.micro_batch), []))
-        if action.kind == OPTIMIZER:
+        stage, kind, number = action
+        if kind == OPTIMIZER:
             return Draft(action, 0.0)
-        return self._backward(action)
+        pattern = self._patterns.get((stage, kind))
+        if pattern is None:
+            pattern = self._patterns[stage, kind] = self._pattern(stage, kind)
+        reads = inputs.get((stage, number), ()) if kind in (FORWARD, EXTRA_FORWARD) else ()
+        draft = Draft(action, pattern.duration_s, [*reads], [], [])
+        for role, of, size_bytes, known, written in pattern.tensors:
+            tensor = known.get(number)
+            if tensor is None:
+                tensor = known[number] = len(self.tensors)
+                self.tensors.append(Tensor(role, of, number, size_bytes))
+            (draft.writes if written else draft.reads).append(tensor)
+        return draft
 
-    def _forward(self, action: StageAction, inputs: list[int]) -> Draft:
-        """Write a forward, or the extra one, which saves nothing and whose output is fed back to the first stage."""
-        stage, kind, index = action
+    def _pattern(self, stage: int, kind: str) -> "_Pattern":
+        """What the passes of a kind through a stage have in common."""
+        if kind in (FORWARD, EXTRA_FORWARD):
+            return _Pattern(self.stages[stage].forward_s, tuple(self._of_forward(stage, kind)))
+        weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(self.stages[stage])
+        duration_s = weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
+        return _Pattern(duration_s, tuple(self._of_backward(stage, kind)))
+
+    def _of_forward(self, stage: int, kind: str) -> Iterator["_Column"]:
+        """Tensors of a forward, or of the extra one, which saves nothing and whose output is fed back."""
         extra = kind == EXTRA_FORWARD
         prefix = "extra " if extra else ""
         seat = self.seats[stage]
-        draft = Draft(action, self.stages[stage].forward_s, reads=list(inputs))
         if seat.before is not None:
-            draft.reads.append(self._hidden(prefix, seat.before, index))
+            yield self._hidden(prefix, seat.before, written=False)
         elif not extra and self.scenario.workload.extra_forward:
-            draft.reads.append(self._feedback(seat, index))
+            yield self._feedback(seat, written=False)
         if seat.after is not None:
-            draft.writes.append(self._hidden(prefix, stage, index))
+            yield self._hidden(prefix, stage, written=True)
         elif extra:
-            draft.writes.append(self._feedback(seat, index))
+            yield self._feedback(seat, written=True)
         if not extra:
-            draft.writes.append(self.tensor("saved", stage, index, self._saved[stage]))
+            yield self._column("saved", stage, self._saved[stage], written=True)
         for (source, target), size in self._skips.items():
             if stage in (source, target):
-                skip = self.tensor(f"{prefix}skip to {target}", source, index, size)
-                (draft.writes if stage == source else draft.reads).append(skip)
-        return draft
+                yield self._column(f"{prefix}skip to {target}", source, size, written=stage == source)
 
-    def _backward(self, action: StageAction) -> Draft:
-        """Write a backward, or the part of it that gradients of inputs or of weights take."""
-        stage, kind, index = action
-        weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(self.stages[stage])
-        draft = Draft(
-            action, weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
-        )
-        draft.reads.append(self.tensor("saved", stage, index, self._saved[stage]))
+    def _of_backward(self, stage: int, kind: str) -> Iterator["_Column"]:
+        """Tensors of a backward, or of the part of it that gradients of inputs or of weights take."""
+        yield self._column("saved", stage, self._saved[stage], written=False)
         if kind == BACKWARD_WEIGHT:
-            draft.reads.append(self.tensor("output gradients", stage, index, 0.0))
-            return draft
+            yield self._column("output gradients", stage, 0.0, written=False)
+            return
         seat = self.seats[stage]
         if seat.after is not None:
-            draft.reads.append(self._gradient(seat.after, index))
+            yield self._gradient(seat.after, written=False)
         if seat.before is not None:
-            draft.writes.append(self._gradient(stage, index))
+            yield self._gradient(stage, written=True)
         if kind == BACKWARD_INPUT:
-            draft.writes.append(self.tensor("output gradients", stage, index, 0.0))
+            yield self._column("output gradients", stage, 0.0, written=True)
         for (source, target), size in self._skips.items():
             if stage in (source, target):
-                skip = self.tensor(f"skip gradient to {source}", target, index, size)
-                (draft.writes if stage == target else draft.reads).append(skip)
-        return draft
+                yield self._column(f"skip gradient to {source}", target, size, written=stage == target)
 
-    def _hidden(self, prefix: str, stage: int, index: int) -> int:
+    def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> "_Column":
+        return _Column(role, stage, size_bytes, self._known.setdefault((role, stage), {}), written)
+
+    def _hidden(self, prefix: str, stage: int, *, written: bool) -> "_Column":
         carried = self.layout.component(self.stages[stage]).carried_bytes * self.batch
         size = 0.0 if self.recipe.in_place else self._handovers[stage] + carried
-        return self.tensor(prefix + "hidden", stage, index, size)
+        return self._column(prefix + "hidden", stage, size, written=written)
 
-    def _gradient(self, stage: int, index: int) -> int:
-        return self.tensor("gradient", stage, index, self._handovers[stage - 1])
+    def _gradient(self, stage: int, *, written: bool) -> "_Column":
+        return self._column("gradient", stage, self._handovers[stage - 1], written=written)
 
-    def _feedback(self, seat: Seat, index: int) -> int:
+    def _feedback(self, seat: Seat, *, written: bool) -> "_Column":
         last = self.stages[seat.last]
         output_bytes = self.layout.component(last).layers[last.last_layer].output_bytes
-        return self.tensor("feedback", seat.last, index, output_bytes * self.batch)
+        return self._column("feedback", seat.last, output_bytes * self.batch, written=written)
 
     def _skips_between_stages(self) -> dict[tuple[int, int], float]:
         """The bytes of the skips between each two stages of a chain."""

@@ -18,9 +18,27 @@ from strategies.pipelining.frozen import Draft
 from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.reduction import step_of
 from strategies.plans.plan import Buffer, Collective, Plan, Stage
+from strategies.scenario import Scenario
 
 GATHER: Final = "all_gather"
 SCATTER: Final = "reduce_scatter"
+
+
+def sharded(scenario: Scenario) -> Scenario:
+    """A scenario in which no pass casts weights, whatever the stack.
+
+    What is sharded is cast before it is gathered, once (FSDP's ``MixedPrecision``), or kept in half precision beside
+    its master (DeepSpeed); what is replicated autocast casts in every forward pass.
+    """
+    if not scenario.stack.cast_weights:
+        return scenario
+
+    def make() -> Scenario:
+        found = replace(scenario, stack=replace(scenario.stack, cast_weights=False))
+        vars(found)["costs"] = scenario.costs.of_half_weights
+        return found
+
+    return scenario.remember(("sharded", scenario.workload), make)  # what is kept serves other workloads too
 
 
 def divided(buffers: Collection[Buffer], names: Collection[str], num_gpus: int) -> tuple[Buffer, ...]:

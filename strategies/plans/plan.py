@@ -50,8 +50,7 @@ class Tensor(NamedTuple):
         return f"{self.role} {self.stage}.{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """One piece of work on a device's compute stream.
 
     Args:

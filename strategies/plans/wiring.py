@@ -8,14 +8,14 @@ strategy lists a message.
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from profiles.errors import DeadlockError
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import Collective, Op, Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """One message: a tensor from the device that wrote it to one that reads it."""
 
     tensor: int
@@ -75,7 +75,7 @@ def wire(plan: Plan) -> Wiring:
     _wire_collectives(wiring)
     given = set(plan.given)
     for device, ops in enumerate(plan.ops):
-        wiring.waits.append([_waits(wiring, given, device, index, op) for index, op in enumerate(ops)])
+        wiring.waits.append(_waits(wiring, given, device, ops))
     for tensor, device in plan.kept:
         _deliver(wiring, given, device, len(plan.ops[device]), tensor)
     if plan.blocking:
@@ -89,10 +89,11 @@ def _find_writers(wiring: Wiring) -> None:
     writers = wiring.writers
     for device, ops in enumerate(wiring.plan.ops):
         for index, op in enumerate(ops):
+            at = device, index
             for tensor in op.writes:
-                writers[tensor] = (device, index)
-            for _, tensor in op.early:
-                writers[tensor] = (device, index)
+                writers[tensor] = at
+            if op.early:
+                writers.update((tensor, at) for _, tensor in op.early)
 
 
 def _wire_collectives(wiring: Wiring) -> None:
@@ -136,15 +137,19 @@ def _slot(wiring: Wiring, tensor: int, device: int, transfer: Transfer | None = 
     return slot
 
 
-def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, index: int, op: Op) -> Slots:
-    if not op.reads:
-        return NONE
-    found = []
-    for tensor in op.reads:
-        slot = _deliver(wiring, given, device, index, tensor)
-        if slot is not None:
-            found.append(slot)
-    return tuple(found)
+def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[Op, ...]) -> list[Slots]:
+    """For each op of a device the slots that must have arrived before it starts."""
+    writers, rows = wiring.writers, []
+    for index, op in enumerate(ops):
+        found = NONE
+        for tensor in op.reads:
+            writer = writers.get(tensor)
+            if writer is None or writer[0] != device or writer[1] >= index:
+                slot = _deliver(wiring, given, device, index, tensor)
+                if slot is not None:
+                    found += (slot,)
+        rows.append(found)
+    return rows
 
 
 def _deliver(wiring: Wiring, given: set[tuple[int, int]], device: int, index: int, tensor: int) -> int | None:
@@ -211,26 +216,26 @@ def _wire_receives(wiring: Wiring) -> None:
 
 
 def _wire_sends(wiring: Wiring) -> None:
-    by_tensor: dict[int, list[int]] = {}
+    of_tensor: dict[int, Slots] = {}
     for (tensor, _), slot in wiring.slots.items():
         if tensor in wiring.writers:
-            by_tensor.setdefault(tensor, []).append(slot)
+            of_tensor[tensor] = (*of_tensor.get(tensor, NONE), slot)
     for ops in wiring.plan.ops:
-        rows = []
-        early: dict[int, list[tuple[float, Slots]]] = {}
-        for index, op in enumerate(ops):
-            rows.append(_collect(by_tensor, op.writes))
-            if op.early:
-                early[index] = [(offset, _collect(by_tensor, (tensor,))) for offset, tensor in op.early]
-        wiring.sends.append(rows)
-        wiring.early.append(early)
+        wiring.sends.append([_collect(of_tensor, op.writes) for op in ops])
+        wiring.early.append(
+            {
+                index: [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in op.early]
+                for index, op in enumerate(ops)
+                if op.early
+            }
+        )
 
 
-def _collect(by_tensor: dict[int, list[int]], tensors: tuple[int, ...]) -> Slots:
-    found: Slots = NONE
+def _collect(of_tensor: dict[int, Slots], tensors: tuple[int, ...]) -> Slots:
+    found = NONE
     for tensor in tensors:
-        if tensor in by_tensor:
-            found += tuple(by_tensor[tensor])
+        if tensor in of_tensor:
+            found += of_tensor[tensor]
     return found
 
 

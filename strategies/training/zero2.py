@@ -28,6 +28,7 @@ from strategies.pipelining.sharding import (
     scatter,
     shard_bytes,
     shard_step_s,
+    sharded,
     step_on_shard,
     with_shards,
 )
@@ -83,7 +84,7 @@ class Zero2:
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
-        plan = replicated_plan(whole(self, scenario), recipe, self._scatter_step_gather)
+        plan = replicated_plan(whole(self, sharded(scenario)), recipe, self._scatter_step_gather)
         return with_shards(plan, self._sharded)
 
     @classmethod
@@ -93,7 +94,7 @@ class Zero2:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without: a bucket is there before all activations are gone."""
-        layout, gradient_bytes = whole(self, scenario), scenario.workload.recipe.gradient_bytes
+        layout, gradient_bytes = whole(self, sharded(scenario)), scenario.workload.recipe.gradient_bytes
         held = []
         for stage in layout.stages:
             largest = max((parameters for _, parameters in buckets(layout, stage, self.overlap)), default=0)
@@ -103,7 +104,7 @@ class Zero2:
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
-        layout = whole(self, scenario)
+        layout = whole(self, sharded(scenario))
         return sum(self._least_s(layout, stage) for stage in layout.stages)
 
     def _least_s(self, layout: Layout, stage: Stage) -> float:

@@ -27,6 +27,7 @@ from strategies.pipelining.sharding import (
     scatter,
     shard_bytes,
     shard_step_s,
+    sharded,
     step_on_shard,
     with_shards,
 )
@@ -84,7 +85,7 @@ class Zero3:
     def _layout(self, scenario: Scenario) -> Layout:
         backbones = backbones_of(self, scenario)
         cuts = scenario.remember("units", lambda: tuple(cut_units(scenario, i) for i in backbones))
-        return layout_of(self, scenario, cuts)
+        return layout_of(self, sharded(scenario), cuts)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:

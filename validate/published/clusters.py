@@ -1,13 +1,13 @@
 """Published throughput of training runs on real clusters beside the simulator's, each on the stack it was run on.
 
 ``clusters.csv`` says how each run is asked. What its source leaves open is taken for what explains it: MosaicML's A100s
-have 40 GB, as in its first benchmark, whose encoders run under autocast (the later code encodes in half precision);
-sharded weights are cast once an iteration, not in every pass. NVIDIA's code packs queries, keys and values for
-FlashAttention, and since 2024 may call Transformer Engine's attention instead (NeMo 1.23.0 and 2.0.0, attention.py),
-which MLPerf 4.1 is taken to do; channels-last brings apex's group norm, in half precision. NeMo's ControlNet encodes
-images in float32: its code of 2024 does so under autocast, by which three of the four rows would come out a fifth to
-a third too fast. A run "in view" was looked at while stacks were described; those that "set the rates" give the share
-of the laws that all stacks reach: the geometric mean of what ``shared_rate`` finds.
+have 40 GB, as in its first benchmark, whose encoders run under autocast (the later code encodes in half precision).
+NVIDIA's code packs queries, keys and values for FlashAttention, and since 2024 may call Transformer Engine's attention
+instead (NeMo 1.23.0 and 2.0.0, attention.py), which MLPerf 4.1 is taken to do; channels-last brings apex's group norm,
+in half precision. NeMo's ControlNet encodes images in float32: its code of 2024 does so under autocast, by which three
+of the four rows would come out a fifth to a third too fast. A run "in view" was looked at while stacks were described;
+those that "set the rates" give the share of the laws that all stacks reach: the geometric mean of what ``shared_rate``
+finds.
 """
 
 from collections.abc import Callable

@@ -196,4 +196,4 @@ def _timed(op: Op, times: Sequence[OpTimes], *, virtual: bool, charged: bool) ->
         early = [(after_begin(t.early[n] for t in times), tensor) for n, (_, tensor) in enumerate(op.early)]
     early += [(written_s, tensor) for tensor in op.writes]
     duration_s = after_begin(t.end[virtual] for t in times)
-    return replace(op, duration_s=duration_s, writes=(), early=tuple(early))
+    return op._replace(duration_s=duration_s, writes=(), early=tuple(early))

@@ -147,7 +147,8 @@ class Builder:
         if origin.launch:
             values["fixed_us"] = memory.launch_us(self.folder, origin)
             words.append(f"fixed_us: add in {self._said(origin.launch)}")
-        words.append("group_norm: as layer_norm, of all it reads and writes; not measured")
+        values["group_norm_GB_per_s"] = memory.group_norm(values)
+        words.append("group_norm: one pass as softmax and two as pointwise; not measured")
         return Coefficients(values, "; ".join(words))
 
 

@@ -16,17 +16,19 @@ LARGE: Final = 50e6
 """Bytes beyond which no second-level cache hides the memory."""
 OPERATIONS: Final = {"pointwise": "add", "copy": "relu", "layer_norm": "layernorm", "softmax": "softmax"}
 """Operation that stands for a kind; one that reads and writes a tensor once for a copy."""
+GROUP_NORM: Final = {"softmax": 1, "pointwise": 2}
+"""Passes over its input or output, by the kind that has their pace: moments are reduced over what is read, and a second
+kernel scales it (PyTorch, native/cuda/group_norm_kernel.cu)."""
 STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
 
 
 def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
     """GB/s of each kind by the operation that stands for it; of another card by the ratio of the two data sheets."""
     ratio = target.bytes_peak / origin.device_peak if origin.device_peak else 1.0
-    found = {
+    return {
         f"{kind}_GB_per_s": ratio * _median(folder, origin.rows[0], operation, origin.device)
         for kind, operation in OPERATIONS.items()
     }
-    return found | {"group_norm_GB_per_s": found["layer_norm_GB_per_s"]}
 
 
 def streams(folder: Path, origin: Origin) -> dict[str, float]:
@@ -35,6 +37,12 @@ def streams(folder: Path, origin: Origin) -> dict[str, float]:
         f"{kind}_GB_per_s": _median(folder, origin.stream, operation, origin.device)
         for kind, operation in STREAMS.items()
     }
+
+
+def group_norm(found: Coefficients) -> float:
+    """GB/s of a group norm, of all that its two kernels read and write."""
+    seconds = sum(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
+    return sum(GROUP_NORM.values()) / seconds
 
 
 def launch_us(folder: Path, origin: Origin) -> float:

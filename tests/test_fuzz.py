@@ -1,0 +1,113 @@
+"""Mutated inputs of every kind: an answer, or a refusal in one line; no traceback, no hang, nothing raw, no nonsense.
+
+1,000 cases are tried in CI; ``DIFFUSIM_FUZZ=20000`` tries so many, and ``DIFFUSIM_FUZZ_SEED`` others.
+"""
+
+import json
+import os
+import signal
+import sys
+from shutil import rmtree
+
+import pytest
+from mutations import draw, write_inputs
+
+from profiles.errors import DiffusimError, InputError
+from sim.cli.console import guarded
+from sim.cli.main import _main
+
+CASES = int(os.environ.get("DIFFUSIM_FUZZ", "1000"))
+SEED = os.environ.get("DIFFUSIM_FUZZ_SEED", "diffusim")
+GROUPS = 20
+LONGEST_S = 60
+"""Seconds after which a case hangs; on an idle machine none takes one."""
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_mutated_input_is_answered_or_refused_in_one_line(elsewhere, capsys, group):
+    for number in range(group, CASES, GROUPS):
+        seed = f"{SEED} {number}"
+        case = draw(seed, elsewhere)
+        _try(case, seed, capsys)
+        _tidy(elsewhere)
+
+
+def _try(case, seed, capsys):
+    said = f"DIFFUSIM_FUZZ_SEED case {seed!r}: {' '.join(case.words)[:300]!r} ({case.file})"
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"hangs: {said}"))
+    signal.alarm(LONGEST_S)
+    refused = []
+    try:
+        code = guarded("sim", lambda words: _noting(refused, words), case.words)
+    except BaseException as error:  # also of pytest.fail, which says itself
+        if isinstance(error, Exception):
+            raise AssertionError(f"traceback: {said}") from error
+        raise
+    finally:
+        signal.alarm(0)
+    out, err = capsys.readouterr()
+    assert code in (0, 2), said
+    assert all(line.isprintable() for line in err.splitlines()), (said, err)
+    if code == 2:
+        _check_refusal(out, err, said)
+        _check_file(case, refused, err, said)
+    elif "--json" in case.words and out.startswith("{"):
+        _check_numbers(json.loads(out), said)
+
+
+def _noting(refused, words):
+    """Do what a command line asks for, and note why it is refused."""
+    try:
+        return _main(words)
+    except DiffusimError as error:
+        refused.append(error)
+        raise
+
+
+def _check_file(case, refused, err, said):
+    """The file that is wrong is named, unless it is right and asks for what cannot be."""
+    if not case.file or not any(isinstance(error, InputError) for error in refused):
+        return
+    line = err.splitlines()[-1]
+    elsewhere = "has no rates of its own, and " in line or "must be given" in line
+    assert case.file in line or case.file.partition("/")[0] in line or elsewhere, (said, line)
+
+
+def _check_refusal(out, err, said):
+    *_, line = err.splitlines()
+    assert out == "", (said, out[:200])
+    assert line.startswith("sim: error: "), (said, err)
+    assert err.count("sim: error: ") == 1, (said, err)
+    assert len(line) < 2100, (said, line)
+
+
+def _check_numbers(result, said):
+    """No time, size or ratio of a result is negative or not a number."""
+    for key, value in result.items():
+        if isinstance(value, float):
+            assert 0 <= value < float("inf"), (said, key, value)
+    if "bubble_ratio" in result:
+        assert result["bubble_ratio"] <= 1, said
+
+
+def _tidy(folder):
+    for path in folder.iterdir():
+        if path.name not in ("small", "q.toml"):
+            if path.is_dir():
+                rmtree(path)
+            else:
+                path.unlink()
+
+
+def test_cases_are_the_same_for_the_same_seed(elsewhere):
+    first = draw("a seed", elsewhere)
+    _tidy(elsewhere)
+    assert draw("a seed", elsewhere) == first
+    assert sys.getrecursionlimit() >= 1000
