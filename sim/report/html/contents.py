@@ -89,7 +89,10 @@ def sweep_contents(sweeps: Sequence[Sweep], asked: str = "") -> dict[str, Any]:
         "again": asked,
         "points": points_of(sweeps, chosen),
         "scaling": _scaling(steps, knee, chosen) if len(sweeps) > 1 else None,
-        "provenance": [*_held(chosen, verdict and verdict.best), *provenance(chosen.scenario)],
+        "provenance": [
+            *_held(chosen, None if verdict is None else verdict.best),
+            *provenance(chosen.scenario),
+        ],
     }
     best = chosen.best_point()
     if best is not None:
@@ -200,12 +203,13 @@ def _shown(columns: Sequence[dict[str, Any]], sampled: bool) -> list[str]:
 
 
 def _front(ranked: Sequence[Point], simulated: Sequence[int]) -> list[int]:
-    found = []
+    """Places of the points that no other recommended one beats in both throughput and memory."""
+    found: list[dict[str, Any]] = []
     for i in simulated:
         result = ranked[i].result
         if result is not None and ranked[i].recommended and result.fits_memory:
-            item = {"place": i, "peak_memory_bytes": result.expected.peak_memory_bytes}
-            found.append({**item, "samples_per_s": result.samples_per_s})
+            speed, memory = result.samples_per_s, result.expected.peak_memory_bytes
+            found.append({"place": i, "peak_memory_bytes": memory, "samples_per_s": speed})
     return [item["place"] for item in pareto_front(found)]
 
 
