@@ -85,7 +85,7 @@ function drawFront() {
     uirevision: "front", shapes,
     xaxis: axis("peak memory of a GPU in GiB", { range: [0, 1.06 * Math.max(most, most > 0.6 * (limit ?? 0) ? limit ?? 0 : 0)] }),
     yaxis: axis(SAMPLED ? "latency in s" : "samples per second", SAMPLED
-      ? { type: "log", dtick: "D1", exponentformat: "none", tickformat: "~r" } : { rangemode: "tozero" }),
+      ? { type: "log", dtick: "D2", exponentformat: "none", tickformat: "~r" } : { rangemode: "tozero" }),
   }), CONFIG);
 }
 
