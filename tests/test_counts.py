@@ -112,3 +112,8 @@ def test_nothing_that_fits_on_any_number_is_said_and_exits_2(capsys, tmp_path, m
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "--model", "sd21", "--gpus", "1,1", "--strategy", "spp"]) == 2
     assert "no point of the sweep is feasible" in capsys.readouterr().err
+
+
+def test_an_experiment_is_printed_for_one_number_alone(capsys):
+    assert main(["sweep", "--model", "sd21", "--gpus", "2,4", "--print-experiment"]) == 2
+    assert "--print-experiment prints one question: give one number of --gpus" in capsys.readouterr().err

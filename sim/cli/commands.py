@@ -48,6 +48,8 @@ def print_experiment(options: argparse.Namespace) -> int:
     """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
     from sim.experiments import as_toml
 
+    if isinstance(options.gpus, tuple):
+        raise InputError("--print-experiment prints one question: give one number of --gpus")
     strategies = None if (names := named(options)) is None else tuple(names)
     where = options.model, options.cluster, options.gpus, strategies, given(options)
     request = Request(*where, getattr(options, "task", None), options.stack)

@@ -122,7 +122,7 @@ def panel_text(title: str, lines: Sequence[Line]) -> str:
 
 def panel_markdown(title: str, lines: Sequence[Line]) -> str:
     """A panel as a Markdown list."""
-    items = [f"- **{word}** {_plain(says)}" if word else f"  {_plain(says)}" for word, says in lines]
+    items = [f"- **{word}** {_plain(says)}" if word else f"  - {_plain(says)}" for word, says in lines]
     return "\n".join([f"**{_plain(title)}**", "", *items])
 
 

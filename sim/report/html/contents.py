@@ -7,6 +7,7 @@ from platform import python_version
 from typing import Any, Final
 
 from profiles.units import GIB
+from sim.contents import inputs_of
 from sim.explore.points import Point
 from sim.explore.scaling import Step, knee_of, steps_of
 from sim.explore.space import pareto_front
@@ -244,5 +245,6 @@ def provenance(scenario: AnyScenario) -> list[Line]:
         ("stack", f"{scenario.stack_name}: {stack.summary}. {stack.source}"),
         ("layer times", scenario.costs.provenance),
         *([("measured", str(scenario.calibration))] if scenario.measured is not None else []),
+        ("content", ", ".join(f"{name} {key}" for name, key in inputs_of(scenario).items())),
         ("diffusim", f"{version('diffusim')}, Python {python_version()}"),
     ]
