@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cache, wraps
 from itertools import accumulate, chain
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -24,7 +24,7 @@ from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.measured_runs import Run, calibrated
 from sim.results import Result
-from sim.runs import bound, named_traces, replay_parts, source_of, weigh
+from sim.runs import bound, measured_parts, replay_parts, source_of, traces_of, weigh
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
 from strategies.parameters import check_parameters
 from strategies.patching.frozen import with_frozen
@@ -103,9 +103,9 @@ def run(
     else:
         scenario = calibrated(scenario, measured, measured_run)
     bound(point, scenario)  # refuses what cannot exist before its order is written out
-    parts = replay_parts(point, scenario)
-    traces = named_traces(parts)
-    return weigh(point, scenario, parts, source_of(point, scenario, lambda: traces))
+    parts = measured_parts(point, scenario)
+    traces = cache(lambda: traces_of(point, scenario, parts))
+    return weigh(point, scenario, parts, source_of(point, scenario, traces))
 
 
 def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:

@@ -1,7 +1,7 @@
 """Runs: one strategy on one scenario, replayed part by part and weighed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from profiles.errors import InfeasibleError
@@ -9,12 +9,13 @@ from sim.doubts import doubt_of
 from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.replay.engine import no_collection, simulate
 from sim.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
+from sim.steady import FIRST_STEPS, LONG_STEPS, continued, repeats
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network, network_of
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
-from strategies.scenario import Scenario
+from strategies.scenario import SamplingScenario, Scenario
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
@@ -71,11 +72,25 @@ class Variant:
 
 
 class Part(NamedTuple):
-    """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run."""
+    """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run.
+
+    Where the trace is of a shorter run, ``continued`` are the measures of the whole.
+    """
 
     variant: Variant
     phase: Phase
     trace: Trace
+    continued: Measures | None = None
+
+    @property
+    def measures(self) -> Measures:
+        """The measures of one time."""
+        return self.continued or Measures.of(self.trace)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of one time."""
+        return self.trace.end_s if self.continued is None else self.continued.duration_s
 
 
 def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[tuple[AnyStrategy, AnyScenario]]:
@@ -120,6 +135,35 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
         yield Part(variant, phase, simulate(phase.plan, network))
 
 
+def _measured_parts(variant: Variant) -> Iterator[Part]:
+    """The parts of a variant as they are measured: a long run is continued from where its steps repeat one another."""
+    scenario = variant.scenario
+    if not isinstance(scenario, SamplingScenario) or scenario.workload.steps <= LONG_STEPS:
+        return _replay_parts(variant)
+    steps = (getattr(variant.strategy, "warmup_steps", None) or 0) + FIRST_STEPS
+    while 2 * steps < scenario.workload.steps:
+        shorter, longer = (
+            list(_replay_parts(replace(variant, scenario=scenario.with_steps(asked))))
+            for asked in (steps - 1, steps)
+        )
+        if main_part(longer).phase.steps != steps:  # all steps are replayed as one anyway
+            return _replay_parts(variant)
+        if repeats(main_part(shorter).trace, main_part(longer).trace):
+            return _continue(variant, shorter, longer)
+        steps *= 2
+    return _replay_parts(variant)
+
+
+def _continue(variant: Variant, shorter: Sequence[Part], longer: Sequence[Part]) -> Iterator[Part]:
+    """The parts of a variant, from those of two shorter runs of which one has a step more."""
+    whole: int = variant.scenario.workload.steps  # type: ignore[union-attr]  # of sampling
+    for before, part in zip(shorter, longer, strict=True):
+        steps = part.phase.steps
+        measures = continued(before.measures, part.measures, whole - steps) if steps else None
+        phase = part.phase._replace(steps=whole) if steps else part.phase
+        yield Part(variant, phase, part.trace, measures)
+
+
 @no_collection()
 def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
     """All parts of a point, replayed.
@@ -130,13 +174,29 @@ def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
     return [part for variant in variants(strategy, scenario) for part in _replay_parts(variant)]
 
 
+@no_collection()
+def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
+    """All parts of a point with their measures; of long runs of the sampler the first steps alone are replayed.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    return [part for variant in variants(strategy, scenario) for part in _measured_parts(variant)]
+
+
+def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:
+    """The traces of a point whose parts were measured; where one was continued, it is replayed whole."""
+    whole = all(part.continued is None for part in parts)
+    return named_traces(parts if whole else replay_parts(strategy, scenario))
+
+
 def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     """The result of one strategy on one scenario.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return weigh(strategy, scenario, replay_parts(strategy, scenario))
+    return weigh(strategy, scenario, measured_parts(strategy, scenario))
 
 
 @no_collection()
@@ -153,9 +213,9 @@ def run_within(strategy: AnyStrategy, scenario: AnyScenario, limit_s: float) -> 
     parts: list[Part] = []
     for number, variant in enumerate(occurring):
         least_s[number] = 0.0
-        for part in _replay_parts(variant):
+        for part in _measured_parts(variant):
             parts.append(part)
-            least_s[number] += part.phase.times * part.trace.end_s
+            least_s[number] += part.phase.times * part.duration_s
             if (known_s := _together_s(occurring, least_s)) >= limit_s:
                 return known_s
     return weigh(strategy, scenario, parts)
@@ -262,8 +322,7 @@ def _expected(parts: Sequence[Part]) -> Measures:
 def _of_job(parts: Sequence[Part]) -> Measures:
     by_variant = _by(parts, id)
     measured = [
-        in_turn([Measures.of(part.trace) for part in own], [part.phase.times for part in own])
-        for own in by_variant
+        in_turn([part.measures for part in own], [part.phase.times for part in own]) for own in by_variant
     ]
     occurring = [own[0].variant for own in by_variant]
     return expectation(measured, [v.probability for v in occurring], [v.share for v in occurring])
@@ -278,7 +337,7 @@ def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
 
 def step_s(parts: Sequence[Part]) -> float:
     """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
-    _, phase, trace = main_part(parts)
+    _, phase, trace, _ = main_part(parts)
     if phase.steps == 1:
         return trace.end_s
     ends: dict[int, float] = {}
@@ -298,7 +357,7 @@ def main_part(parts: Sequence[Part]) -> Part:
 def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
     """The stages of each job with their devices; its GPUs come after those of the jobs before it."""
     for own in _by(parts, lambda variant: variant.job):
-        variant, phase, _ = next(part for part in own if part.phase.steps)
+        variant, phase, *_ = next(part for part in own if part.phase.steps)
         first_gpu = variant.job * variant.scenario.workload.num_gpus
         for number, stage in enumerate(phase.plan.stages):
             yield {
