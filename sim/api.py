@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -27,8 +27,9 @@ from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
 from sim.measured_runs import Run, calibrated
+from sim.parts import measured_parts, replay_parts, traces_of
 from sim.results import Result
-from sim.runs import bound, named_traces, replay_parts, source_of, weigh
+from sim.runs import bound, source_of, weigh
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
 from sim.schedules import Schedule, format_patches, written
 from strategies.parameters import check_parameters
@@ -105,9 +106,9 @@ def run(
         scenario = calibrated(scenario, measured, measured_run)
     bound(point, scenario)  # refuses what cannot exist before its order is written out
     check_passes(point, MAX_SIMULATED)
-    parts = replay_parts(point, scenario)
-    traces = named_traces(parts)
-    return weigh(point, scenario, parts, source_of(point, scenario, lambda: traces))
+    parts = measured_parts(point, scenario)
+    traces = cache(lambda: traces_of(point, scenario, parts))
+    return weigh(point, scenario, parts, source_of(point, scenario, traces))
 
 
 def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:

@@ -1,134 +1,26 @@
 """Runs: one strategy on one scenario, replayed part by part and weighed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 from profiles.errors import InfeasibleError
 from sim.contents import inputs_of
 from sim.doubts import doubt_of
 from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
-from sim.replay.engine import no_collection, simulate
+from sim.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.replay.engine import no_collection
 from sim.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
-from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import PatchAction
-from strategies.plans.network import Network, network_of
 from strategies.plans.plan import Plan
-from strategies.plans.traces import Trace
-from strategies.scenario import Scenario
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
-    Divided,
     Holding,
     MemoryBounded,
-    Phase,
-    Refining,
     Remarking,
-    Sampler,
-    Strategy,
     is_seamless,
 )
-
-
-def replay(strategy: Strategy, scenario: Scenario) -> Trace:
-    """The trace of one iteration; of what a strategy's refinements give, the fastest.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-        DeadlockError: the strategy's order can never be carried out.
-    """
-    with no_collection():
-        plan = strategy.plan(scenario)
-        network = network_of(scenario, plan.placement)
-        trace = simulate(plan, network)
-        refined: list[Trace] = []
-        while isinstance(strategy, Refining):
-            plan = strategy.refine(scenario, trace)
-            if plan is trace.plan:
-                break
-            trace = simulate(plan, network)
-            refined.append(trace)
-        return min(refined, key=lambda trace: trace.end_s, default=trace)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Iterations that run, or do not run, the extra forward pass of self-conditioning; or a run of the sampler.
-
-    Attributes:
-        strategy: the strategy of these iterations; a job's own, where several run side by side.
-        scenario: the scenario of these iterations.
-        probability: how often an iteration takes as long as these; where each group draws, the slowest decides.
-        share: the share of the groups that do this work.
-        job: the number of their job.
-    """
-
-    strategy: AnyStrategy
-    scenario: AnyScenario
-    probability: float
-    share: float
-    job: int = 0
-
-
-class Part(NamedTuple):
-    """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run."""
-
-    variant: Variant
-    phase: Phase
-    trace: Trace
-
-
-def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[tuple[AnyStrategy, AnyScenario]]:
-    """The jobs that run side by side, each with its scenario.
-
-    Raises:
-        InfeasibleError: the GPUs cannot be divided so.
-    """
-    if isinstance(strategy, Divided):
-        return strategy.jobs(scenario)
-    return ((strategy, scenario),)
-
-
-def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
-    """The iterations that occur, job by job."""
-    numbered = enumerate(jobs(strategy, scenario))
-    return [variant for number, job in numbered for variant in _variants(*job, number)]
-
-
-def _variants(strategy: AnyStrategy, scenario: AnyScenario, job: int) -> list[Variant]:
-    degree: int = getattr(strategy, "pipeline_degree", None) or 1
-    groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
-    return [
-        Variant(strategy, own, probability, share, job)
-        for own, probability, share in scenario.variants(groups)
-    ]
-
-
-def _replay_parts(variant: Variant) -> Iterator[Part]:
-    """The parts of a variant, each as soon as it is replayed."""
-    strategy, scenario = variant.strategy, variant.scenario
-    if isinstance(scenario, Scenario):
-        assert isinstance(strategy, Strategy)
-        trace = replay(strategy, scenario)
-        yield Part(variant, Phase("iteration", trace.plan, 1), trace)
-        return
-    assert isinstance(strategy, Sampler)
-    networks: dict[int, Network] = {}
-    for phase in with_frozen(scenario, strategy.phases(scenario), strategy.guidance_groups(scenario)):
-        placement = phase.plan.placement
-        network = networks.setdefault(placement.num_positions, Network(placement))
-        yield Part(variant, phase, simulate(phase.plan, network))
-
-
-@no_collection()
-def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
-    """All parts of a point, replayed.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-    """
-    return [part for variant in variants(strategy, scenario) for part in _replay_parts(variant)]
 
 
 def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
@@ -137,7 +29,7 @@ def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return weigh(strategy, scenario, replay_parts(strategy, scenario))
+    return weigh(strategy, scenario, measured_parts(strategy, scenario))
 
 
 @no_collection()
@@ -164,9 +56,9 @@ def run_within(
         if known_s[-1] >= limit_s:
             return known_s[-1]
         least_s[number] = 0.0
-        for part in _replay_parts(variant):
+        for part in parts_of(variant):
             parts.append(part)
-            least_s[number] += part.phase.times * part.trace.end_s
+            least_s[number] += part.phase.times * part.duration_s
             known_s.append(_together_s(occurring, least_s))
             if known_s[-1] >= limit_s:
                 return known_s[-1]
@@ -274,24 +166,15 @@ def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
     return asdict(strategy)  # type: ignore[call-overload,no-any-return]
 
 
-def _by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:
-    """The parts that have something in common, in the order in which they come."""
-    groups: dict[Any, list[Part]] = {}
-    for part in parts:
-        groups.setdefault(key(part.variant), []).append(part)
-    return list(groups.values())
-
-
 def _expected(parts: Sequence[Part]) -> Measures:
     """Expectations: phases in turn, iterations as often as they occur, jobs side by side."""
-    return side_by_side([_of_job(own) for own in _by(parts, lambda variant: variant.job)])
+    return side_by_side([_of_job(own) for own in parts_by(parts, lambda variant: variant.job)])
 
 
 def _of_job(parts: Sequence[Part]) -> Measures:
-    by_variant = _by(parts, id)
+    by_variant = parts_by(parts, id)
     measured = [
-        in_turn([Measures.of(part.trace) for part in own], [part.phase.times for part in own])
-        for own in by_variant
+        in_turn([part.measures for part in own], [part.phase.times for part in own]) for own in by_variant
     ]
     occurring = [own[0].variant for own in by_variant]
     return expectation(measured, [v.probability for v in occurring], [v.share for v in occurring])
@@ -306,7 +189,7 @@ def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
 
 def step_s(parts: Sequence[Part]) -> float:
     """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
-    _, phase, trace = main_part(parts)
+    _, phase, trace, _ = main_part(parts)
     if phase.steps == 1:
         return trace.end_s
     ends: dict[int, float] = {}
@@ -318,15 +201,10 @@ def step_s(parts: Sequence[Part]) -> float:
     return last - before
 
 
-def main_part(parts: Sequence[Part]) -> Part:
-    """The part that speaks for its variant: the iteration, or the last phase with denoising steps."""
-    return next(part for part in reversed(parts) if part.phase.steps)
-
-
 def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
     """The stages of each job with their devices; its GPUs come after those of the jobs before it."""
-    for own in _by(parts, lambda variant: variant.job):
-        variant, phase, _ = next(part for part in own if part.phase.steps)
+    for own in parts_by(parts, lambda variant: variant.job):
+        variant, phase, *_ = next(part for part in own if part.phase.steps)
         first_gpu = variant.job * variant.scenario.workload.num_gpus
         for number, stage in enumerate(phase.plan.stages):
             yield {
@@ -345,24 +223,3 @@ def _devices(plan: Plan, stage: int) -> Iterable[int]:
     if not isinstance(actions[0], PatchAction):
         return plan.placement.devices(plan.stages[stage].position)
     return [device for device, of in enumerate(actions) if isinstance(of, PatchAction) and of.stage == stage]
-
-
-def named_traces(parts: Sequence[Part]) -> list[NamedTrace]:
-    """The traces of a point by names that tell them apart: a job's backbone, the extra forward, the phase."""
-    groups = _by(parts, id)
-    several_jobs = len({own[0].variant.job for own in groups}) > 1
-    jobs_seen: set[int] = set()
-    found = []
-    for own in groups:
-        variant, main = own[0].variant, main_part(own)
-        words = [_backbone(variant)] if several_jobs else []
-        words += ["extra-forward"] if variant.job in jobs_seen else []
-        jobs_seen.add(variant.job)
-        for part in own:
-            name = "-".join(words if part is main else [*words, part.phase.name])
-            found.append(NamedTrace(name, part.trace, part is main and own is groups[0]))
-    return found
-
-
-def _backbone(variant: Variant) -> str:
-    return variant.scenario.model.components[variant.scenario.backbone_index].name

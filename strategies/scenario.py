@@ -119,7 +119,9 @@ class Scene(Generic[W]):
 
     def _under(self, workload: W, *alike: str) -> Self:
         """The scene under another workload, with those derived quantities that are alike under both."""
-        other = replace(self, workload=workload)
+        check_gpus(self.cluster, workload.num_gpus)
+        other = object.__new__(type(self))  # what was checked and derived once is neither again
+        vars(other).update({of.name: getattr(self, of.name) for of in fields(self)} | {"workload": workload})
         vars(other).update({name: getattr(self, name) for name in alike})
         return other
 
@@ -321,6 +323,10 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def departures(self) -> tuple[str, ...]:
         """All that departs from the cluster as it is, in words; titles say everything else."""
         return whatif_words(self.cluster.changes)
+
+    def with_steps(self, steps: int) -> "SamplingScenario":
+        """The scenario of a run of another number of denoising steps."""
+        return self._under(replace(self.workload, steps=steps), "costs")
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""

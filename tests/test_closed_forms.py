@@ -4,6 +4,7 @@ import csv
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from sim.replay import engine, memory
@@ -183,13 +184,10 @@ def test_collectives_that_send_a_tenth_less_are_caught_by_the_bytes_of_every_met
 
 @pytest.mark.slow
 def test_a_memory_that_frees_nothing_is_caught_where_a_schedule_holds_less_than_all(again, monkeypatch):
-    lives = memory._births_and_deaths
+    def immortal(wiring, clock, sent, keys, births):
+        return np.arange(len(keys)), np.full(len(keys), clock.zero + 1)
 
-    def immortal(wiring, clock):
-        births, _ = lives(wiring, clock)
-        return births, {key: [clock.zero + 1] for key in births}
-
-    monkeypatch.setattr(memory, "_births_and_deaths", immortal)
+    monkeypatch.setattr(memory, "_deaths", immortal)
     wrong, _ = again()
     assert set(wrong) == {
         f"{name}: activations held" for name in ("1f1b", "interleaved", "zero-bubble", "bidirectional")

@@ -5,8 +5,8 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
+from sim.parts import replay
 from sim.replay.engine import simulate
-from sim.runs import replay
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
 from strategies.plans.workloads import TrainingWorkload

@@ -3,9 +3,9 @@
 import pytest
 
 from profiles.errors import InfeasibleError
+from sim.parts import replay
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from sim.runs import replay
 from strategies.registry import all_strategies, make_strategy
 
 TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]

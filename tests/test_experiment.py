@@ -3,7 +3,8 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.runs import bound, replay, run_point, run_within, variants
+from sim.parts import replay, variants
+from sim.runs import bound, run_point, run_within
 from strategies.registry import make_strategy
 
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from profiles.errors import InputError
+from sim.parts import replay
 from sim.replay.chrome_trace import chrome_trace, write_chrome_trace
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import replay
 from strategies.registry import make_strategy
 
 KEYS = {

@@ -9,7 +9,8 @@ from profiles.errors import InputError
 from profiles.models import load_model
 from profiles.shares import Share
 from profiles.synthetic import equal_blocks_transformer
-from sim.runs import replay_parts, run_point
+from sim.parts import replay_parts
+from sim.runs import run_point
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload

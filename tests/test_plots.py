@@ -7,6 +7,7 @@ import pytest
 
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer
+from sim.parts import replay, replay_parts
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar
@@ -33,7 +34,6 @@ from sim.report.plots import (
 )
 from sim.report.plots.charts import strategy_look
 from sim.report.plots.patches import PatchColours
-from sim.runs import replay, replay_parts
 from strategies.plans.actions import parse_action
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
 

@@ -6,8 +6,9 @@ from profiles.clusters import load_cluster
 from profiles.errors import InfeasibleError
 from profiles.models import load_model
 from profiles.units import MIB
+from sim.parts import replay
 from sim.replay.engine import simulate
-from sim.runs import replay, run_point
+from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario

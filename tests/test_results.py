@@ -9,7 +9,8 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import Point
-from sim.runs import replay, run_point
+from sim.parts import replay
+from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.ulysses import Ulysses
 from strategies.scenario import SamplingScenario, Scenario

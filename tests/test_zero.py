@@ -7,9 +7,10 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from profiles.stacks import load_stack
+from sim.parts import jobs, replay
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from sim.runs import jobs, least_memory_bytes, replay, run_point
+from sim.runs import least_memory_bytes, run_point
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload

@@ -98,13 +98,17 @@ def _check_report(path: Path) -> None:
 
 def write_files(options: argparse.Namespace, result: Result) -> None:
     """Write the traces and the pictures of a result, each by its name beside the main one."""
-    for name, trace in result.traces.items():
+    asked = [
+        (path, write)
+        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt))
+        if path is not None
+    ]
+    for name, trace in result.traces.items() if asked else ():
         suffix = f"-{name}" if name else ""
-        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
-            if path is not None:
-                target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-                write(trace, target)
-                print(f"sim: wrote {target}", file=sys.stderr)
+        for path, write in asked:
+            target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
+            write(trace, target)
+            print(f"sim: wrote {target}", file=sys.stderr)
 
 
 def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401

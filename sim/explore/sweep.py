@@ -24,8 +24,9 @@ from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
+from sim.parts import named_traces, replay_parts
 from sim.results import OUT_OF_MEMORY, Result, activity, missing_memory
-from sim.runs import named_traces, replay_parts, source_of
+from sim.runs import source_of
 from sim.scenarios import KIND
 from strategies.parameters import check_integer
 from strategies.registry import class_of

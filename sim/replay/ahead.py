@@ -1,9 +1,9 @@
 """Ahead: the stretch of a replay in which devices only compute and pass messages, walked without a process each.
 
 Until the first collective can start, a replay knows no events but the end of an op and the waking of a device whose
-message was sent. They are taken here in the order in which SimPy would take them, by time and then by the order in
-which they were scheduled, and every time is computed by the same operations: the engine goes on from there as if it
-had come so far itself, to the last bit.
+message was sent. They are taken here in the order in which SimPy would take them, by time and then as they were
+scheduled, and every time is computed by the same operations: the engine goes on from there as if it had come so far
+itself, to the last bit.
 """
 
 from collections.abc import Callable

@@ -156,12 +156,11 @@ class _Replay:
                 start = host.clock_s
             if index in early:
                 yield from self._run_early(device, start - now, index, beside)
-            else:
-                if not runs:
-                    work_s = op.duration_s if beside is None else beside.estimate_s(op.duration_s, start)
-                    yield timeout(start - now + work_s)
-                if beside is not None and beside.overlaps(start):
-                    yield from self._finish(op.duration_s, start, beside)
+            elif not runs:
+                work_s = op.duration_s if beside is None else beside.estimate_s(op.duration_s, start)
+                yield timeout(start - now + work_s)
+            if beside is not None and index not in early and beside.overlaps(start):
+                yield from self._finish(op.duration_s, start, beside)
             if host.busy and host.dispatch(op, start) > env.now:
                 yield timeout(host.clock_s - env.now)
             now = env.now
@@ -224,7 +223,7 @@ class _Replay:
             event.succeed()  # who waits learns when it arrives, and sleeps until then
 
     def _try_collective(self, number: int) -> None:
-        """Start a collective once those before it are done and all that it reads is written; else look again then."""
+        """Start a collective if its predecessors are done and all that it reads is written; else try again then."""
         for other in self.before[number]:
             if not self.done[other].processed:
                 self._retry(self.done[other], number)

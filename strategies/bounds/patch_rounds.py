@@ -16,6 +16,11 @@ from strategies.plans.actions import PatchAction
 ROUNDING: Final = 1e-9
 """Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
 
+LONG_ROUNDS: Final = 100
+"""More rounds than this need not be followed to the end, once they repeat one another."""
+SAME: Final = 1e-12
+"""Share of the time by which the ends of rounds that repeat one another may differ."""
+
 
 class Pass(NamedTuple):
     """One patch on one stage: seconds until the stage is free again, and until the next stage has its output.
@@ -59,10 +64,28 @@ def least_seconds(
     for _ in range(whole_rounds):
         at = _go_round(whole, stages, at)
     there = [at] * len(patches)
-    for _ in range(rounds):
+    left, period_s, state = rounds, 0.0, _state(stages, there)
+    while left:
         for number, row in enumerate(patches):
             there[number] = _go_round(row, stages, there[number])
-    return max(stage.free_s for stage in stages)
+        left, before, state = left - 1, state, _state(stages, there)
+        if rounds > LONG_ROUNDS and (found := _period_s(before, state)):
+            period_s = found
+            break
+    return max(stage.free_s for stage in stages) + left * period_s
+
+
+def _state(stages: Sequence["_Stage"], there: Sequence[float]) -> tuple[list[float], list[float]]:
+    """When patches are back and stages free, and when their hosts have dispatched all."""
+    return [*there, *(stage.free_s for stage in stages)], [stage.host_s for stage in stages]
+
+
+def _period_s(before: tuple[list[float], list[float]], now: tuple[list[float], list[float]]) -> float:
+    """Seconds that every further round takes, once one has put off all by as much and no host falls behind; else 0."""
+    lags, hosts = ([b - a for a, b in zip(*pair, strict=True)] for pair in zip(before, now, strict=True))
+    least, most = min(lags), max(lags)
+    late = SAME * max(now[0])
+    return least if most - least <= late and max(hosts) <= least + late else 0.0
 
 
 class _Stage:

@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from profiles.errors import InfeasibleError
+from sim.parts import replay_parts
 from sim.replay.engine import simulate
-from sim.runs import replay_parts
 from strategies.plans.network import Network
 from strategies.registry import all_samplers
 

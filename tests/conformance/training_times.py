@@ -8,7 +8,8 @@ import pytest
 from conformance.checks import Checks
 from conformance.training_points import ROUNDING, TOLERANCE_S, travel_s, writes
 
-from sim.runs import bound, replay
+from sim.parts import replay
+from sim.runs import bound
 
 check = Checks()
 check_whole = Checks()

@@ -16,7 +16,8 @@ from profiles.devices import Device
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
 from profiles.stacks import load_stack
-from sim.runs import replay, replay_parts, step_s
+from sim.parts import replay, replay_parts
+from sim.runs import step_s
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
 from strategies.scenario import SamplingScenario, Scenario

@@ -8,7 +8,7 @@ from profiles.clusters import load_cluster
 from profiles.costs import ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.models import Component, MeasuredTime, Model
-from sim.runs import jobs, replay
+from sim.parts import jobs, replay
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy

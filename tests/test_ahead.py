@@ -1,0 +1,80 @@
+"""Devices that run ahead of the engine: as if SimPy alone had taken every event, to the bit."""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.replay.ahead import Ahead, reaches
+from sim.replay.engine import simulate
+from strategies.plans.wiring import wire
+from strategies.registry import make_strategy
+
+STRATEGIES = (
+    "1f1b",
+    "bidirectional",
+    "diffusionpipe",
+    "gpipe",
+    "interleaved",
+    "pulse",
+    "wave",
+    "zero-bubble",
+)
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=120)
+
+
+def replays(plan, monkeypatch):
+    """The plan replayed by devices that run ahead, and by SimPy alone."""
+    ahead = simulate(plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ahead, "run", lambda self: None)
+        alone = simulate(plan)
+    return ahead, alone
+
+
+def same(one, other):
+    """Whether two traces of one plan are equal to the bit."""
+    return all(getattr(one, f.name) == getattr(other, f.name) for f in fields(one) if f.name != "wiring")
+
+
+@repeatable
+@given(
+    name=st.sampled_from(STRATEGIES),
+    degree=st.sampled_from([2, 4]),
+    rounds=st.integers(1, 4),
+    replicas=st.sampled_from([1, 2]),
+    layers_s=st.lists(st.sampled_from([1.0, 1.5, 0.1, 0.7, 0.0]), min_size=16, max_size=16),
+    output_bytes=st.sampled_from([0.0, 1e6, 3e8, 2e9]),
+    slowdown=st.sampled_from([1.0, 1.5]),
+    per_node=st.sampled_from([2, 8]),
+)
+def test_running_ahead_changes_no_bit(
+    make, name, degree, rounds, replicas, layers_s, output_bytes, slowdown, per_node
+):
+    model = make.model(make.component("net", layers_s, output_bytes=output_bytes, parameters=10**8))
+    link, nic = make.link(bandwidth=1e10, latency_s=1e-5), make.link("nic", 3e9, 1e-5)
+    cluster = replace(make.cluster(link, nic, devices_per_node=per_node), overlap_slowdown=slowdown)
+    gpus, count = degree * replicas, degree * rounds
+    scenario = make.scenario(model, cluster, gpus, 8 * gpus * count)
+    strategy = make_strategy(name, {"pipeline_degree": degree, "micro_batches": count})
+    plan = strategy.plan(scenario)
+    with pytest.MonkeyPatch.context() as patch:
+        assert same(*replays(plan, patch))
+
+
+def test_without_collectives_devices_run_to_the_end(make):
+    model = make.model(make.component("net", [1.0] * 4, output_bytes=1e6))
+    scenario = make.scenario(model, make.cluster(make.link(bandwidth=1e10)), 4, 32)
+    plan = make_strategy("1f1b", {"pipeline_degree": 4, "micro_batches": 8}).plan(scenario)
+    assert reaches(wire(plan)) == [len(ops) for ops in plan.ops]
+
+
+def test_devices_stop_before_what_a_collective_waits_for(make):
+    """Its stage's last backward, which it reads, may begin but not end."""
+    model = make.model(make.component("net", [1.0] * 4, output_bytes=1e6, parameters=10**8))
+    scenario = make.scenario(model, make.cluster(make.link(bandwidth=1e10)), 8, 64)
+    plan = make_strategy("1f1b", {"pipeline_degree": 4, "micro_batches": 8, "group_size": 4}).plan(scenario)
+    assert plan.collectives
+    assert reaches(wire(plan)) == [15] * 4  # of 16 passes and a step

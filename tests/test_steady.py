@@ -1,0 +1,72 @@
+"""Long runs of the sampler, continued from where their steps repeat one another."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.models import load_model
+from sim import parts
+from sim.parts import main_part, measured_parts, replay_parts
+from sim.runs import run_point, weigh
+from sim.steady import LONG_STEPS, repeats
+from strategies.plans.workloads import SamplingWorkload
+from strategies.registry import make_sampler
+from strategies.scenario import SamplingScenario
+
+STEPS = LONG_STEPS + 11
+RUNS = {
+    "a pipeline": ("a100-nvlink-8", 8, 1024, "pipefusion", {"patches": 8}),
+    "a pipeline on two nodes": ("l40-pcie-8", 16, 1024, "pipefusion", {"patches": 16, "pipeline_degree": 16}),
+    "receives posted late": ("l20-pcie-8", 4, 1024, "pipefusion", {"patches": 4, "receive": "after"}),
+    "guided, with exchanges": (
+        "l40-pcie-8", 16, 1024, "hybrid",
+        {"guidance_degree": 2, "ulysses_degree": 2, "pipeline_degree": 4, "patches": 4},
+    ),
+    "a ring": ("l20-pcie-8", 8, 2048, "hybrid", {"ring_degree": 2, "pipeline_degree": 4, "patches": 8}),
+    "tensors": ("l20-pcie-8", 8, 2048, "hybrid", {"tensor_degree": 2, "pipeline_degree": 4, "patches": 4}),
+}  # fmt: skip
+
+
+def point(name, steps=STEPS):
+    cluster, gpus, pixels, sampler, parameters = RUNS[name]
+    workload = SamplingWorkload(gpus, pixels, pixels, steps)
+    scenario = SamplingScenario(load_model("pixart"), load_cluster(cluster), workload)
+    return make_sampler(sampler, parameters), scenario
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_continued_run_is_the_whole_run(name):
+    parts = measured_parts(*point(name))
+    assert main_part(parts).continued is not None
+    assert main_part(parts).phase.steps == STEPS
+    found, whole = run_point(*point(name)), weigh(*point(name), replay_parts(*point(name)))
+    for of in fields(whole.expected):
+        assert getattr(found.expected, of.name) == pytest.approx(getattr(whole.expected, of.name), rel=1e-9)
+    assert found.times["step_s"] == pytest.approx(whole.times["step_s"], rel=1e-9)
+    assert found.stages == whole.stages
+
+
+def test_runs_that_are_not_long_are_replayed_whole_to_the_bit():
+    short = point("a pipeline", LONG_STEPS)
+    assert run_point(*short) == weigh(*short, replay_parts(*short))
+
+
+def test_the_bound_of_a_long_run_stays_below_it():
+    for name in RUNS:
+        sampler, scenario = point(name, 1000)
+        assert 0.5 < sampler.bound(scenario) / run_point(sampler, scenario).latency_s <= 1
+
+
+def test_a_step_that_takes_longer_is_no_repetition(monkeypatch):
+    """A thousandth of a second within the steps compared, or a host that falls behind, is enough."""
+    sampler, scenario = point("a pipeline")
+    shorter, longer = (
+        main_part(replay_parts(sampler, scenario.with_steps(steps))).trace for steps in (15, 16)
+    )
+    assert repeats(shorter, longer)
+    starts = [list(row) for row in longer.starts]
+    starts[3][-30] += 1e-3
+    assert not repeats(shorter, replace(longer, starts=starts))
+    monkeypatch.setattr(parts, "repeats", lambda *traces: False)
+    assert main_part(measured_parts(sampler, scenario)).continued is None
