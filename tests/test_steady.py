@@ -14,7 +14,7 @@ from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.scenario import SamplingScenario
 
-STEPS = LONG_STEPS + 11
+STEPS = LONG_STEPS + 61
 RUNS = {
     "a pipeline": ("a100-nvlink-8", 8, 1024, "pipefusion", {"patches": 8}),
     "a pipeline on two nodes": ("l40-pcie-8", 16, 1024, "pipefusion", {"patches": 16, "pipeline_degree": 16}),
@@ -62,7 +62,7 @@ def test_a_step_that_takes_longer_is_no_repetition(monkeypatch):
     """A thousandth of a second within the steps compared, or a host that falls behind, is enough."""
     sampler, scenario = point("a pipeline")
     shorter, longer = (
-        main_part(replay_parts(sampler, scenario.with_steps(steps))).trace for steps in (15, 16)
+        main_part(replay_parts(sampler, scenario.with_steps(steps))).trace for steps in (71, 72)
     )
     assert repeats(shorter, longer)
     starts = [list(row) for row in longer.starts]
