@@ -21,9 +21,10 @@ from sim.report.plots.charts import (
     add_legend,
     chart,
     is_number,
+    scale_logarithmically,
     set_title,
-    strategy_look,
 )
+from sim.report.plots.looks import strategy_look
 
 WHISKER: Final = 0.35
 """Opacity of the lines that show bands."""
@@ -131,7 +132,7 @@ def plot_sweep(
     axes.set_ylabel("latency in s" if info.by_latency else "samples per second")
     axes.set_xlim(left=0.0)
     if info.by_latency:
-        axes.set_yscale("log")
+        scale_logarithmically(axes, "y")
     else:
         axes.set_ylim(bottom=0.0)
     axes.grid(color=GRID, linewidth=0.8)
