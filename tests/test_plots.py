@@ -114,6 +114,16 @@ def test_a_timeline_has_a_row_per_device_and_its_axis_in_ms(hand_off):
     assert axes.yaxis_inverted()
 
 
+def test_a_title_has_as_many_lines_as_the_width_of_its_axes_asks_for(hand_off):
+    figure = plot_timeline(hand_off, "a word " * 40)
+    assert title(figure).count("\n") == 2
+    assert title(figure).replace("\n", " ").startswith("a word a word")
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert axes.get_tightbbox().x1 <= figure.bbox.x1
+    assert max(map(len, title(plot_sweep([result()], "a word " * 40)).split("\n"))) < 90
+
+
 def test_bars_are_drawn_at_their_times(hand_off):
     idle, forward, collectives = plot_timeline(hand_off).axes[0].collections
     boxes = [path.get_extents() for path in forward.get_paths()]
@@ -155,12 +165,20 @@ def test_several_stages_of_a_device_differ_in_shade(make):
     assert sum(second.get_facecolor()[0]) > sum(first.get_facecolor()[0])
 
 
+def test_no_stage_is_as_light_as_idle_time(make):
+    plan = make.plan([[make.op(f"{stage}F0", 1.0) for stage in range(40)]])
+    faces = [bars.get_facecolor()[0] for bars in plot_timeline(simulate(plan)).axes[0].collections[1:-1]]
+    assert len(faces) > 4
+    assert all(max(face[:3]) - min(face[:3]) > 0.2 for face in faces)
+
+
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):
     traces = {"toy": hand_off, "filled": pipeline, "again": hand_off}
     assert plot_timelines_info(traces)["filled"] == plot_timeline_info(pipeline)
     figure = plot_timelines(traces, "Three")
     assert len(figure.axes) == 3
     assert {axes.get_xlim() for axes in figure.axes} == {(0.0, 4000.0)}
+    assert {axes.get_ylim() for axes in figure.axes} == {(3.55, -0.55)}
     assert [axes.get_xlabel() for axes in figure.axes] == ["", "time in ms", "time in ms"]
     assert title(figure) == "toy  |  4,000 ms  |  bubble ratio 50.0 %"
     assert legend(figure) == [

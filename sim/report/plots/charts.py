@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import ceil, floor, isfinite, log10
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
@@ -27,9 +28,13 @@ INK: Final = "#222222"
 GRID: Final = "#E6E6E6"
 FRONT: Final = "#9A9A9A"
 LIMIT: Final = "#D55E00"
+EDGE: Final[Mapping[str, Any]] = {"markeredgecolor": INK, "markeredgewidth": 0.5}
+"""The edge of a marker, which a light one needs on paper."""
 SERIES_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
 SERIES_MARKERS: Final = "osD^vP<X>*p"
 DOTS_PER_INCH: Final = 150
+TITLE_LETTER: Final = 0.083
+"""Inches of a letter of a title, on average."""
 
 Row = Mapping[str, Any]
 """A result under its public keys."""
@@ -126,8 +131,10 @@ def _columns(width: float, shown: Sequence[Artist], size: float) -> int:
 
 
 def set_title(axes: Axes, *parts: str) -> None:
-    """Write a title of those parts that are not empty."""
-    axes.set_title("  |  ".join(part for part in parts if part), loc="left", fontsize=11, color=INK)
+    """Write a title of those parts that are not empty, in as many lines as the width of the axes asks for."""
+    words = "  |  ".join(part for part in parts if part)
+    lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)), replace_whitespace=False)
+    axes.set_title("\n".join(lines), loc="left", fontsize=11, color=INK)
 
 
 def milliseconds(time_s: float) -> str:

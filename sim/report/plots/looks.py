@@ -22,7 +22,7 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     # pipelines that place frozen layers, or a second backbone
     "spp": ("#0F4038", "X"),
     "diffusionpipe": ("#0A8254", "*"),
-    "bidirectional": ("#B4F5B0", ">"),
+    "bidirectional": ("#A0E8A6", ">"),
     # pipelines folded at the skips
     "wave": ("#A030A5", "p"),
     "pulse": ("#BE90B4", "h"),
@@ -38,10 +38,10 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "ulysses": ("#EFA661", "<"),
     "usp": ("#F7DB40", "P"),
     # patches pass through a pipeline
-    "pipefusion": ("#0A8254", "p"),
-    "hybrid": ("#B4F5B0", "*"),
+    "pipefusion": ("#0F4038", "p"),
+    "hybrid": ("#0A8254", ">"),
     # every GPU draws a step
-    "paradigms": ("#A030A5", "h"),
+    "paradigms": ("#A030A5", "*"),
 }
 MARKERS: Final = "osD^vP<X>*ph"
 OTHERS: Final = "#222222"

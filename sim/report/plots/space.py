@@ -12,6 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from profiles.errors import InputError
 from sim.explore.space import samples_per_s
 from sim.report.plots.charts import (
+    EDGE,
     GRID,
     IDLE_FACE,
     INK,
@@ -191,8 +192,8 @@ def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) ->
 
 
 def _hatching(x: float, y: float, face: tuple[float, float, float], ink: str) -> Rectangle:
-    """Lines over a cell, half way between its colour and that of its words."""
-    mixed = tuple((one + other) / 2 for one, other in zip(face, to_rgb(ink), strict=True))
+    """Lines over a cell, of its colour with a little of that of its words."""
+    mixed = tuple(0.7 * one + 0.3 * other for one, other in zip(face, to_rgb(ink), strict=True))
     return Rectangle((x, y), 1, 1, facecolor="none", edgecolor=mixed, hatch=TIE_HATCH, linewidth=0.0)
 
 
@@ -260,7 +261,9 @@ def plot_scaling(rows: Iterable[Row], across: str, title: str = "", ax: Axes | N
         colour, marker = strategy_look(name)
         known = [(x, speed) for x, speed in enumerate(speeds) if speed is not None]
         places, values = zip(*known, strict=True)
-        axes.plot(places, values, color=colour, marker=marker, markersize=6, linewidth=1.2, label=name)
+        axes.plot(
+            places, values, color=colour, marker=marker, markersize=6, linewidth=1.2, label=name, **EDGE
+        )
     _dress_scaling(axes, info.across, across)
     add_legend(axes, "right")
     set_title(axes, title)

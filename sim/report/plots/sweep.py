@@ -13,6 +13,7 @@ from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.space import pareto_front, samples_per_s
 from sim.report.plots.charts import (
+    EDGE,
     FRONT,
     GRID,
     INK,
@@ -159,8 +160,8 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
         axes.scatter(
             [point.peak_memory_bytes / GIB for point in own], [info.height(point) for point in own],
             s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in own],
-            marker=marker, facecolor=colour if fits else "none", edgecolor="white" if fits else colour,
-            linewidth=0.6 if fits else 1.2, zorder=2,
+            marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
+            linewidth=0.5 if fits else 1.2, zorder=2,
         )  # fmt: skip
         _draw_whiskers(axes, [point for point in own if point.band is not None], colour)
 
@@ -177,7 +178,7 @@ def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | N
     handles = []
     for name in names:
         colour, marker = strategy_look(name)
-        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name))
+        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name, **EDGE))
     if info.front:
         handles.append(Line2D([], [], color=FRONT, label="Pareto front"))
     if memory_bytes is not None:

@@ -131,6 +131,7 @@ def plot_timelines(traces: Mapping[str, Trace], title: str = "", columns: int = 
         _, axes = chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
         _draw_timeline(axes, info, (width - 0.9) / max(end_s, 1e-12), row_height)
         axes.set_xlim(0.0, max(end_s, 1e-12) / MILLISECOND)
+        axes.set_ylim(devices - 0.45, -0.55)
         axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
         set_title(axes, name, *_figures(info))
     add_legend(axes, "below", _together(map(_timeline_legend, infos.values())))
@@ -200,8 +201,8 @@ def _face(bar: Bar, patches: PatchColours) -> Colour:
 
 
 def _shade(colour: str, chunk: int) -> Colour:
-    """A colour, lighter for later stages of the same device."""
-    share = 1.0 - 0.6 ** min(chunk, 4)
+    """A colour, lighter for later stages of the same device, but never as light as idle time."""
+    share = 0.65 * (1.0 - 0.55**chunk)
     red, green, blue = (value + (1.0 - value) * share for value in to_rgb(colour))
     return red, green, blue
 
