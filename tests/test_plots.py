@@ -452,7 +452,7 @@ def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
         "usp\n0.333 images/s\nno single",
     ]
     assert [patch.get_hatch() for patch in figure.axes[0].patches if patch.get_hatch()] == ["///"]
-    assert legend(figure) == ["usp", "a tie"]
+    assert legend(figure) == ["usp", "a tie (=)"]
     assert figure.axes[0].get_xlabel() == "resolution in pixels"
 
 

@@ -175,7 +175,9 @@ def _winners_legend(info: WinnersInfo) -> list[Patch]:
     """The strategies that win somewhere, and what a hatched cell says."""
     handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
     if info.has_ties:
-        handles.append(Patch(facecolor="white", edgecolor=INK, hatch=TIE_HATCH, linewidth=0.5, label="a tie"))
+        handles.append(
+            Patch(facecolor="white", edgecolor=INK, hatch=TIE_HATCH, linewidth=0.5, label="a tie (=)")
+        )
     return handles
 
 
