@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.figure import Figure
 
 from profiles.errors import InputError
 from profiles.synthetic import equal_blocks_transformer
@@ -28,14 +29,16 @@ from sim.report.plots import (
     plot_sweep_info,
     plot_timeline,
     plot_timeline_info,
+    plot_timelines,
+    plot_timelines_info,
     plot_winners,
     plot_winners_info,
     save_figure,
 )
-from sim.report.plots.charts import strategy_look
 from sim.report.plots.patches import PatchColours
+from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import parse_action
-from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
+from strategies.registry import make_sampler, make_strategy
 
 GIB = 2.0**30
 
@@ -111,6 +114,16 @@ def test_a_timeline_has_a_row_per_device_and_its_axis_in_ms(hand_off):
     assert axes.yaxis_inverted()
 
 
+def test_a_title_has_as_many_lines_as_the_width_of_its_axes_asks_for(hand_off):
+    figure = plot_timeline(hand_off, "a word " * 40)
+    assert title(figure).count("\n") == 2
+    assert title(figure).replace("\n", " ").startswith("a word a word")
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert axes.get_tightbbox().x1 <= figure.bbox.x1
+    assert max(map(len, title(plot_sweep([result()], "a word " * 40)).split("\n"))) < 90
+
+
 def test_bars_are_drawn_at_their_times(hand_off):
     idle, forward, collectives = plot_timeline(hand_off).axes[0].collections
     boxes = [path.get_extents() for path in forward.get_paths()]
@@ -150,6 +163,44 @@ def test_several_stages_of_a_device_differ_in_shade(make):
     plan = make.plan([[make.op("0F0", 1.0), make.op("2F0", 1.0)]])
     _, first, second, _ = plot_timeline(simulate(plan)).axes[0].collections
     assert sum(second.get_facecolor()[0]) > sum(first.get_facecolor()[0])
+
+
+def test_no_stage_is_as_light_as_idle_time(make):
+    plan = make.plan([[make.op(f"{stage}F0", 1.0) for stage in range(40)]])
+    faces = [bars.get_facecolor()[0] for bars in plot_timeline(simulate(plan)).axes[0].collections[1:-1]]
+    assert len(faces) > 4
+    assert all(max(face[:3]) - min(face[:3]) > 0.2 for face in faces)
+
+
+def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):
+    traces = {"toy": hand_off, "filled": pipeline, "again": hand_off}
+    assert plot_timelines_info(traces)["filled"] == plot_timeline_info(pipeline)
+    figure = plot_timelines(traces, "Three")
+    assert len(figure.axes) == 3
+    assert {axes.get_xlim() for axes in figure.axes} == {(0.0, 4000.0)}
+    assert {axes.get_ylim() for axes in figure.axes} == {(3.55, -0.55)}
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "time in ms", "time in ms"]
+    assert title(figure) == "toy  |  4,000 ms  |  bubble ratio 50.0 %"
+    assert legend(figure) == [
+        "forward", "backward", "optimizer", "frozen layers of the next iteration", "collective", "idle"
+    ]  # fmt: skip
+    figure.draw_without_rendering()
+    with pytest.raises(InputError, match="nothing to plot"):
+        plot_timelines({})
+
+
+def test_a_timeline_on_ones_own_axes_has_its_legend_below_its_bars_and_words(pipeline):
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.subplots(2)[1]
+    plot_timeline(pipeline, ax=axes)
+    figure.draw_without_rendering()
+    box, words = (part.get_window_extent() for part in (axes.get_legend(), axes.xaxis.label))
+    assert box.y1 <= words.y0 < axes.get_window_extent().y0
+    assert box.y0 >= 0 and box.x0 >= 0 and box.x1 <= figure.bbox.x1
+
+
+def test_no_two_kinds_of_work_have_one_colour():
+    assert len(set(COLOURS.values())) == len(COLOURS)
 
 
 def test_an_iteration_without_work_can_be_drawn(make):
@@ -283,11 +334,6 @@ def test_whiskers_span_the_band_of_what_is_drawn():
     assert whisker.tolist() == [[1.0, 50.0], [1.0, 200.0]]
 
 
-def test_no_two_strategies_look_alike_whatever_their_task():
-    names = [*all_strategies(), *all_samplers()]
-    assert len({strategy_look(name) for name in names}) == len(names)
-
-
 def test_a_map_of_winners_takes_samplers_on_fewer_gpus_than_there_are():
     rows = [
         drawn(name, 1, latency_s, gpus) | {"cluster": cluster, "resolution": resolution}
@@ -355,6 +401,7 @@ def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
             [Winner("ddp", 6.0, 0.0), Winner("spp", 12.5, 0.25)],
         ],
         baselines=("ddp",),
+        unit="samples",
     )
     assert plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
 
@@ -372,13 +419,48 @@ def test_a_map_of_winners_says_who_by_how_much_and_where_nothing_fits():
     rows.append(best("spp", 64, 0.0, status="infeasible"))
     figure = plot_winners(rows, "num_gpus", "model", "Toy")
     assert texts(figure) == [
-        "ddp\n6/s", "spp\n12.5/s\n+25.0 % over ddp", "spp\n20/s\nno ddp", "nothing fits"
+        "ddp\n6 samples/s",
+        "spp\n12.5 samples/s\n+25.0 % over ddp",
+        "spp\n20 samples/s\nno ddp",
+        "nothing fits",
     ]  # fmt: skip
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16", "32", "64"]
     assert (axes.get_xlabel(), axes.get_ylabel(), title(figure)) == ("GPUs", "model", "Toy")
     assert axes.yaxis_inverted()
+    assert legend(figure) == ["ddp", "spp"]
     figure.draw_without_rendering()
+
+
+def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
+    rows = [
+        drawn("usp", 1, 1.0, 8) | {"tie": False},
+        drawn("usp", 1, 1.01, 8) | {"tie": True},
+        drawn("ring", 1, 1.3, 8) | {"tie": True},
+        drawn("ulysses", 1, 1.2, 8) | {"tie": True},
+        drawn("naive-patch", 1, 1.1, 8) | {"tie": True, "recommended": False},
+        drawn("tensor", 1, 1.1, 8) | {"tie": False},
+        drawn("usp", 1, 3.0, 8) | {"resolution": "2048"},
+    ]
+    rows = [{"resolution": "1024"} | row for row in rows]
+    info = plot_winners_info(rows, "resolution", "model", "single")
+    assert info.winners == [[Winner("usp", 1.0, None, ("ulysses", "ring")), Winner("usp", 1 / 3.0, None)]]
+    assert (info.strategies, info.has_ties, info.unit) == (["usp"], True, "images")
+    figure = plot_winners(rows, "resolution", "model")
+    assert texts(figure) == [
+        "usp\n1 images/s\n= ulysses and 1 more\nno single",
+        "usp\n0.333 images/s\nno single",
+    ]
+    assert [patch.get_hatch() for patch in figure.axes[0].patches if patch.get_hatch()] == ["///"]
+    assert legend(figure) == ["usp", "a tie (=)"]
+    assert figure.axes[0].get_xlabel() == "resolution in pixels"
+
+
+def test_a_map_without_ties_is_not_hatched():
+    figure = plot_winners([best("ddp", 8, 123456.7)], "num_gpus", "model")
+    assert texts(figure) == ["ddp\n123,457 samples/s"]
+    assert not any(patch.get_hatch() for patch in figure.axes[0].patches)
+    assert legend(figure) == ["ddp"]
 
 
 def test_words_along_an_axis_keep_their_order_and_numbers_ascend():

@@ -9,9 +9,10 @@ from sim.report.plots.charts import (
     FRONT,
     GRID,
     INK,
-    STRATEGY_COLOURS,
-    STRATEGY_MARKERS,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
     Chart,
+    scale_logarithmically,
     set_title,
 )
 from validate.published.ledger import NEAR, Ledger, independent_errors, near
@@ -63,7 +64,9 @@ def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None: 
     axes.scatter(
         [], [], s=34, facecolor="none", edgecolor=INK, label="hollow: fitted or in view, not independent"
     )
-    axes.set(xscale="log", yscale="log", xlabel=f"published, {unit}", ylabel=f"predicted, {unit}")
+    for which in ("x", "y"):
+        scale_logarithmically(axes, which)
+    axes.set(xlabel=f"published, {unit}", ylabel=f"predicted, {unit}")
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=8.5)
@@ -73,8 +76,8 @@ def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None: 
 
 def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> None:  # noqa: ANN401  as above
     """Draw one source: hollow what was fitted or in view, above it filled what is independent."""
-    colour = STRATEGY_COLOURS[number % len(STRATEGY_COLOURS)]
-    marker = STRATEGY_MARKERS[number % len(STRATEGY_MARKERS)]
+    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
     looks = {
         False: {"facecolor": "none", "edgecolor": colour, "linewidth": 1.0, "zorder": 2},
         True: {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3},

@@ -16,17 +16,17 @@ from sim.report.descriptions import LETTERS, Tried, held_fixed, how, tried
 from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.panels import Line, shares
-from sim.report.plots.charts import STRATEGY_MARKERS, strategy_look
+from sim.report.plots.looks import MARKERS, strategy_look
 from sim.report.tables import command_of, lines_of
 from sim.results import Result
 from strategies.strategy import AnyScenario
 
 SYMBOLS: Final = dict(
     zip(
-        STRATEGY_MARKERS,
+        MARKERS,
         (
             "circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-left", "x",
-            "triangle-right", "star", "pentagon",
+            "triangle-right", "star", "pentagon", "hexagon",
         ),
         strict=True,
     )

@@ -1,4 +1,10 @@
-"""Plots: each is a pair, ``plot_x_info`` (plain values) and ``plot_x`` (their drawing)."""
+"""Plots: each is a pair, ``plot_x_info`` (plain values) and ``plot_x`` (their drawing).
+
+``Dials``, a run to turn in a notebook, is imported when it is asked for: it needs packages of the extra ``notebooks``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from sim.report.plots.bubble_ratios import BubbleRatioInfo, plot_bubble_ratios, plot_bubble_ratios_info
 from sim.report.plots.charts import Chart, save_figure
@@ -13,11 +19,21 @@ from sim.report.plots.space import (
     plot_winners_info,
 )
 from sim.report.plots.sweep import SweepInfo, SweepPoint, plot_sweep, plot_sweep_info
-from sim.report.plots.timeline import TimelineInfo, plot_timeline, plot_timeline_info
+from sim.report.plots.timeline import (
+    TimelineInfo,
+    plot_timeline,
+    plot_timeline_info,
+    plot_timelines,
+    plot_timelines_info,
+)
+
+if TYPE_CHECKING:
+    from sim.report.dials import Dials as Dials
 
 __all__ = [
     "BubbleRatioInfo",
     "Chart",
+    "Dials",
     "MemoryInfo",
     "ScalingInfo",
     "SweepInfo",
@@ -35,7 +51,15 @@ __all__ = [
     "plot_sweep_info",
     "plot_timeline",
     "plot_timeline_info",
+    "plot_timelines",
+    "plot_timelines_info",
     "plot_winners",
     "plot_winners_info",
     "save_figure",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name != "Dials":
+        raise AttributeError(f"module 'sim.plots' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return import_module("sim.report.dials").Dials

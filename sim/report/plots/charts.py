@@ -1,23 +1,25 @@
 """Charts: what all figures share: colours, an axis to draw on, a file to save to.
 
 Figures are made without ``pyplot``: no global state, no display needed, and nothing of a notebook's is touched.
-Colours are those of Okabe and Ito, which the colour-blind tell apart.
+Colours are those of Okabe and Ito, which the colour-blind tell apart; those of strategies stand in ``looks``.
 """
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from profiles.errors import InputError
 from profiles.units import MILLISECOND
-from strategies.registry import all_samplers, all_strategies
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
 IDLE_FACE: Final = "#F6F6F6"
@@ -26,9 +28,13 @@ INK: Final = "#222222"
 GRID: Final = "#E6E6E6"
 FRONT: Final = "#9A9A9A"
 LIMIT: Final = "#D55E00"
-STRATEGY_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
-STRATEGY_MARKERS: Final = "osD^vP<X>*p"
+EDGE: Final[Mapping[str, Any]] = {"markeredgecolor": INK, "markeredgewidth": 0.5}
+"""The edge of a marker, which a light one needs on paper."""
+SERIES_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
+SERIES_MARKERS: Final = "osD^vP<X>*p"
 DOTS_PER_INCH: Final = 150
+TITLE_LETTER: Final = 0.083
+"""Inches of a letter of a title, on average."""
 
 Row = Mapping[str, Any]
 """A result under its public keys."""
@@ -89,25 +95,46 @@ def inches(axes: Axes) -> tuple[float, float]:
 def add_legend(
     axes: Axes, beside: Literal["right", "below"], handles: Sequence[Artist] | None = None
 ) -> None:
-    """Write a legend: beside the axes of a chart, and where there is room where the axes are the caller's.
+    """Write a legend outside the axes: of a chart into its margin, else beside or below the caller's axes.
 
     Args:
         axes: whose legend it is.
-        beside: where it stands on a chart.
+        beside: the side on which it stands.
         handles: its entries; by default what has a label.
     """
     figure, shown = _figure_of(axes), axes.get_legend_handles_labels()[0] if handles is None else handles
     if not isinstance(figure, Chart):
-        axes.legend(handles=shown, loc="best", fontsize=7)
+        _add_own_legend(axes, beside, shown)
     elif beside == "right":
         figure.legend(handles=shown, loc="outside right upper", frameon=False, fontsize=9)
     else:
-        figure.legend(handles=shown, loc="outside lower center", ncols=len(shown), frameon=False, fontsize=9)
+        columns = _columns(figure.get_size_inches()[0], shown, 9)
+        figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+
+
+def _add_own_legend(axes: Axes, beside: Literal["right", "below"], shown: Sequence[Artist]) -> None:
+    """Write a legend that belongs to the axes; below it clears their numbers and words."""
+    if beside == "right":
+        axes.legend(handles=shown, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=7)
+        return
+    down = ScaledTranslation(0.0, -36 / 72, _figure_of(axes).dpi_scale_trans)
+    axes.legend(
+        handles=shown, loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=axes.transAxes + down,
+        ncols=_columns(inches(axes)[0], shown, 7), frameon=False, fontsize=7,
+    )  # fmt: skip
+
+
+def _columns(width: float, shown: Sequence[Artist], size: float) -> int:
+    """Entries of a legend that stand side by side in so many inches, written in so many points."""
+    longest = max((len(str(handle.get_label())) for handle in shown), default=0)
+    return max(1, min(len(shown), int(width * 72 / size / (4.5 + 0.55 * longest))))
 
 
 def set_title(axes: Axes, *parts: str) -> None:
-    """Write a title of those parts that are not empty."""
-    axes.set_title("  |  ".join(part for part in parts if part), loc="left", fontsize=11, color=INK)
+    """Write a title of those parts that are not empty, in as many lines as the width of the axes asks for."""
+    words = "  |  ".join(part for part in parts if part)
+    lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)), replace_whitespace=False)
+    axes.set_title("\n".join(lines), loc="left", fontsize=11, color=INK)
 
 
 def milliseconds(time_s: float) -> str:
@@ -122,13 +149,53 @@ def contrast(colour: Sequence[float]) -> str:
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
-def strategy_look(name: str) -> tuple[str, str]:
-    """The colour and the marker of a strategy: the same in every figure, no two alike among the first 77."""
-    names = [*all_strategies(), *all_samplers()]
-    number = names.index(name) if name in names else len(names)
-    return STRATEGY_COLOURS[number % 7], STRATEGY_MARKERS[number % 11]
-
-
 def is_number(value: object) -> bool:
     """True if a value of a row is a finite number."""
     return isinstance(value, int | float) and isfinite(value)
+
+
+class RoundNumbers(Locator):
+    """Ticks of a logarithmic axis at round numbers, as few as make at least three."""
+
+    STEPS: Final = (
+        (1,),
+        (1, 3),
+        (1, 2, 5),
+        (1, 1.5, 2, 3, 4, 5, 7),
+        tuple(n / 10 for n in range(10, 100, 2)),
+    )
+    """Ticks of a decade, ever more of them."""
+    MOST: Final = 9
+
+    def __call__(self) -> Sequence[float]:
+        """The ticks of what is seen."""
+        assert self.axis is not None
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        """The ticks between two values; of less than a few per cent those of a linear axis."""
+        low, high = sorted((vmin, vmax))
+        if low <= 0:
+            return []
+        decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+        for steps in self.STEPS:
+            ticks = [step * 10.0**k for k in decades for step in steps if low <= step * 10.0**k <= high]
+            if len(ticks) >= 3:
+                return ticks[:: ceil(len(ticks) / self.MOST)]
+        linear = MaxNLocator(nbins=5, min_n_ticks=3).tick_values(low, high)
+        return [float(tick) for tick in linear if low <= tick <= high]
+
+
+def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, with plain numbers at its ticks."""
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(RoundNumbers())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.8g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def speed(samples_per_s: float, unit: str) -> str:
+    """A throughput in words."""
+    number = f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
+    return f"{number} {unit}/s"

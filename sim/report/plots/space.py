@@ -7,21 +7,23 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from profiles.errors import InputError
 from sim.explore.space import samples_per_s
 from sim.report.plots.charts import (
+    EDGE,
     GRID,
     IDLE_FACE,
-    IDLE_HATCH,
+    INK,
     Row,
     add_legend,
     chart,
     contrast,
     set_title,
-    strategy_look,
+    speed,
 )
+from sim.report.plots.looks import strategy_look
 from strategies.registry import baselines
 
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,6 +31,8 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 }
 """Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
+UNITS: Final[Mapping[str, str]] = {"train": "samples", "sample": "images"}
+TIE_HATCH: Final = "///"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +43,37 @@ class Winner:
         strategy: its name.
         samples_per_s: its throughput.
         lead: how much faster it is than a baseline, 0.1 for 10 %; None where the baseline has no result.
+        ties: other strategies that the comparison cannot tell from it, fastest first.
     """
 
     strategy: str
     samples_per_s: float
     lead: float | None
+    ties: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WinnersInfo:
     """Winners by two axes: ``winners[i][j]`` at ``down[i]`` and ``across[j]``; None where nothing is feasible.
 
-    ``baselines`` are the strategies that their lead is over.
+    ``baselines`` are the strategies that their lead is over; ``unit`` is what is counted, samples or images.
     """
 
     down: list[Any]
     across: list[Any]
     winners: list[list[Winner | None]]
     baselines: tuple[str, ...] = ()
+    unit: str = "samples"
+
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies that win somewhere, in the order of the cells."""
+        return list(dict.fromkeys(winner.strategy for line in self.winners for winner in line if winner))
+
+    @property
+    def has_ties(self) -> bool:
+        """Whether some winner is tied."""
+        return any(winner and winner.ties for line in self.winners for winner in line)
 
 
 def plot_winners_info(
@@ -66,6 +83,7 @@ def plot_winners_info(
 
     Args:
         rows: results under their public keys; those not simulated, or not recommended, leave their cell empty.
+            Rows of a sweep say with ``tie`` which points cannot be told from its best.
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
         baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
@@ -73,22 +91,23 @@ def plot_winners_info(
     Raises:
         InputError: there are no rows, or two scenarios share a cell.
     """
-    cells: dict[tuple[Any, Any], dict[str, float]] = {}
+    cells: dict[tuple[Any, Any], list[Row]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
     for row in rows:
         tasks[row.get("task", "train")] = None
         cell = row[down], row[across]
         _check_alone(scenarios, cell, row, (down, across))
-        speeds = cells.setdefault(cell, {})
+        found = cells.setdefault(cell, [])
         if row.get("status", "simulated") == "simulated" and row.get("recommended", True):
-            speeds[row["strategy"]] = max(speeds.get(row["strategy"], 0.0), samples_per_s(row))
+            found.append(row)
     if not cells:
         raise InputError("there is no row: nothing to plot")
     vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
     over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
-    winners = [[_winner(cells.get((y, x), {}), over) for x in horizontal] for y in vertical]
-    return WinnersInfo(vertical, horizontal, winners, over)
+    winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
+    units = {UNITS[task] for task in tasks}
+    return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
 
 
 def _check_alone(
@@ -106,12 +125,15 @@ def _values(values: Iterable[Any]) -> list[Any]:
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 
 
-def _winner(speeds: dict[str, float], over: Sequence[str]) -> Winner | None:
-    if not speeds:
+def _winner(rows: Sequence[Row], over: Sequence[str]) -> Winner | None:
+    """The fastest of the rows of a scenario."""
+    if not rows:
         return None
-    name = max(speeds, key=lambda name: speeds[name])
-    against = max((speeds[other] for other in over if other in speeds), default=None)
-    return Winner(name, speeds[name], None if against is None else speeds[name] / against - 1)
+    ranked = sorted(rows, key=samples_per_s, reverse=True)
+    name, fastest = ranked[0]["strategy"], samples_per_s(ranked[0])
+    against = next((samples_per_s(row) for row in ranked if row["strategy"] in over), None)
+    tied = dict.fromkeys(row["strategy"] for row in ranked if row.get("tie") and row["strategy"] != name)
+    return Winner(name, fastest, None if against is None else fastest / against - 1, tuple(tied))
 
 
 def plot_winners(
@@ -123,11 +145,16 @@ def plot_winners(
     baseline: str | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """The fastest strategy of each scenario as a map, with its throughput and its lead over a baseline."""
+    """The fastest strategy of each scenario as a map, with its throughput and its lead over a baseline.
+
+    Hatched cells are ties: beside the winner they name the fastest of the others that cannot be told from it.
+    """
     info = plot_winners_info(rows, across, down, baseline)
-    words = [[_words(winner, info.baselines) for winner in line] for line in info.winners]
-    longest = max(len(line) for cells in words for cell in cells for line in cell.splitlines())
-    figure, axes = chart(1.6 + (0.35 + 0.085 * longest) * len(info.across), 1.3 + 0.72 * len(info.down), ax)
+    words = [[_words(winner, info) for winner in line] for line in info.winners]
+    lines = [line for cells in words for cell in cells for line in cell.splitlines()]
+    deepest = max(len(cell.splitlines()) for cells in words for cell in cells)
+    width = (0.35 + 0.085 * max(map(len, lines))) * len(info.across)
+    figure, axes = chart(3.0 + width, 1.3 + (0.3 + 0.17 * deepest) * len(info.down), ax)
     for y, line in enumerate(info.winners):
         for x, winner in enumerate(line):
             _draw_cell(axes, x, y, winner, words[y][x])
@@ -139,38 +166,63 @@ def plot_winners(
     axes.spines[:].set_visible(False)
     axes.set_xlabel(_label(across))
     axes.set_ylabel(_label(down))
+    add_legend(axes, "right", _winners_legend(info))
     set_title(axes, title)
     return figure
 
 
+def _winners_legend(info: WinnersInfo) -> list[Patch]:
+    """The strategies that win somewhere, and what a hatched cell says."""
+    handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
+    if info.has_ties:
+        handles.append(
+            Patch(facecolor="white", edgecolor=INK, hatch=TIE_HATCH, linewidth=0.5, label="a tie (=)")
+        )
+    return handles
+
+
 def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
+    """Draw a cell: its face, the hatching of a tie, a white border, and the words on a ground that hatching spares."""
     face = IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="white", linewidth=2.0))
-    colour = IDLE_HATCH if winner is None else contrast(to_rgb(face))
-    axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5)
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="none"))
+    colour = INK if winner is None else contrast(to_rgb(face))
+    if winner and winner.ties:
+        axes.add_patch(_hatching(x, y, to_rgb(face), colour))
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", edgecolor="white", linewidth=2.0))
+    behind = {"facecolor": face, "edgecolor": "none", "pad": 1.5}
+    axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5, bbox=behind)
 
 
-def _words(winner: Winner | None, over: Sequence[str]) -> str:
+def _hatching(x: float, y: float, face: tuple[float, float, float], ink: str) -> Rectangle:
+    """Lines over a cell, of its colour with a little of that of its words."""
+    mixed = tuple(0.7 * one + 0.3 * other for one, other in zip(face, to_rgb(ink), strict=True))
+    return Rectangle((x, y), 1, 1, facecolor="none", edgecolor=mixed, hatch=TIE_HATCH, linewidth=0.0)
+
+
+def _words(winner: Winner | None, info: WinnersInfo) -> str:
     if winner is None:
         return "nothing fits"
-    speed = f"{winner.strategy}\n{winner.samples_per_s:,.4g}/s"
-    if winner.strategy in over or not over:
-        return speed
-    names = " or ".join(over)
-    return f"{speed}\n" + (
-        f"no {names}" if winner.lead is None else f"{100 * winner.lead:+.1f} % over {names}"
-    )
+    lines = [winner.strategy, speed(winner.samples_per_s, info.unit)]
+    if winner.ties:
+        lines.append(f"= {winner.ties[0]}" + (f" and {more} more" if (more := len(winner.ties) - 1) else ""))
+    if info.baselines and winner.strategy not in info.baselines:
+        names = " or ".join(info.baselines)
+        lines.append(f"no {names}" if winner.lead is None else f"{100 * winner.lead:+.1f} % over {names}")
+    return "\n".join(lines)
 
 
 def _label(key: str) -> str:
     """The words of a public key."""
-    return {"num_gpus": "GPUs", "samples_per_gpu": "samples per GPU", "batch_size": "batch size"}.get(
-        key, key
-    )
+    return {
+        "num_gpus": "GPUs",
+        "samples_per_gpu": "samples per GPU",
+        "batch_size": "batch size",
+        "resolution": "resolution in pixels",
+    }.get(key, key)
 
 
 def _tick(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value).replace(", ", ",\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +263,9 @@ def plot_scaling(rows: Iterable[Row], across: str, title: str = "", ax: Axes | N
         colour, marker = strategy_look(name)
         known = [(x, speed) for x, speed in enumerate(speeds) if speed is not None]
         places, values = zip(*known, strict=True)
-        axes.plot(places, values, color=colour, marker=marker, markersize=6, linewidth=1.2, label=name)
+        axes.plot(
+            places, values, color=colour, marker=marker, markersize=6, linewidth=1.2, label=name, **EDGE
+        )
     _dress_scaling(axes, info.across, across)
     add_legend(axes, "right")
     set_title(axes, title)

@@ -13,6 +13,7 @@ from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.space import pareto_front, samples_per_s
 from sim.report.plots.charts import (
+    EDGE,
     FRONT,
     GRID,
     INK,
@@ -21,9 +22,10 @@ from sim.report.plots.charts import (
     add_legend,
     chart,
     is_number,
+    scale_logarithmically,
     set_title,
-    strategy_look,
 )
+from sim.report.plots.looks import strategy_look
 
 WHISKER: Final = 0.35
 """Opacity of the lines that show bands."""
@@ -131,7 +133,7 @@ def plot_sweep(
     axes.set_ylabel("latency in s" if info.by_latency else "samples per second")
     axes.set_xlim(left=0.0)
     if info.by_latency:
-        axes.set_yscale("log")
+        scale_logarithmically(axes, "y")
     else:
         axes.set_ylim(bottom=0.0)
     axes.grid(color=GRID, linewidth=0.8)
@@ -158,8 +160,8 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
         axes.scatter(
             [point.peak_memory_bytes / GIB for point in own], [info.height(point) for point in own],
             s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in own],
-            marker=marker, facecolor=colour if fits else "none", edgecolor="white" if fits else colour,
-            linewidth=0.6 if fits else 1.2, zorder=2,
+            marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
+            linewidth=0.5 if fits else 1.2, zorder=2,
         )  # fmt: skip
         _draw_whiskers(axes, [point for point in own if point.band is not None], colour)
 
@@ -176,7 +178,7 @@ def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | N
     handles = []
     for name in names:
         colour, marker = strategy_look(name)
-        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name))
+        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name, **EDGE))
     if info.front:
         handles.append(Line2D([], [], color=FRONT, label="Pareto front"))
     if memory_bytes is not None:

@@ -1,6 +1,6 @@
 """The timeline of one iteration: a Gantt chart with its idle spans and collectives."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from profiles.errors import InputError
 from profiles.units import MILLISECOND
 from sim.replay.metrics import idle_s
 from sim.replay.timelines import (
@@ -25,6 +26,8 @@ from sim.replay.timelines import (
 from sim.report.plots.charts import (
     IDLE_FACE,
     IDLE_HATCH,
+    INK,
+    Chart,
     add_legend,
     chart,
     contrast,
@@ -40,12 +43,13 @@ COLOURS: Final = {
     "forward": "#0072B2",
     "extra forward": "#56B4E9",
     "backward": "#E69F00",
-    "input backward": "#E69F00",
+    "input backward": "#8C510A",
     "weight backward": "#F0E442",
     "optimizer": "#CC79A7",
     FROZEN: "#009E73",
     COLLECTIVE: "#D55E00",
 }
+IDLE: Final = "idle"
 Box = tuple[float, float, float, float]
 """Left, right, upper and lower edge."""
 Colour = tuple[float, float, float]
@@ -93,16 +97,66 @@ def plot_timeline(trace: Trace, title: str = "", ax: Axes | None = None) -> Figu
     if ax is not None:
         width, height = inches(ax)
         width, row_height = width + 1.0, height / num_devices
+    _draw_timeline(axes, info, (width - 1.0) / max(info.end_s, 1e-12), row_height)
+    add_legend(axes, "below", _timeline_legend(info))
+    set_title(axes, title, *_figures(info))
+    return figure
+
+
+def plot_timelines_info(traces: Mapping[str, Trace]) -> dict[str, TimelineInfo]:
+    """The values that ``plot_timelines`` draws, by name.
+
+    Raises:
+        InputError: there is no trace.
+    """
+    if not traces:
+        raise InputError("there is no trace: nothing to plot")
+    return {name: plot_timeline_info(trace) for name, trace in traces.items()}
+
+
+def plot_timelines(traces: Mapping[str, Trace], title: str = "", columns: int = 2) -> Figure:
+    """The Gantt charts of several traces side by side, on one axis of time and with one legend.
+
+    Args:
+        traces: what is drawn, by its name.
+        title: of the figure.
+        columns: charts that stand in a row.
+    """
+    infos = plot_timelines_info(traces)
+    lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
+    end_s, width = max(info.end_s for info in infos.values()), 14.0 / columns
+    row_height = max(0.1, min(0.3, 4 / devices))
+    figure = Chart(figsize=(14.0, 0.9 + lines * (0.75 + row_height * devices)), layout="constrained")
+    for number, (name, info) in enumerate(infos.items(), start=1):
+        _, axes = chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
+        _draw_timeline(axes, info, (width - 0.9) / max(end_s, 1e-12), row_height)
+        axes.set_xlim(0.0, max(end_s, 1e-12) / MILLISECOND)
+        axes.set_ylim(devices - 0.45, -0.55)
+        axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
+        set_title(axes, name, *_figures(info))
+    add_legend(axes, "below", _together(map(_timeline_legend, infos.values())))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
+    return figure
+
+
+def _figures(info: TimelineInfo) -> tuple[str, str]:
+    """Duration and bubble ratio in words."""
+    return milliseconds(info.end_s), f"bubble ratio {100 * info.bubble_ratio:.1f} %"
+
+
+def _together(legends: Iterable[list[Patch]]) -> list[Patch]:
+    """The entries of several legends, each once; idle last."""
+    entries = {str(patch.get_label()): patch for legend in legends for patch in legend}
+    return sorted(entries.values(), key=lambda patch: str(patch.get_label()) == IDLE)
+
+
+def _draw_timeline(axes: Axes, info: TimelineInfo, inches_per_s: float, row_height: float) -> None:
     foot = 0.2 if info.collectives else 0.42
     _draw_idle(axes, info, foot)
     _draw_bars(axes, info, foot)
     _draw_collectives(axes, info)
-    _number_bars(axes, info, foot, (width - 1.0) / max(info.end_s, 1e-12), row_height)
+    _number_bars(axes, info, foot, inches_per_s, row_height)
     _dress_timeline(axes, info, (foot - 0.42) / 2, row_height)
-    handles = _timeline_legend(info)
-    add_legend(axes, "below", handles)
-    set_title(axes, title, milliseconds(info.end_s), f"bubble ratio {100 * info.bubble_ratio:.1f} %")
-    return figure
 
 
 def _boxes(boxes: Iterable[Box], **style: Any) -> PolyCollection:  # noqa: ANN401
@@ -147,8 +201,8 @@ def _face(bar: Bar, patches: PatchColours) -> Colour:
 
 
 def _shade(colour: str, chunk: int) -> Colour:
-    """A colour, lighter for later stages of the same device."""
-    share = 1.0 - 0.6 ** min(chunk, 4)
+    """A colour, lighter for later stages of the same device, but never as light as idle time."""
+    share = 0.65 * (1.0 - 0.55**chunk)
     red, green, blue = (value + (1.0 - value) * share for value in to_rgb(colour))
     return red, green, blue
 
@@ -200,6 +254,6 @@ def _timeline_legend(info: TimelineInfo) -> list[Patch]:
         handles.append(Patch(facecolor=COLOURS[COLLECTIVE], label="collective"))
     if any(info.idle):
         handles.append(
-            Patch(facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0, label="idle")
+            Patch(facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0, label=IDLE)
         )
     return handles

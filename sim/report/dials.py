@@ -1,0 +1,209 @@
+"""Dials: a run to turn in a notebook; its timeline, bubble ratio, time with its band and memory follow."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from html import escape
+from importlib.util import find_spec
+from typing import Any, Final
+
+from profiles.errors import DiffusimError, InputError
+from profiles.units import GIB
+from sim.api import run
+from sim.report.html.replayed import memory_of, timeline_of
+from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, milliseconds, speed
+from sim.report.plots.space import UNITS
+from sim.report.plots.timeline import COLOURS
+from sim.results import Result
+from strategies.registry import class_of, strategy_named
+
+NEEDED: Final = ("ipywidgets", "plotly", "anywidget")
+"""Packages that a dial and a picture that follows it are made of."""
+HEIGHT: Final = 470
+"""Pixels of the picture."""
+NOTHING: Final[Mapping[str, list[Any]]] = {"device": [], "start": [], "took": [], "words": []}
+
+
+def check_needed() -> None:
+    """Refuse to make dials without the packages that they are made of.
+
+    Raises:
+        InputError: one is not installed.
+    """
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise InputError(f"Dials need {name}: pip install 'diffusim[notebooks]'")
+
+
+class Dials:
+    """A run with dials; what it gives is drawn anew at each turn.
+
+    Takes what ``sim.run`` takes. Each value that is a list becomes a dial: a slider of numbers, a menu of anything
+    else. Parameters that the chosen strategy does not have are left out, and their dials rest.
+
+    Attributes:
+        dials: the widgets by keyword.
+        figure: the timeline, and below it the memory of the fullest device; a Plotly ``FigureWidget``.
+        words: the numbers, or why there are none; a widget of HTML.
+        panel: all of it, as a notebook shows it.
+        result: what the latest turn gives; None where that is nothing.
+    """
+
+    def __init__(
+        self,
+        model: str | Sequence[str],
+        strategy: str | Sequence[str],
+        cluster: str | Sequence[str] | None = None,
+        gpus: int | Sequence[int] | None = None,
+        **given: Any,  # noqa: ANN401
+    ) -> None:
+        """Make the dials, each at its first value, and draw what they say.
+
+        Raises:
+            InputError: nothing is a list, a list is empty, a strategy is unknown, or a package is missing.
+        """
+        check_needed()
+        from ipywidgets import HTML, HBox, Layout, VBox
+
+        asked = {"model": model, "strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
+        self.held = {name: value for name, value in asked.items() if not isinstance(value, list)}
+        self.dials = {name: _dial(name, of) for name, of in asked.items() if isinstance(of, list)}
+        if not self.dials:
+            raise InputError("no value is a list: there is nothing to turn")
+        self.result: Result | None = None
+        names = strategy if isinstance(strategy, list) else [strategy]
+        self._parameters = set().union(*map(_parameters, names))
+        self.figure, self.words = _figure(), HTML()
+        turned = HBox(list(self.dials.values()), layout=Layout(flex_flow="row wrap"))
+        self.panel = VBox([turned, self.words, self.figure])
+        for dial in self.dials.values():
+            dial.observe(self.update, names="value")
+        self.update()
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What ``sim.run`` is asked: what is held, and what the dials say as far as the strategy knows it."""
+        chosen = self.held | {name: dial.value for name, dial in self.dials.items()}
+        own = _parameters(str(chosen["strategy"]))
+        return {name: of for name, of in chosen.items() if name in own or name not in self._parameters}
+
+    def turn(self, **values: Any) -> None:  # noqa: ANN401
+        """Turn dials to values of theirs and draw once.
+
+        Raises:
+            InputError: there is no such dial, or it has no such value.
+        """
+        for name, value in values.items():
+            if name not in self.dials:
+                raise InputError(f"there is no dial {name}, must be one of {', '.join(self.dials)}")
+            if value not in self.dials[name].options:
+                offered = ", ".join(map(str, self.dials[name].options))
+                raise InputError(f"{name} is {value!r}, must be one of {offered}")
+        for name, value in values.items():
+            self.dials[name].unobserve(self.update, names="value")
+            self.dials[name].value = value
+            self.dials[name].observe(self.update, names="value")
+        self.update()
+
+    def update(self, _change: object = None) -> None:
+        """Run what the dials say, and draw it."""
+        asked, before = self.asked, self.result
+        for name, dial in self.dials.items():
+            dial.disabled = name not in asked
+        try:
+            self.result = run(**asked)
+            self.words.value = _table(_lines(self.result, before))
+        except DiffusimError as error:
+            self.result, self.words.value = None, f"<b>{escape(str(error))}</b>"
+        with self.figure.batch_update():
+            _draw(self.figure, self.result)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:  # noqa: ANN401
+        """The panel, in a notebook."""
+        return self.panel._repr_mimebundle_(**kwargs)
+
+
+def _parameters(strategy: str) -> set[str]:
+    """The parameters of a strategy."""
+    return {item.name for item in fields(class_of(strategy_named(strategy)))}  # type: ignore[arg-type]
+
+
+def _dial(name: str, values: list[Any]) -> Any:  # noqa: ANN401
+    """A widget that offers some values."""
+    from ipywidgets import Dropdown, SelectionSlider
+
+    if not values:
+        raise InputError(f"{name} is an empty list: there is nothing to turn")
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    kind = SelectionSlider if numbers else Dropdown
+    return kind(options=values, value=values[0], description=name.replace("_", " "))
+
+
+def _figure() -> Any:  # noqa: ANN401
+    """The picture: a bar of each kind of work, the memory and its limit; empty."""
+    from plotly.graph_objects import Bar, FigureWidget, Scatter
+    from plotly.subplots import make_subplots
+
+    figure = FigureWidget(
+        make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.7, 0.3])
+    )
+    for kind, colour in COLOURS.items():
+        bar = Bar(
+            name=kind, orientation="h", marker={"color": colour, "line": {"color": "white", "width": 0.5}}
+        )
+        figure.add_trace(bar, 1, 1)
+    held = {"line": {"color": INK, "width": 1.2, "shape": "hv"}, "fill": "tozeroy", "fillcolor": GRID}
+    figure.add_trace(Scatter(name="memory", mode="lines", showlegend=False, **held), 2, 1)
+    there = {"color": LIMIT, "width": 1.5, "dash": "dash"}
+    figure.add_trace(Scatter(name="memory of a device", mode="lines", line=there), 2, 1)
+    figure.update_layout(
+        height=HEIGHT, barmode="overlay", bargap=0.12, margin={"l": 80, "r": 10, "t": 10, "b": 40},
+        plot_bgcolor="white", legend={"orientation": "h", "y": -0.13},
+    )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", tickprefix="device ", dtick=1, row=1, col=1)
+    figure.update_yaxes(title="GiB", rangemode="tozero", gridcolor=GRID, row=2, col=1)
+    figure.update_xaxes(title="time in ms", linecolor=FRONT, row=2, col=1)
+    return figure
+
+
+def _draw(figure: Any, result: Result | None) -> None:  # noqa: ANN401
+    """Write the values of a result into the picture."""
+    kinds = {} if result is None else {kind["name"]: kind for kind in timeline_of(result.trace)["kinds"]}
+    *bars, memory, there = figure.data
+    for bar in bars:
+        own = kinds.get(bar.name, NOTHING)
+        bar.update(y=own["device"], base=own["start"], x=own["took"], hovertext=own["words"])
+        bar.showlegend = bool(own["took"])
+    held = None if result is None else memory_of(result.trace)
+    times = held["times"] if held else []
+    memory.update(x=times, y=_totals(held["kinds"]) if held else [])
+    limit = held["capacity"] if held else None
+    there.update(x=[times[0], times[-1]] if limit else [], y=[limit, limit] if limit else [])
+    there.showlegend = bool(limit)
+
+
+def _totals(kinds: Iterable[Mapping[str, Sequence[float]]]) -> list[float]:
+    """GiB in all at each time."""
+    return [sum(sizes) for sizes in zip(*(kind["sizes"] for kind in kinds), strict=True)]
+
+
+def _lines(result: Result, before: Result | None) -> dict[str, str]:
+    """The numbers of a result in words, and how its time compares with that of the turn before."""
+    took, there = result.expected.duration_s, result.memory_bytes
+    change = (
+        "" if before is None else f", {100 * (took / before.expected.duration_s - 1):+.1f} % by this turn"
+    )
+    band = f"{milliseconds(took)}, likely {milliseconds(result.low_s)} to {milliseconds(result.high_s)}"
+    held = f"{result.peak_memory_bytes / GIB:.1f} GiB"
+    held += "" if there is None else f" of {there / GIB:.0f} GiB"
+    return {
+        "": result.title,
+        "time": band + change,
+        "bubble ratio": f"{100 * result.bubble_ratio:.1f} %",
+        "speed": speed(result.samples_per_s, UNITS[result.task]),
+        "memory": held if result.fits_memory else f"{held}: does not fit",
+    }
+
+
+def _table(lines: Mapping[str, str]) -> str:
+    cells = (f"<tr><td><b>{escape(name)}</b></td><td>{escape(of)}</td></tr>" for name, of in lines.items())
+    return f"<table>{''.join(cells)}</table>"

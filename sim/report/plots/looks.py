@@ -1,0 +1,57 @@
+"""Looks: the colour and the marker of each strategy, the same in every figure.
+
+Strategies of one family share a hue, from dark to light. Those of one task can be told apart by colour alone, also by
+the colour-blind; across tasks, whose pictures never mix, hues are used twice, but never with the same marker.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from strategies.registry import all_samplers, all_strategies
+
+LOOKS: Final[Mapping[str, tuple[str, str]]] = {
+    # every GPU holds all layers
+    "ddp": ("#1A1264", "o"),
+    "zero2": ("#1F66E5", "s"),
+    "zero3": ("#78C0FA", "D"),
+    # pipelines of the backbone alone
+    "gpipe": ("#7A1F0A", "^"),
+    "1f1b": ("#EA5A0C", "v"),
+    "interleaved": ("#EFA661", "P"),
+    "zero-bubble": ("#F7DB40", "<"),
+    # pipelines that place frozen layers, or a second backbone
+    "spp": ("#0F4038", "X"),
+    "diffusionpipe": ("#0A8254", "*"),
+    "bidirectional": ("#A0E8A6", ">"),
+    # pipelines folded at the skips
+    "wave": ("#A030A5", "p"),
+    "pulse": ("#BE90B4", "h"),
+    # one GPU
+    "single": ("#A8A8A8", "o"),
+    # every GPU draws a patch
+    "distrifusion": ("#1A1264", "X"),
+    "sync-patch": ("#1F66E5", "D"),
+    "naive-patch": ("#78C0FA", "s"),
+    # every GPU computes a part of each layer
+    "tensor": ("#7A1F0A", "v"),
+    "ring": ("#EA5A0C", "^"),
+    "ulysses": ("#EFA661", "<"),
+    "usp": ("#F7DB40", "P"),
+    # patches pass through a pipeline
+    "pipefusion": ("#0F4038", "p"),
+    "hybrid": ("#0A8254", ">"),
+    # every GPU draws a step
+    "paradigms": ("#A030A5", "*"),
+}
+MARKERS: Final = "osD^vP<X>*ph"
+OTHERS: Final = "#222222"
+"""The colour of strategies that other packages bring."""
+
+
+def strategy_look(name: str) -> tuple[str, str]:
+    """The colour and the marker of a strategy; those of other packages share a colour."""
+    if name in LOOKS:
+        return LOOKS[name]
+    brought = [other for other in (*all_strategies(), *all_samplers()) if other not in LOOKS]
+    number = brought.index(name) if name in brought else len(brought)
+    return OTHERS, MARKERS[number % len(MARKERS)]

@@ -1,0 +1,124 @@
+"""Dials: each turn runs what they say, and draws it."""
+
+import pytest
+
+import sim
+from profiles.errors import InputError
+from sim.report import dials as module
+from sim.report.html.replayed import memory_of, timeline_of
+
+HELD = {"gpus": 8, "batch_size": 64}
+
+
+@pytest.fixture
+def dials():
+    return sim.plots.Dials(
+        "sd21",
+        ["1f1b", "ddp"],
+        pipeline_degree=[4, 8],
+        micro_batches=[4, 8],
+        link=["inter=1x", "inter=0.25x"],
+        **HELD,
+    )
+
+
+def drawn(dials):
+    """Bars in the picture by kind; kinds without any are left out."""
+    return {bar.name: len(bar.x) for bar in dials.figure.data[:-2] if bar.x}
+
+
+def test_lists_are_dials_and_all_else_is_held(dials):
+    assert list(dials.dials) == ["strategy", "pipeline_degree", "micro_batches", "link"]
+    assert dials.held == {"model": "sd21", "cluster": None, "gpus": 8, "batch_size": 64}
+    kinds = [type(dial).__name__ for dial in dials.dials.values()]
+    assert kinds == ["Dropdown", "SelectionSlider", "SelectionSlider", "Dropdown"]
+    assert dials.asked["pipeline_degree"] == 4
+
+
+def test_the_first_picture_is_that_of_the_first_values(dials):
+    same = sim.run("sd21", "1f1b", pipeline_degree=4, micro_batches=4, link="inter=1x", **HELD)
+    assert dials.result == same
+    kinds = timeline_of(same.trace)["kinds"]
+    assert drawn(dials) == {kind["name"]: len(kind["took"]) for kind in kinds}
+    memory, there = dials.figure.data[-2:]
+    assert max(memory.y) == pytest.approx(max(memory_of(same.trace)["peaks"]), rel=1e-3)
+    assert set(there.y) == {same.memory_bytes / 2**30}
+
+
+def test_a_turn_draws_another_run_and_says_what_it_changed(dials):
+    before = dials.result.iteration_s
+    dials.dials["micro_batches"].value = 8
+    assert dials.result == sim.run(
+        "sd21", "1f1b", pipeline_degree=4, micro_batches=8, link="inter=1x", **HELD
+    )
+    assert drawn(dials)["forward"] == 4 * 8
+    change = 100 * (dials.result.iteration_s / before - 1)
+    assert f"{change:+.1f} % by this turn" in dials.words.value
+    for word in ("likely", "bubble ratio", "samples/s", "GiB of 79 GiB"):
+        assert word in dials.words.value
+
+
+def test_several_dials_turn_at_once(dials, monkeypatch):
+    runs = []
+    monkeypatch.setattr(module, "run", lambda **asked: runs.append(asked) or sim.run(**asked))
+    dials.turn(micro_batches=8, link="inter=0.25x")
+    assert len(runs) == 1
+    assert (dials.asked["micro_batches"], dials.asked["link"]) == (8, "inter=0.25x")
+
+
+def test_dials_of_parameters_that_a_strategy_lacks_rest(dials):
+    dials.turn(strategy="ddp")
+    assert "pipeline_degree" not in dials.asked
+    assert dials.dials["pipeline_degree"].disabled
+    assert dials.result.strategy == "ddp"
+    dials.turn(strategy="1f1b")
+    assert not dials.dials["pipeline_degree"].disabled
+
+
+def test_what_cannot_be_run_leaves_the_reason_and_no_picture():
+    dials = sim.plots.Dials("sd21", "gpipe", pipeline_degree=[4, 3], micro_batches=4, **HELD)
+    assert drawn(dials)
+    dials.turn(pipeline_degree=3)
+    assert dials.result is None
+    assert dials.words.value == "<b>gpus(8) is no multiple of group_size(3)</b>"
+    assert drawn(dials) == {}
+    assert not dials.figure.data[-2].x
+    dials.turn(pipeline_degree=4)
+    assert dials.result is not None and drawn(dials)
+
+
+def test_samplers_have_dials_too():
+    dials = sim.plots.Dials(
+        "pixart",
+        ["pipefusion", "usp"],
+        "a100-pcie-4",
+        gpus=4,
+        resolution=[1024, 2048],
+        patches=[4, 8],
+        steps=3,
+    )
+    dials.turn(resolution=2048)
+    assert "images/s" in dials.words.value
+    assert set(drawn(dials)) == {"forward"}
+
+
+def test_what_cannot_be_a_dial_is_refused(dials):
+    with pytest.raises(InputError, match="nothing to turn"):
+        sim.plots.Dials("sd21", "ddp")
+    with pytest.raises(InputError, match="gpus is an empty list"):
+        sim.plots.Dials("sd21", "ddp", gpus=[])
+    with pytest.raises(InputError, match=r"^there is no dial gpus, must be one of strategy, "):
+        dials.turn(gpus=16)
+    with pytest.raises(InputError, match=r"^micro_batches is 5, must be one of 4, 8$"):
+        dials.turn(micro_batches=5)
+
+
+def test_without_their_packages_dials_say_what_to_install(monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "anywidget" else name)
+    with pytest.raises(InputError, match=r"^Dials need anywidget: pip install 'diffusim\[notebooks\]'$"):
+        sim.plots.Dials("sd21", ["ddp"])
+
+
+def test_a_notebook_shows_the_panel(dials):
+    assert "application/vnd.jupyter.widget-view+json" in dials._repr_mimebundle_()
+    assert dials.figure in dials.panel.children

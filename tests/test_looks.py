@@ -1,0 +1,145 @@
+"""Looks: strategies that can be told apart, and numbers that read as numbers."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from sim.report.html.contents import SYMBOLS
+from sim.report.plots import plot_sweep
+from sim.report.plots.charts import RoundNumbers, scale_logarithmically, speed
+from sim.report.plots.looks import LOOKS, MARKERS, OTHERS, strategy_look
+from strategies.registry import all_samplers, all_strategies, strategies_of
+
+SIGHTS = {
+    "all": np.eye(3),
+    # Machado, Oliveira and Fernandes (2009), Table 1: severity 1, on linear RGB
+    "no red": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "no green": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "no blue": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
+    ),
+}
+"""What people see of a colour: all of it, or without one kind of cones."""
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+APART = 18.0
+"""Distance in CIELAB from which on two patches are told apart at a glance; 2.3 can just be noticed."""
+
+
+def lab(colour, sight):
+    """A colour as it is seen, in CIELAB, white being that of the screen."""
+    values = np.array(to_rgb(colour))
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    share = XYZ @ np.clip(SIGHTS[sight] @ linear, 0, 1) / XYZ.sum(axis=1)
+    x, y, z = np.where(share > 0.008856, np.cbrt(share), 7.787 * share + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("task", ["train", "sample"])
+def test_the_colours_of_a_task_are_told_apart_by_everyone_and_from_paper(task, sight):
+    colours = {name: strategy_look(name)[0] for name in strategies_of(task)} | {"paper": "white"}
+    near = {
+        (one, other): np.linalg.norm(lab(colours[one], sight) - lab(colours[other], sight))
+        for one, other in combinations(colours, 2)
+    }
+    assert {pair: far for pair, far in near.items() if far < APART} == {}
+
+
+@pytest.mark.parametrize("task", ["train", "sample"])
+def test_no_two_strategies_of_a_task_share_a_marker(task):
+    markers = [strategy_look(name)[1] for name in strategies_of(task)]
+    assert len(set(markers)) == len(markers)
+
+
+def test_no_two_strategies_look_alike_whatever_their_task():
+    names = [*all_strategies(), *all_samplers()]
+    assert len({strategy_look(name) for name in names}) == len(names)
+
+
+def test_every_strategy_has_a_look_of_its_own_and_no_look_is_left_over():
+    assert sorted(LOOKS) == sorted([*all_strategies(), *all_samplers()])
+    assert strategy_look("brought by a package") == (OTHERS, MARKERS[0])
+
+
+def test_a_page_has_a_symbol_for_each_marker():
+    assert set(SYMBOLS) == set(MARKERS) == {marker for _, marker in LOOKS.values()}
+    assert len(set(SYMBOLS.values())) == len(MARKERS)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.8, 120.0, [1, 10, 100]),
+        (0.9, 12.0, [1, 3, 10]),
+        (1.7, 12.0, [2, 5, 10]),
+        (20.0, 60.0, [20, 30, 40, 50]),
+        (24.0, 29.0, [24, 26, 28]),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis_are_round(low, high, ticks):
+    assert RoundNumbers().tick_values(low, high) == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize("low", [1e-9, 0.0123, 1.0, 9.7, 33.3, 1e6])
+@pytest.mark.parametrize("ratio", [1.004, 1.05, 1.4, 2.0, 5.0, 30.0, 1e4, 1e12])
+def test_a_logarithmic_axis_has_three_to_twelve_ticks_all_in_sight(low, ratio):
+    ticks = RoundNumbers().tick_values(low, low * ratio)
+    assert 3 <= len(ticks) <= 12
+    assert all(low <= tick <= low * ratio for tick in ticks)
+    assert list(ticks) == sorted(set(ticks))
+
+
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_a_logarithmic_axis_reads_in_plain_numbers(which):
+    axes = Figure().add_subplot()
+    axes.plot([0.02, 3000], [0.02, 3000])
+    scale_logarithmically(axes, which)
+    axis = getattr(axes, f"{which}axis")
+    assert axis.get_scale() == "log"
+    words = [label.get_text() for label in axis.get_ticklabels()]
+    assert words == ["0.1", "1", "10", "100", "1,000"]
+    assert not axis.get_minorticklabels()
+
+
+def test_latencies_of_a_sweep_read_in_plain_numbers():
+    rows = [
+        {
+            "task": "sample", "strategy": "usp", "latency_s": latency_s, "batch_size": 1, "num_gpus": 8,
+            "peak_memory_bytes": 2.0**30,
+        }
+        for latency_s in (21.0, 58.0)
+    ]  # fmt: skip
+    axes = plot_sweep(rows).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["20", "30", "40", "50"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.01234, "0.0123 images/s"),
+        (3.0, "3 images/s"),
+        (99.94, "99.9 images/s"),
+        (12345.6, "12,346 images/s"),
+    ],
+)
+def test_a_speed_has_three_digits_or_all_before_the_point(value, words):
+    assert speed(value, "images") == words
