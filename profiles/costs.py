@@ -42,6 +42,8 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 
+EACH_BATCH: Final = 4096
+"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of one part in as many."""
 OPTIMIZER_TRAFFIC: Final = {"fused": 1.0, "foreach": 80 / 28, "loop": 80 / 28}
 """Memory traffic of an optimizer's step over that of a single kernel. AdamW in PyTorch's operations reads and writes 80
 bytes of float32 per parameter: decay 8, first moment 12, second moment 8 + 12, root 8, division 8, epsilon 8, update
@@ -165,8 +167,14 @@ class ComponentCosts:
     def _least_s(self, largest_batch: int) -> FloatArray:
         if isinstance(self._times, MeasuredTimes):
             return self._times.least_s_per_sample(largest_batch)
-        batches = np.arange(1.0, largest_batch + 1)
-        return np.asarray(np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0))
+        batches = np.arange(1.0, min(largest_batch, EACH_BATCH) + 1)
+        least = np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0)
+        if largest_batch > EACH_BATCH:  # a larger batch never takes the GPU less
+            count = int(EACH_BATCH * log(largest_batch / EACH_BATCH)) + 1
+            marks = np.unique(np.ceil(np.geomspace(EACH_BATCH + 1.0, largest_batch + 1.0, count + 1)))
+            per_sample = self._times.gpu_s(marks[:-1], WHOLE) / (marks[1:, None] - 1)
+            least = np.minimum(least, np.min(per_sample, axis=0))
+        return np.asarray(least)
 
     def _keep(self, key: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
         """Scaled seconds in an array that no caller can change, as it is kept for the next one."""

@@ -103,7 +103,7 @@ class KernelTimes:
         batch, gpu_s = np.asarray(batch, dtype=float), self._forward_gpu_s(batch, share)
         return gpu_s * self._floor(gpu_s, self._host_s("forward"))
 
-    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Seconds of the GPU alone in ``forward_s``, shape (layers,)."""
         return self._forward_gpu_s(batch, share)
 

@@ -79,7 +79,7 @@ class LumpedTimes:
         samples = np.asarray(batch, dtype=float)[..., None]
         return np.asarray(samples * (self._others(share) + self._attention(share)) + self._launches)
 
-    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer; what the host dispatches for it is not counted."""
         return self.forward_s(batch, share)
 

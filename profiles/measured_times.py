@@ -24,7 +24,7 @@ class Times(Protocol):
         """Forward seconds of each layer; of several batches, shape (batches, layers)."""
         ...
 
-    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Those of the GPU alone in the forward seconds of each layer."""
         ...
 
@@ -79,7 +79,7 @@ class MeasuredTimes:
             return np.array([self._forward_s(float(samples), share) for samples in batches])
         return self._forward_s(float(batches), share)
 
-    def gpu_s(self, batch: float, share: Share) -> FloatArray:
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer: whether GPU or host took them was not measured."""
         return self.forward_s(batch, share)
 

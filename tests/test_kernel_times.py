@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.components import Component, Layer
-from profiles.costs import ComponentCosts, ModelCosts
+from profiles.costs import EACH_BATCH, ComponentCosts, ModelCosts
 from profiles.devices import Device, Rates, load_device
 from profiles.kernel_times import (
     BACKWARD_TRAFFIC,
@@ -437,6 +437,16 @@ def test_the_least_time_per_sample_is_that_of_the_best_batch(largest, name):
     found = every(load_stack(name), replace(MADE, own_laws=REAL))
     best = np.min([found.forward_s(batch) / batch for batch in range(1, largest + 1)], axis=0)
     assert found.least_forward_s_per_sample(largest) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("name", ["eager", "compiled"])
+def test_of_many_batches_the_least_time_per_sample_is_within_one_part_in_thousands(name):
+    found, largest = every(load_stack(name), replace(MADE, own_laws=REAL)), 3 * EACH_BATCH
+    batches = np.arange(1, largest + 1)
+    best = np.min([found.forward_s(float(batch)) / batch for batch in batches], axis=0)
+    least = found.least_forward_s_per_sample(largest)
+    assert (least <= best).all()
+    assert (least >= best * (1 - 1.01 / EACH_BATCH)).all()
 
 
 def test_times_handed_out_cannot_be_changed():

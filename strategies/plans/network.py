@@ -77,7 +77,8 @@ class Network:
         placement = self.placement
         pairs = list(zip(placement.ranks(source), placement.ranks(target), strict=True))
         first, near = pairs[0], {placement.node(rank) for rank in pairs[0]}
-        sharing = [pair for pair in pairs if not near.isdisjoint(map(placement.node, pair))]
+        each = placement.cluster.devices_per_node
+        sharing = [pair for pair in pairs if pair[0] // each in near or pair[1] // each in near]
         load = Counter(port for pair in sharing for port, _ in placement.path(*pair))
         ports = tuple(
             (self._port(port), load[port] / bandwidth) for port, bandwidth in placement.path(*first)

@@ -95,12 +95,16 @@ class Placement:
 
     def ranks(self, position: int) -> list[int]:
         """The GPUs of all groups that hold a position."""
+        if self.replicas == 1:
+            first, step = self.rank(0, position, 0), 1 if self.data_inner else self.group_size
+            return list(range(first, first + step * self.num_groups, step))
         return [self.rank(g, position, i) for g in range(self.num_groups) for i in range(self.replicas)]
 
     def group(self, *positions: int) -> Group:
         """The group of all GPUs that hold one of some positions, which reduce their gradients together."""
         [ranks] = self.groups((), positions)
-        return Group(len(ranks), len({self.node(rank) for rank in ranks}))
+        each = self.cluster.devices_per_node
+        return Group(len(ranks), len({rank // each for rank in ranks}))
 
     def groups(self, devices: Sequence[int], positions: Sequence[int] | None) -> list[tuple[int, ...]]:
         """GPUs of each alike group of a collective: all replicas of some positions, or each replica of some devices."""
