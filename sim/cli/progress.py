@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sim.explore.sweep import Report, Sweep
-from sim.report.tables import milliseconds
+from sim.report.numbers import milliseconds
 
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
