@@ -9,23 +9,26 @@ MAX_SIMULATED: Final = 2**17
 """Forwards and backwards of one simulated iteration; as many take 4 s and 350 MB."""
 MAX_ORDERED: Final = 2**19
 """Forwards and backwards of an order that depends on no model; as many take 5 s."""
-
-
 MAX_SWEPT_GPUS: Final = 2**15
 """GPUs of a sweep; every degree that divides them is looked at."""
 
 
 def check_swept(scenario: AnyScenario) -> None:
-    """Refuse more GPUs than can be swept over in seconds.
+    """Refuse more GPUs than can be swept over in seconds, and those that no point can use.
 
     Raises:
-        InputError: there are more.
+        InputError: there are more, or one backbone would be trained on a part of a node beside whole ones.
     """
     gpus = scenario.workload.num_gpus
     if gpus > MAX_SWEPT_GPUS:
         raise InputError(
             f"--gpus is {gpus}, must be at most {MAX_SWEPT_GPUS} where degrees are looked for; run takes more"
         )
+    each = scenario.cluster.devices_per_node
+    if scenario.task == "train" and len(scenario.model.backbones) == 1 and gpus > each and gpus % each:
+        below = gpus // each * each
+        rule = f"must be a multiple of the {each} of a node, such as {below} or {below + each}"
+        raise InputError(f"--gpus is {gpus}, {rule}: no point can use a part of one beside whole ones")
 
 
 def check_passes(strategy: AnyStrategy, most: int) -> None:

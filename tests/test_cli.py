@@ -309,23 +309,27 @@ def test_a_sweep_marks_and_draws_its_pareto_front(sim, elsewhere):
     assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
+NOTHING = ("--gpus", 8, "--strategy", "gpipe", "--pipeline-degree", 3)
+"""What no point can do: positions do not divide the group."""
+
+
 def test_a_sweep_that_finds_nothing_draws_nothing(sim, elsewhere):
-    code, _, err = sim("sweep", "--model", "sd21", "--gpus", 12, "--plot", "front.svg")
+    code, _, err = sim("sweep", "--model", "sd21", *NOTHING, "--plot", "front.svg")
     assert code == 2
     assert not (elsewhere / "front.svg").exists()
     wrote, why = err.splitlines()
     assert wrote.startswith("sim: wrote ")
     assert re.fullmatch(
-        r"sim: error: no point of the sweep is feasible: \d+ of \d+ x groups and nodes do not divide one another"
+        r"sim: error: no point of the sweep is feasible: \d+ of \d+ x positions do not divide the group"
         r" \(such as \w+: .*\)",
         why,
     )
 
 
 def test_a_sweep_that_finds_nothing_says_why(sim):
-    code, out, _ = sim("sweep", "--model", "sd21", "--gpus", 12)
+    code, out, _ = sim("sweep", "--model", "sd21", *NOTHING)
     assert code == 2
-    assert "groups and nodes do not divide one another" in out
+    assert "positions do not divide the group" in out
     assert "0 simulated, 0 bounded" in out
 
 

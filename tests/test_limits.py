@@ -6,8 +6,9 @@ import pytest
 
 import sim
 from profiles.clusters import load_cluster
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InputError
 from profiles.whatifs import changed
+from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.tuning import tune
 from sim.limits import MAX_ORDERED, MAX_SIMULATED, MAX_SWEPT_GPUS, check_passes
@@ -61,6 +62,26 @@ def test_what_would_take_long_is_refused_with_the_limit(capsys, asked, limit):
     assert f"at most {limit}" in err
 
 
+@pytest.mark.parametrize("command", ["sweep", "sweep --strategy ddp", "tune"])
+def test_gpus_that_no_point_can_use_are_refused_with_those_that_one_can(
+    capsys, tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), "--model", "sd21", "--gpus", "12"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(
+        "sim: error: --gpus is 12, must be a multiple of the 8 of a node, such as 8 or 16: no point "
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_gpus_are_swept_over_where_a_point_can_use_them():
+    assert start_sweep("cdm-lsun", gpus=12).points  # a backbone on each six
+    assert start_sweep("pixart", gpus=12, steps=2).points  # on eight of them
+    assert start_sweep("sd21", gpus=6).points
+
+
 def test_a_run_takes_a_million_gpus():
     cluster = changed(load_cluster("p4de"), {"nodes": 2**17})
     assert sim.run("sd21", "ddp", cluster, gpus=2**20).num_gpus == 2**20
@@ -69,5 +90,4 @@ def test_a_run_takes_a_million_gpus():
 def test_tuning_passes_over_degrees_that_no_pipeline_has():
     cluster = changed(replace(load_cluster("p4de"), max_nodes=2**14), {"memory": "1GiB"})
     asked = Request("sd21", cluster, 2**17, ("pulse",), {"memory_recipe": "pulse"})
-    with pytest.raises(InfeasibleError, match=r"^no pipeline degree fits: "):
-        tune(scenario_of(asked))
+    assert tune(scenario_of(asked))

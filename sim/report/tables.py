@@ -200,7 +200,6 @@ def _run_words(result: Result) -> Words:
     guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
     images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
     drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
-    drawn = ", ".join([drawn, *result.departures])
     return Words(drawn, _drawing(result), "per step", ("forward",))
 
 

@@ -162,7 +162,7 @@ def without_patch(plan: Plan, patch: int, step: int) -> Plan:
     ops = tuple(tuple(op for op in row if kept(op)) for row in plan.ops)
     read = {tensor for row in ops for op in row for tensor in op.reads}
     written = tuple(
-        tuple(replace(op, writes=tuple(t for t in op.writes if t in read)) for op in row) for row in ops
+        tuple(op._replace(writes=tuple(t for t in op.writes if t in read)) for op in row) for row in ops
     )
     posted = {key: index for key, index in plan.posted_after.items() if key[0] in read}
     return replace(plan, ops=written, posted_after=posted)
