@@ -88,8 +88,8 @@ def profile(
     counted = count_configured(files, replace(asked, dtype=_counted_as(settings.dtype)))
     title = counted.architecture.title
     specs = _chosen([part.spec for part in counted.components], components, title)
-    kept = [part for part in counted.components if part.spec.name in specs]
-    kept = [replace(part, spec=specs[part.spec.name]) for part in kept]
+    chosen = (part for part in counted.components if part.spec.name in specs)
+    kept = tuple(replace(part, spec=specs[part.spec.name]) for part in chosen)
     try:
         return _profiled(slug(title), replace(counted, components=kept), settings, (clock, name), output)
     except DiffusimError:
