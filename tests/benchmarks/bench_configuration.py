@@ -1,8 +1,8 @@
 """One configuration from the question to its result: `python -m pytest -n 0 tests/benchmarks/bench_configuration.py`.
 
 It stands beside a bare SimPy loop, which has one process per device and an event per message, but no links, no memory
-and no plan. Both are of one 1F1B
-iteration in one run; `result over loop` in the extra information is the ratio of their medians, of alternating rounds.
+and no plan. Both are of one 1F1B iteration in one run; `result over loop` in the extra information is the ratio of
+their medians, of alternating rounds.
 """
 
 from statistics import median
