@@ -139,11 +139,30 @@ def _deaths(
     wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...], keys: IntArray, births: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Stays, ascending, and moments before which they do not end, their births among them."""
+    num_tensors = len(wiring.plan.tensors)
+    ended, moments = _events(_uses(wiring, clock, sent), num_tensors)
+    kept, last = _events([_table((*key, clock.zero + 1) for key in wiring.plan.kept)], num_tensors)
+    if len(kept):  # nothing but the end counts
+        others = ~np.isin(ended, kept)
+        ended, moments = ended[others], moments[others]
+    ended, moments = np.concatenate([ended, kept]), np.concatenate([moments, last])
+    order = np.argsort(keys)
+    at = np.searchsorted(keys[order], ended)
+    known = at < len(keys)
+    known[known] = keys[order[at[known]]] == ended[known]
+    owners = np.concatenate([np.arange(len(keys)), order[at[known]]])
+    moments = np.concatenate([births, moments[known]])
+    order = np.argsort(owners, kind="stable")
+    return owners[order], moments[order]
+
+
+def _uses(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
+    """What needs a tensor where it lies: ops that read it, messages on their way, collectives."""
     plan, (tensors, sources, _, slots) = wiring.plan, sent
     ops = [op for row in plan.ops for op in row]
     reads = np.fromiter((len(op.reads) for op in ops), np.int64, len(ops))
     devices = np.repeat(np.arange(len(plan.ops)), [len(row) for row in plan.ops])
-    found = [
+    return [
         (
             np.fromiter(chain.from_iterable(op.reads for op in ops), np.int64, reads.sum()),
             np.repeat(devices, reads),
@@ -157,20 +176,6 @@ def _deaths(
             for tensor in (*collective.reads, *collective.writes)
         ),
     ]
-    ended, moments = _events(found, len(plan.tensors))
-    kept, last = _events([_table((*key, clock.zero + 1) for key in plan.kept)], len(plan.tensors))
-    if len(kept):  # nothing but the end counts
-        others = ~np.isin(ended, kept)
-        ended, moments = ended[others], moments[others]
-    order = np.argsort(keys)
-    ended, moments = np.concatenate([ended, kept]), np.concatenate([moments, last])
-    at = np.minimum(np.searchsorted(keys, ended, sorter=order), len(keys) - 1)
-    owners = order[at] if len(keys) else at
-    of_stay = keys[owners] == ended if len(keys) else np.zeros(len(at), dtype=bool)
-    owners = np.concatenate([np.arange(len(keys)), owners[of_stay]])
-    moments = np.concatenate([births, moments[of_stay]])
-    order = np.argsort(owners, kind="stable")
-    return owners[order], moments[order]
 
 
 def _early_births(wiring: Wiring, clock: _Clock) -> Iterator[tuple[int, int, int]]:

@@ -74,3 +74,16 @@ def test_replaying_step_by_step(benchmark, name):
 def test_the_bound(benchmark, name):
     sampler, scenario = point(name)
     run(benchmark, lambda: sampler.bound(scenario))
+
+
+@pytest.mark.parametrize("steps", [100, 1000, 10_000])
+def test_a_long_run_of_many_patches(benchmark, steps):
+    """64 patches; longer runs than 100 steps are continued from where their steps repeat one another."""
+
+    def asked():
+        scenario = SamplingScenario(
+            load_model("pixart"), load_cluster("a100-nvlink-8"), SamplingWorkload(8, 2048, 2048, steps)
+        )
+        return (make_sampler("pipefusion", {"patches": 64}), scenario), {}
+
+    assert benchmark.pedantic(run_point, setup=asked, rounds=3).latency_s > 0
