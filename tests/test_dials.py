@@ -87,6 +87,21 @@ def test_what_cannot_be_run_leaves_the_reason_and_no_picture():
     assert dials.result is not None and drawn(dials)
 
 
+def test_collectives_run_in_a_lane_below_what_a_device_computes(dials):
+    dials.turn(strategy="ddp")
+    *compute, collectives = dials.figure.data[:-2]
+    assert collectives.name == "collective" and collectives.x
+    assert all(bar.offset + bar.width <= collectives.offset for bar in compute)
+    assert collectives.offset + collectives.width < 1 + compute[0].offset
+
+
+def test_narrow_bars_have_no_edge_that_would_hide_them(dials):
+    frozen = next(bar for bar in dials.figure.data if bar.name == "frozen")
+    wide = [took > dials.result.trace.end_s * 1e3 / 400 for took in frozen.x]
+    assert True in wide and False in wide
+    assert [bool(width) for width in frozen.marker.line.width] == wide
+
+
 def test_samplers_have_dials_too():
     dials = sim.plots.Dials(
         "pixart",

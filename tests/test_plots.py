@@ -469,6 +469,12 @@ def test_words_along_an_axis_keep_their_order_and_numbers_ascend():
     assert (info.down, info.across) == (["wide", "deep"], [8, 64])
 
 
+def test_long_words_along_an_axis_break_at_commas():
+    rows = [best("ddp", 8, 1.0) | {"cluster": name} for name in ("p4de", "p4de, inter-node x 0.5")]
+    axes = plot_winners(rows, "cluster", "model").axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["p4de", "p4de,\ninter-node x 0.5"]
+
+
 def test_two_scenarios_in_one_cell_are_refused():
     rows = [best("ddp", 8, 1.0), best("ddp", 8, 1.0, batch_size=128)]
     with pytest.raises(
