@@ -35,7 +35,7 @@ LOCAL_BATCH: Final = 32
 class SpeedUp(NamedTuple):
     """Best throughputs under one choice of what moves them, model and drawing of self-conditioning in words.
 
-    GPipe has 2 stages and 4 micro-batches; data parallelism is given by when it reduces gradients; ZeRO-3 reduces after
+    GPipe has 2 stages of equally many blocks and 4 micro-batches; data parallelism is given by when it reduces gradients; ZeRO-3 reduces after
     the backward, and is None where none fits.
     """
 
@@ -89,7 +89,7 @@ def speed_ups(
             name,
             drawn if probability else "none",
             fastest(point, "diffusionpipe", fill="partial"),
-            fastest(point, "gpipe", pipeline_degree=2, micro_batches=4),
+            fastest(point, "gpipe", partition="blocks", pipeline_degree=2, micro_batches=4),
             {overlap: fastest(point, "ddp", overlap=overlap) for overlap in OVERLAPS},
             best(point, "zero3", overlap="none"),
         )

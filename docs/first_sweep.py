@@ -1,0 +1,62 @@
+"""Write what the first sweep says into README and docs: ``python docs/first_sweep.py``."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import sim
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs/pages/accuracy.md")
+ASKED = {"model": "sd21", "gpus": 64}
+STACKS = ("eager-2023", "eager", "compiled")
+HEADER = ("encoders", "stack", "first", "iteration", "ties with it", "over GPipe", "over DDP")
+
+
+def rows() -> Iterator[list[str]]:
+    """One row per way to have encoders, and stack: who is first, ties, and ``diffusionpipe`` over two others."""
+    for frozen in ("online", "cached"):
+        for stack in STACKS:
+            sweep = sim.sweep(**ASKED, frozen=frozen, stack=stack)
+            best = sweep.best
+            ties = [row["strategy"] for row in sweep.rows(best_of_each=True) if row["tie"]]
+            others = [name for name in dict.fromkeys(ties) if name != best.strategy]
+            filled_s = sweep.best_of("diffusionpipe").iteration_s
+            gains = (sweep.best_of(other).iteration_s / filled_s for other in ("gpipe", "ddp"))
+            yield [
+                frozen,
+                f"`{stack}`",
+                f"`{best.strategy}`",
+                f"{1e3 * best.iteration_s:,.0f} ms, {_rounded(best.low_s)} to {_rounded(best.high_s)}",
+                ", ".join(others) or "none",
+                *(f"{gain:.2f}" for gain in gains),
+            ]
+
+
+def _rounded(seconds: float) -> str:
+    return f"{round(1e3 * seconds, -1):,.0f}"
+
+
+def answer() -> str:
+    """The verdict of the first sweep, as the terminal shows it."""
+    return f"```text\n{str(sim.sweep(**ASKED).verdict).rstrip()}\n```"
+
+
+def table(lines: Iterable[list[str]]) -> str:
+    """A table of Markdown."""
+    cells = [list(HEADER), ["---"] * len(HEADER), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def write(words: dict[str, str]) -> None:
+    """Put texts between their marks, in every page that has these."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for mark, said in words.items():
+            between = f"(<!-- first sweep: {mark} -->\n).*?(<!-- end of it -->)"
+            text = re.sub(between, lambda m, said=said: f"{m[1]}\n{said}\n\n{m[2]}", text, flags=re.DOTALL)
+        page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write({"answer": answer(), "table": table(rows())})
