@@ -280,7 +280,7 @@ def test_a_sampling_option_makes_it_a_sweep_over_samplers(sim, ask, elsewhere):
         (("--patches", 4), {"sample"}),
         (("--strategy", "ddp"), {"train"}),
         (("--task", "train", "--strategy", "ddp"), {"train"}),
-        (("--micro-batches", 4, "--strategy", "1f1b"), {"train"}),
+        (("--micro-batches", 8, "--batch-size", 8, "--strategy", "1f1b"), {"train"}),
     ],
 )
 def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):

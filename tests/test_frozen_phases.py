@@ -57,8 +57,8 @@ def test_encoders_come_first_and_the_decoder_last(make):
         scenario = sampling(make, include=BOTH)
         replayed = replay_parts(make_sampler(name, {}), scenario)
         assert (replayed[0].phase.name, replayed[-1].phase.name) == ("encode", "decode")
-        assert [phase.steps * phase.times for _, phase, _ in (replayed[0], replayed[-1])] == [0, 0]
-        assert sum(phase.steps * phase.times for _, phase, _ in replayed) == 3
+        assert [phase.steps * phase.times for _, phase, _, _ in (replayed[0], replayed[-1])] == [0, 0]
+        assert sum(phase.steps * phase.times for _, phase, _, _ in replayed) == 3
         encode_s, decode_s = replayed[0].trace.end_s, replayed[-1].trace.end_s
         assert (encode_s, decode_s) == pytest.approx((sum(TEXT_S), sum(DECODER_S)))
         whole = latency_s(make, name, include=BOTH)
@@ -71,7 +71,7 @@ def test_encoders_come_first_and_the_decoder_last(make):
 )
 def test_every_device_encodes_the_prompts_of_its_predictions(make, guidance, batch_size, prompts):
     scenario = sampling(make, guidance=guidance, batch_size=batch_size, include=("text",))
-    _, phase, trace = replay_parts(make_sampler("ulysses", {}), scenario)[0]
+    _, phase, trace, _ = replay_parts(make_sampler("ulysses", {}), scenario)[0]
     assert [[op.action for op in ops] for ops in phase.plan.ops] == [
         [FrozenAction(0, 0, prompts), FrozenAction(0, 1, prompts)]
     ] * 4
@@ -82,7 +82,7 @@ def test_one_device_of_each_group_decodes_its_images(make):
     cases = {"ulysses": ({}, 0, 2), "pipefusion": ({}, 3, 2), "hybrid": ({"pipeline_degree": 2}, 1, 1)}
     for name, (parameters, device, images) in cases.items():
         scenario = sampling(make, include=("vae",), batch_size=2)
-        _, phase, trace = replay_parts(make_sampler(name, parameters), scenario)[-1]
+        _, phase, trace, _ = replay_parts(make_sampler(name, parameters), scenario)[-1]
         assert [number for number, ops in enumerate(phase.plan.ops) if ops] == [device], name
         assert {op.action.samples for op in phase.plan.ops[device]} == {images}
         assert trace.end_s == pytest.approx(images * sum(DECODER_S)), name
@@ -111,7 +111,7 @@ def test_attention_over_a_band_of_rows_sees_that_band_alone():
 def test_between_the_phases_weights_stay_and_activations_do_not(make):
     scenario = sampling(make, include=BOTH)
     replayed = replay_parts(make_sampler("pipefusion", {}), scenario)
-    names = [[buffer.name for buffer in phase.plan.resident[3]] for _, phase, _ in replayed]
+    names = [[buffer.name for buffer in phase.plan.resident[3]] for _, phase, _, _ in replayed]
     stays = ["weights", "text encoders and VAE", "runtime"]
     assert names[0] == stays
     assert names[1] == [*stays, "activations", "keys and values"]
@@ -139,6 +139,6 @@ def test_groups_of_a_hybrid_encode_the_prompts_of_their_own_predictions(make):
     scenario = sampling(make, guidance="batch", include=("text",))
     for degree, prompts in ((1, 2), (2, 1)):
         sampler = make_sampler("hybrid", {"guidance_degree": degree, "ulysses_degree": 4 // degree})
-        (_, phase, _), *_ = replay_parts(sampler, scenario)
+        (_, phase, *_), *_ = replay_parts(sampler, scenario)
         actions = {op.action for ops in phase.plan.ops for op in ops}
         assert {action.samples for action in actions if isinstance(action, FrozenAction)} == {prompts}

@@ -270,7 +270,7 @@ def test_the_host_pays_for_attention_what_torch_takes_it_apart_into():
         "attention",
         Attending,
         lambda height, width: {"hidden": tensor(1, 2, 16, 8)},
-        lambda module: [LayerSpec("all", 0, module)],
+        (LayerSpec("all", 0, ""),),
     )
     ((_, kernel, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
     apart, module, hidden = Counting(), Attending().to("meta"), tensor(1, 2, 16, 8)

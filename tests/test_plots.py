@@ -554,7 +554,9 @@ def patched(make):
     """Two stages, one step of the whole image, then two of two patches."""
     model = equal_blocks_transformer(4, 0.1)
     scenario = make.sampling(model, make.cluster(), 2, steps=3)
-    ((_, _, trace),) = replay_parts(make_sampler("pipefusion", {"patches": 2, "warmup_steps": 1}), scenario)
+    ((_, _, trace, _),) = replay_parts(
+        make_sampler("pipefusion", {"patches": 2, "warmup_steps": 1}), scenario
+    )
     return trace
 
 

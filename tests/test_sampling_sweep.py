@@ -126,7 +126,9 @@ def test_the_bound_of_a_pipeline_of_patches_is_its_time_where_no_port_is_shared_
     for point in simulate_everything(scenario):
         if point.name in PIPELINES:
             there, taken = scenario.on(point.num_gpus), point.result.latency_s
-            assert point.strategy.bound(there) == pytest.approx(taken, rel=1e-6), point
+            bound_s, tensors = point.strategy.bound(there), getattr(point.strategy, "tensor_degree", 1) or 1
+            assert bound_s == pytest.approx(taken, rel=1e-6 if tensors == 1 else 2e-3), point
+            assert bound_s <= taken * (1 + 1e-9)
 
 
 def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everything):

@@ -24,10 +24,7 @@ RUNS = {
         {"guidance_degree": 2, "ulysses_degree": 2, "pipeline_degree": 4, "patches": 4},
     ),
     "a ring": ("l20-pcie-8", 8, 2048, "hybrid", {"ring_degree": 2, "pipeline_degree": 4, "patches": 8}),
-    "tensors": (
-        "l40-pcie-8", 16, 2048, "hybrid",
-        {"ulysses_degree": 2, "ring_degree": 2, "pipeline_degree": 2, "tensor_degree": 2, "patches": 4},
-    ),
+    "tensors": ("l20-pcie-8", 8, 2048, "hybrid", {"tensor_degree": 2, "pipeline_degree": 4, "patches": 4}),
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def the_phases_take_what_the_whole_run_takes(point):
     assert parts.p2p_bytes == pytest.approx(whole.p2p_bytes)
     assert parts.collective_bytes == pytest.approx(whole.collective_bytes)
     assert parts.peak_memory_bytes == pytest.approx(peak_memory_bytes(whole).max())
-    assert sum(phase.times * phase.steps for _, phase, _ in point.phases) == point.iterations
+    assert sum(phase.times * phase.steps for _, phase, _, _ in point.phases) == point.iterations
 
 
 @check

@@ -35,8 +35,8 @@ LOCAL_BATCH: Final = 32
 class SpeedUp(NamedTuple):
     """Best throughputs under one choice of what moves them, model and drawing of self-conditioning in words.
 
-    GPipe has 2 stages of equally many blocks and 4 micro-batches; data parallelism is given by when it reduces gradients; ZeRO-3 reduces after
-    the backward, and is None where none fits.
+    GPipe has 2 stages of equally many blocks and 4 micro-batches; data parallelism is given by when it reduces
+    gradients; ZeRO-3 reduces after the backward, and is None where none fits.
     """
 
     model: str
