@@ -26,6 +26,8 @@ FAMILIES: Final = ("measured", "derived")
 ANY: Final = "any"
 """The stack of a band that holds where no other does."""
 QUANTILES: Final = (0.1, 0.9)
+FEWEST: Final = 4
+"""Fewer published numbers than this say nothing of an error."""
 ROUNDING: Final = 1e-9
 """Relative difference of sums of the same times in another order."""
 

@@ -100,12 +100,17 @@ class KernelTimes:
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer, shape (layers,); of several batches (batches, layers)."""
-        batch, gpu_s = np.asarray(batch, dtype=float), self._forward_gpu_s(batch, share)
+        gpu_s = self.gpu_s(batch, share)
         return gpu_s * self._floor(gpu_s, self._host_s("forward"))
 
     def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        """Seconds of the GPU alone in ``forward_s``, shape (layers,)."""
-        return self._forward_gpu_s(batch, share)
+        """Seconds of the GPU alone in ``forward_s``, shape (layers,); of several batches (batches, layers)."""
+        batch = np.asarray(batch, dtype=float)
+        each = batch[:, None] if batch.ndim else batch
+        total = np.zeros((*batch.shape, len(self._passed)))
+        for group, shapes in self._shapes(share):
+            total += self._forward(group, shapes, each) @ group.counts.T
+        return total
 
     def host_s(self) -> FloatArray:
         """Seconds in which the host dispatches the forward of each layer, shape (layers,)."""
@@ -176,14 +181,6 @@ class KernelTimes:
         total = gpu_s.sum(axis=-1, keepdims=True)
         stretched = np.divide(host_s, total, out=np.ones_like(total), where=total > 0)
         return np.asarray(np.maximum(1.0, stretched))
-
-    def _forward_gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        batch = np.asarray(batch, dtype=float)
-        each = batch[:, None] if batch.ndim else batch
-        total = np.zeros((*batch.shape, len(self._passed)))
-        for group, shapes in self._shapes(share):
-            total += self._forward(group, shapes, each) @ group.counts.T
-        return total
 
     def _forward(self, group: KernelGroup, shapes: Shapes, batch: FloatArray) -> FloatArray:
         """Forward seconds of the kernels of a group, shape (kernels,) or (batches, kernels)."""

@@ -80,7 +80,7 @@ class LumpedTimes:
         return np.asarray(samples * (self._others(share) + self._attention(share)) + self._launches)
 
     def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        """Forward seconds of each layer; what the host dispatches for it is not counted."""
+        """Forward seconds of each layer; a launch takes the longer of host and GPU, which totals cannot tell apart."""
         return self.forward_s(batch, share)
 
     def host_s(self) -> FloatArray:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from profiles.bands import FAMILIES, load_bands
+from profiles.bands import FAMILIES, FEWEST, load_bands
 from profiles.checks import check_choice, check_counts, check_numbers
 from profiles.components import TASKS
 from profiles.files import read_rows
@@ -57,6 +57,8 @@ class Trust:
         where = f"{self.kind}, {'training' if self.task == 'train' else 'sampling'}, devices {self.family}"
         if not self.numbers:
             return f"no independent published number ({where})"
+        if self.numbers < FEWEST:
+            return f"{self.numbers} independent published numbers ({where}), too few to judge by"
         count = (
             "1 independent published number"
             if self.numbers == 1

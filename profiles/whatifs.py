@@ -58,7 +58,7 @@ def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
 def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # noqa: ANN401
     """The cluster of so many nodes; ``2x4`` are two of four devices each."""
     match = re.fullmatch(r"([1-9]\d{0,6})(?:x([1-9]\d{0,6}))?", str(value), re.ASCII)
-    if match is None or isinstance(value, bool):
+    if match is None:
         raise wrong("nodes", f"is {value!r}, must be nodes such as 2, or nodes x devices such as 2x4")
     nodes, each = int(match[1]), int(match[2] or cluster.devices_per_node)
     if nodes > MAX_NODES:

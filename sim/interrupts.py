@@ -22,8 +22,11 @@ def as_one() -> Iterator[None]:
         raise KeyboardInterrupt
 
     _told.clear()
-    with _handled_by(interrupt):
-        yield
+    try:
+        with _handled_by(interrupt):
+            yield
+    finally:
+        _told.clear()
 
 
 def check() -> None:
@@ -40,10 +43,12 @@ def check() -> None:
 def held() -> Iterator[None]:
     """Let interrupts wait until something is done that must not be left half done."""
     waiting: list[int] = []
-    with _handled_by(lambda number, _frame: waiting.append(number)):
-        yield
-    for number in waiting:
-        signal.raise_signal(number)
+    try:
+        with _handled_by(lambda number, _frame: waiting.append(number)):
+            yield
+    finally:
+        for number in waiting:
+            signal.raise_signal(number)
 
 
 @contextmanager

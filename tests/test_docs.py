@@ -92,6 +92,7 @@ def test_no_word_of_the_glossary_is_explained_twice():
 
 def test_every_link_and_picture_of_a_page_exists():
     for page, path in PAGES.items():
+        assert "@@" not in path.read_text(encoding="utf-8"), f"{page}: a number is still to be filled in"
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
             assert target.startswith("http") or (path.parent / target).exists(), f"{page}: {target}"
 

@@ -14,7 +14,6 @@ from strategies.partitions.chain import (
     optimal_partition,
     partition_front,
     pipeline_bound_s,
-    stage_sums,
 )
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
@@ -373,7 +372,3 @@ def test_every_stage_of_a_block_partition_holds_a_block(num_blocks, data):
 def test_more_stages_than_blocks_are_refused():
     with pytest.raises(ValueError, match=r"^num_stages\(4\) exceeds the 3 blocks of the chain$"):
         block_partition([0, 0, 1, 1, 2], 4)
-
-
-def test_stage_sums_add_up_the_layers_of_each_stage():
-    assert stage_sums([1, 2, 3, 4, 5], (0, 1, 4, 5)).tolist() == [1.0, 9.0, 5.0]

@@ -36,8 +36,8 @@ def test_the_stacks_reach_the_share_that_runs_on_both_generations_agree_on():
 
 
 @pytest.mark.parametrize("run", SHIPPED, ids=IDS)
-def test_a_run_is_within_a_fifth_of_what_was_published_and_within_a_quarter_where_nothing_saw_it(run):
-    assert abs(errors([run])[0]) <= (0.25 if run.role == "independent" else 0.2)
+def test_a_run_is_within_an_eighth_of_what_was_published_but_for_unfused_attention(run):
+    assert abs(errors([run])[0]) <= (0.2 if run.stack.attention == "math" else 0.12)
 
 
 def test_encoding_while_training_costs_what_its_authors_say():

@@ -120,6 +120,17 @@ class Row:
         """A number; None where there is none."""
         return None if key not in self.values else parse_number(self.where, key, cell(self.values[key]))
 
+    def flag(self, key: str) -> bool:
+        """Whether something holds; it does where the row does not speak of it.
+
+        Raises:
+            InputError: the value is neither true nor false.
+        """
+        said = cell(self.values.get(key, True))
+        if said.lower() not in ("true", "false"):
+            raise InputError(f"{self.where}: {key} is '{said[:40]}', must be True or False")
+        return said.lower() == "true"
+
 
 def cell(value: object) -> str:
     """A value as a file of rows holds it."""
@@ -199,18 +210,21 @@ def _inputs(row: Row) -> dict[str, str]:
 def _key(row: Row, task: str) -> Key:
     known = fields_of(strategies_of(task).values())
     given = sorted((name, cell(value)) for name, value in row.values.items() if name in known)
-    return Key(row.text("strategy"), int(row.number("num_gpus") or 0), tuple(given))
+    gpus = row.number("num_gpus")
+    if gpus is None:
+        raise InputError(f"{row.where}: num_gpus is missing: must be a row of a sweep, or a result")
+    return Key(row.text("strategy"), int(gpus), tuple(given))
 
 
 def _found(row: Row) -> Found:
-    fits = cell(row.values.get("fits_memory", True)) == "True"
+    fits = row.flag("fits_memory")
     status = cell(row.values.get("status", "simulated" if fits else "infeasible"))
     if status not in STATUSES:
         raise InputError(f"{row.where}: status is '{status[:40]}', must be one of {', '.join(STATUSES)}")
     seconds = next((value for key in TIMES if (value := row.number(key)) is not None), None)
     if status == "simulated" and seconds is None:
         raise InputError(f"{row.where}: is simulated, but has no {' or '.join(TIMES)}")
-    recommended = cell(row.values.get("recommended", True)) == "True"
+    recommended = row.flag("recommended")
     reason = cell(row.values.get("reason", ""))
     return Found(status, seconds, row.number("peak_memory_bytes"), reason, recommended)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, NamedTuple
 
+from profiles.clusters import Cluster
 from profiles.errors import InfeasibleError
 from profiles.stacks import DEFAULT_STACK, load_stack
 from sim.explore.points import Point
@@ -75,10 +76,15 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
     cluster = scenario.cluster
     if num_gpus > cluster.devices_per_node and cluster.inter_node is not None:
         link = replace(scenario, cluster=cluster.scaled(inter_node=2.0))
-        yield Variation("twice the link between nodes", "--link inter=2x", link)
+        yield Variation("twice the link between nodes", _link_flag(cluster, "inter"), link)
     elif num_gpus > 1 and cluster.intra_node.kind != "ideal":
         link = replace(scenario, cluster=cluster.scaled(intra_node=2.0))
-        yield Variation("twice the link in a node", "--link intra=2x", link)
+        yield Variation("twice the link in a node", _link_flag(cluster, "intra"), link)
+
+
+def _link_flag(cluster: Cluster, link: str) -> str:
+    """The flag that asks for twice a link; none where the link is changed already: flags do not add up."""
+    return "" if "link" in dict(cluster.changes) else f"--link {link}=2x"
 
 
 def _of_training(scenario: Scenario) -> Iterator[Variation]:

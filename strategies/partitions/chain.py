@@ -199,12 +199,6 @@ def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
     return tuple(edges[round(i * len(starts) / num_stages)] for i in range(num_stages + 1))
 
 
-def stage_sums(values: npt.ArrayLike, boundaries: Sequence[int]) -> FloatArray:
-    """The sum of a per-layer quantity over each stage, (L,) to (S,)."""
-    sums: FloatArray = np.add.reduceat(np.asarray(values, dtype=np.float64), boundaries[:-1])
-    return sums
-
-
 def stage_table(values: FloatArray) -> FloatArray:
     """The sum over the layers from i up to, but without, j at [i, j], infinite where i >= j.
 

@@ -15,6 +15,7 @@ from profiles.bands import (
     ANY,
     DATA_PARALLEL,
     FAMILIES,
+    FEWEST,
     METHODS,
     ONE_GPU,
     PATCHES,
@@ -38,8 +39,6 @@ from validate.published.standings import Standing
 from validate.writing import write_file
 
 COMMAND: Final = "python -m validate published --bands"
-FEWEST: Final = 4
-"""Fewer numbers than this make no band; the prior stands."""
 PRIORS: Final = {
     ONE_GPU: (
         0.8,
