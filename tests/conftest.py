@@ -175,8 +175,9 @@ def make():
 
 @pytest.fixture(scope="session")
 def readme():
-    """The text of README.md, and ``table(title)``: the rows, as cells, of the table whose first cell is the title."""
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    """The text of README.md and the accuracy page, and ``table(title)``: the rows of a table, by its first cell."""
+    pages = ("README.md", "docs/pages/accuracy.md")
+    text = "".join((Path(__file__).parents[1] / page).read_text(encoding="utf-8") for page in pages)
 
     def table(title):
         lines = text[text.index(f"\n| {title} |") + 1 :].split("\n\n")[0].splitlines()

@@ -400,7 +400,7 @@ def test_a_broken_log_is_refused_in_one_line_that_names_file_and_line(fault, tmp
     ("arguments", "complaint"),
     [
         (["--ranks", "1"], "--ranks is 1, must be at least 2"),
-        (["--device", "b200"], "unknown device 'b200'"),
+        (["--device", "b2001"], "unknown device 'b2001'"),
         (
             ["--output", "/nowhere/x.toml"],
             "--output is '/nowhere/x.toml', must be a file in a folder that exists",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from profiles.errors import DiffusimError, InputError, near, one_line, shown
+from sim.interrupts import check
 
 WORDINGS: Final = (
     (r"argument (.+): expected one argument", r"\1 needs a value"),
@@ -52,6 +53,9 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
             code = run(arguments)
         except SystemExit as end:  # argparse, after --help and --version
             code = int(end.code or 0)
+        except Exception:
+            check()  # Python hides an interrupt in another error where a class is being made
+            raise
         print(end="", flush=True)
         return code
     except DiffusimError as error:
