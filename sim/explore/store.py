@@ -13,6 +13,7 @@ from functools import cache
 from hashlib import blake2b
 from inspect import getmodule, getsource
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final, Self
 
 from profiles.errors import InfeasibleError, InputError
@@ -30,6 +31,8 @@ from strategies.strategy import AnyScenario
 APPLICATION: Final = 0x64666673
 """Says in an SQLite file that it is a store."""
 VERSION: Final = 1
+RETRY_S: Final = 0.02
+"""Seconds between two tries of what SQLite does not wait for."""
 PATIENCE_S: Final = 60.0
 """Seconds to wait while another sweep writes."""
 TABLES: Final = """
@@ -77,7 +80,7 @@ class StoreFile:
     def _make(self) -> None:
         """Make the tables of a new store, unless another sweep did just now."""
         with self.explained():
-            self.connection.execute("PRAGMA journal_mode = WAL")
+            self._write_ahead()
             self.connection.execute("PRAGMA synchronous = NORMAL")
         with self.writing():
             if self._told("SELECT count(*) FROM sqlite_master") == self._told("PRAGMA application_id") == 0:
@@ -85,6 +88,18 @@ class StoreFile:
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _write_ahead(self) -> None:
+        """Keep a log beside the file; SQLite does not wait by itself where two turn to one at once."""
+        until_s = monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > until_s:
+                    raise
+            sleep(RETRY_S)
 
     def _check_version(self) -> None:
         """Refuse a database that is no store, or one of another version.
