@@ -172,7 +172,8 @@ def _figure() -> Any:  # noqa: ANN401
 
 def _draw(figure: Any, result: Result | None) -> None:  # noqa: ANN401
     """Write the values of a result into the picture."""
-    seen = {"kinds": [], "end_ms": 0.0} if result is None else timeline_of(result.trace)
+    nothing: dict[str, Any] = {"kinds": [], "end_ms": 0.0}
+    seen = nothing if result is None else timeline_of(result.trace)
     kinds = {kind["name"]: kind for kind in seen["kinds"]}
     *bars, memory, there = figure.data
     for bar in bars:
