@@ -67,6 +67,40 @@ def patches() -> Figure:
     return stacked([sim.run("pixart", method, **point, **asked) for method, point in methods.items()])
 
 
+def settled() -> Figure:
+    """The points of a sweep in the order of their bounds: which were simulated, and which a bound settled."""
+    sweep = sim.sweep("sd21", gpus=64)
+    rows = sweep.frame().dropna(subset="bound_s").sort_values("bound_s").reset_index(drop=True)
+    simulated = rows[rows["status"] == "simulated"]
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(rows.index, rows["bound_s"], color="#9A9A9A", label=f"bounds of {len(rows)} points")
+    axes.plot(
+        simulated.index, simulated["iteration_s"], ".", color="#0072B2", label=f"{len(simulated)} simulated"
+    )
+    axes.set(xlabel="points, by their bounds", ylabel="seconds of an iteration", ylim=(0, None))
+    axes.legend(frameon=False)
+    return figure
+
+
+def stacks() -> Figure:
+    """The same training on three stacks, with the encoders in every iteration and with their outputs cached."""
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    asked = {"model": "sd21", "strategy": "zero2", "gpus": 64}
+    cases = [
+        (frozen, stack) for frozen in ("online", "cached") for stack in ("eager-2023", "eager", "compiled")
+    ]
+    results = [sim.run(**asked, frozen=frozen, stack=stack) for frozen, stack in cases]
+    seconds = [result.iteration_s for result in results]
+    band = [[r.iteration_s - r.low_s for r in results], [r.high_s - r.iteration_s for r in results]]
+    axes.barh(range(len(cases)), seconds, xerr=band, color=["#0072B2"] * 3 + ["#56B4E9"] * 3, capsize=3)
+    axes.set_yticks(range(len(cases)), [f"encoders {frozen}, {stack}" for frozen, stack in cases])
+    axes.set(xlabel="seconds of an iteration, and its band")
+    axes.invert_yaxis()
+    return figure
+
+
 def stacked(results: Sequence[sim.Result]) -> Figure:
     """Timelines one above the other, with one legend under them."""
     figure = Figure(figsize=(9.0, 2.3 * len(results) + 0.6), layout="constrained")
@@ -83,7 +117,8 @@ def stacked(results: Sequence[sim.Result]) -> Figure:
 
 
 DRAWN: dict[str, Callable[[], Figure]] = {
-    drawn.__name__: drawn for drawn in (timeline, winners, front, parity, schedules, filling, patches)
+    drawn.__name__: drawn
+    for drawn in (timeline, winners, front, parity, schedules, filling, patches, settled, stacks)
 }
 
 

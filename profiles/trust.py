@@ -57,14 +57,10 @@ class Trust:
         where = f"{self.kind}, {'training' if self.task == 'train' else 'sampling'}, devices {self.family}"
         if not self.numbers:
             return f"no independent published number ({where})"
+        count = f"{self.numbers} independent published number{'s' * (self.numbers > 1)} ({where})"
         if self.numbers < FEWEST:
-            return f"{self.numbers} independent published numbers ({where}), too few to judge by"
-        count = (
-            "1 independent published number"
-            if self.numbers == 1
-            else f"{self.numbers} independent published numbers"
-        )
-        return f"{count} ({where}): median error {self.median_error:.1%}, worst {self.worst_error:.0%}"
+            return f"{count}, too few to judge by"
+        return f"{count}: median error {self.median_error:.1%}, worst {self.worst_error:.0%}"
 
 
 def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: bool = False) -> Trust | None:

@@ -51,13 +51,13 @@ def test_layers_that_were_timed_on_a_device_make_it_a_measured_one():
 
 
 def test_a_trust_says_how_many_numbers_and_how_far_off():
-    one = Trust("train", "measured", "pipeline", ("spp",), 1, 0.1234, 0.2)
-    assert str(one) == (
-        "1 independent published number (pipeline, training, devices measured): median error 12.3%, worst 20%"
-    )
-    assert "2 independent published numbers" in str(
-        Trust("train", "measured", "pipeline", ("spp",), 2, 0.1, 0.2)
-    )
+    def said(numbers):
+        return str(Trust("train", "measured", "pipeline", ("spp",), numbers, 0.1234, 0.2))
+
+    where = "(pipeline, training, devices measured)"
+    assert said(4) == f"4 independent published numbers {where}: median error 12.3%, worst 20%"
+    assert said(2) == f"2 independent published numbers {where}, too few to judge by"
+    assert said(1) == f"1 independent published number {where}, too few to judge by"
 
 
 @pytest.mark.parametrize(
