@@ -69,16 +69,19 @@ def patches() -> Figure:
 
 def settled() -> Figure:
     """The points of a sweep in the order of their bounds: which were simulated, and which a bound settled."""
-    sweep = sim.sweep("sd21", gpus=64)
-    rows = sweep.frame().dropna(subset="bound_s").sort_values("bound_s").reset_index(drop=True)
-    simulated = rows[rows["status"] == "simulated"]
+    points = [point for point in sim.sweep("sd21", gpus=64) if point.reason is None]
+    points.sort(key=lambda point: point.bound_s)
+    simulated = [
+        (place, one.result.iteration_s) for place, one in enumerate(points) if one.result is not None
+    ]
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     axes = figure.subplots()
-    axes.plot(rows.index, rows["bound_s"], color="#9A9A9A", label=f"bounds of {len(rows)} points")
-    axes.plot(
-        simulated.index, simulated["iteration_s"], ".", color="#0072B2", label=f"{len(simulated)} simulated"
-    )
-    axes.set(xlabel="points, by their bounds", ylabel="seconds of an iteration", ylim=(0, None))
+    bounds_s = [point.bound_s for point in points]
+    axes.plot(bounds_s, color="#9A9A9A", label=f"bounds of {len(points):,} points")
+    axes.plot(*zip(*simulated, strict=True), ".", color="#0072B2", label=f"{len(simulated)} simulated")
+    axes.set(xlabel="points, by their bounds", ylabel="seconds of an iteration", yscale="log")
+    axes.minorticks_off()
+    axes.set_yticks([1, 2, 4, 8, 16], [1, 2, 4, 8, 16])
     axes.legend(frameon=False)
     return figure
 
