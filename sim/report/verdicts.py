@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from profiles.trust import Trust
+from profiles.units import GIB
 from sim.explore.sweep import Sweep
 from sim.report.changes import Change, changes
 from sim.report.descriptions import fairness, how, tried
@@ -66,14 +67,15 @@ class Verdict:
 
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
-            return "none: no other strategy has a point that fits"
+            return "none: no other strategy that was asked has a point that fits"
         named = ", ".join(filter(None, (self.runner_up.strategy, self.runner_up_how)))
         if self.objective == "memory":
-            return named
-        slower = self.best.samples_per_s / self.runner_up.samples_per_s
-        return f"{named}: {duration(self.runner_up)}, " + (
-            "a tie" if self.runner_up_ties else f"{slower:.2f} x slower"
-        )
+            return f"{named}: {self.runner_up.peak_memory_bytes / GIB:.1f} GiB"
+        ratio = self.best.samples_per_s / self.runner_up.samples_per_s
+        words = f"{ratio:.2f} x slower"
+        if self.objective == "cost":
+            words = f"{self.runner_up.gpu_s_per_sample / self.best.gpu_s_per_sample:.2f} x the cost"
+        return f"{named}: {duration(self.runner_up)}, " + ("a tie" if self.runner_up_ties else words)
 
     def __str__(self) -> str:
         return panel_text(self.title, self.lines)
