@@ -26,7 +26,7 @@ from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
-WAVE: Final = 4
+WAVE: Final = 16
 """Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 LENT: Final = 16
 """Tasks at once of somebody's executor, unless its user says otherwise."""
