@@ -11,7 +11,7 @@ from typing import Final
 
 from profiles.checks import check_choice, check_counts, check_name, check_numbers, check_positive
 from profiles.devices import Device, device_names, device_of, load_device, read_device
-from profiles.errors import InputError
+from profiles.errors import InputError, wrong
 from profiles.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
 from profiles.files import Table, naming_file, path_kind
 from profiles.hosts import BOX, FREE, Host, read_host
@@ -116,6 +116,16 @@ class Cluster:
     def max_devices(self) -> int:
         """Devices of the whole cluster."""
         return self.devices_per_node * self.max_nodes
+
+    def check_gpus(self, num_gpus: int) -> None:
+        """Refuse more GPUs than there are.
+
+        Raises:
+            InputError: it is more.
+        """
+        if num_gpus > self.max_devices:
+            most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
+            raise wrong("num_gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}", "gpus")
 
     def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> "Cluster":
         """Cluster with the bandwidth of its links multiplied; latencies, call times and efficiencies stay.

@@ -119,23 +119,11 @@ class Scene(Generic[W]):
 
     def _under(self, workload: W, *alike: str) -> Self:
         """The scene under another workload, with those derived quantities that are alike under both."""
-        check_gpus(self.cluster, workload.num_gpus)
+        self.cluster.check_gpus(workload.num_gpus)
         other = object.__new__(type(self))  # what was checked and derived once is neither again
         vars(other).update({of.name: getattr(self, of.name) for of in fields(self)} | {"workload": workload})
         vars(other).update({name: getattr(self, name) for name in alike})
         return other
-
-
-def check_gpus(cluster: Cluster, num_gpus: int) -> None:
-    """Refuse more GPUs than a cluster has."""
-    if num_gpus > cluster.max_devices:
-        raise wrong(
-            "num_gpus",
-            f"is {num_gpus}, but cluster {cluster.name} has at most"
-            f" max_nodes({cluster.max_nodes}) * devices_per_node({cluster.devices_per_node})"
-            f" = {cluster.max_devices}",
-            "gpus",
-        )
 
 
 def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
@@ -170,7 +158,7 @@ class Scenario(Scene[TrainingWorkload]):
 
     def __post_init__(self) -> None:
         _check_kinds(self, TrainingWorkload)
-        check_gpus(self.cluster, self.workload.num_gpus)
+        self.cluster.check_gpus(self.workload.num_gpus)
         object.__setattr__(self, "model", self._at_resolution(self.model.for_task("train")))
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
@@ -287,7 +275,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     def __post_init__(self) -> None:
         _check_kinds(self, SamplingWorkload)
-        check_gpus(self.cluster, self.workload.num_gpus)
+        self.cluster.check_gpus(self.workload.num_gpus)
         model, tokens = self.model.for_task("sample"), self.workload.text_tokens
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
         frozen = [self.model.components[i].name for i in self.model.frozen]
@@ -338,11 +326,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
         It does not in graphs, and of a backbone whose operators nobody counted it is not known.
         """
-        if not self.costs.host_s(self.backbone_index).any():
+        if not self.operator_s:
             return NO_CALLS
-        factor = self.calibration.factor
-        ahead_s = AHEAD * self.paced_stack.forward_operator_s
-        return Calls(factor * self.cluster.host.pace, factor * ahead_s)
+        return Calls(self.calibration.factor * self.cluster.host.pace, AHEAD * self.operator_s)
 
     @cached_property
     def operator_s(self) -> float:
@@ -361,7 +347,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
         Where operators are not counted there is no host to pay, and the GPUs do.
         """
-        if self.stack.forward_operator_s and not self.costs.host_s(self.backbone_index).any():
+        if self.stack.forward_operator_s and not self.operator_s:
             return self.cluster
         return replace(self.cluster, collectives=replace(self.cluster.collectives, call_s=0.0))
 
