@@ -11,6 +11,7 @@ from making import make_cluster, make_link
 
 from profiles.models import Component, Layer, MeasuredTime, Model, Skip
 from profiles.stacks import load_stack
+from sim.cli.main import main
 from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
@@ -184,3 +185,22 @@ def readme():
         return [line.strip("| ").split(" | ") for line in [lines[0], *lines[2:]]]
 
     return SimpleNamespace(words=" ".join(text.split()), table=table)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """An empty folder, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tell(capsys):
+    """A function that runs a command of ``sim`` and returns its exit code, stdout and stderr."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return code, *capsys.readouterr()
+
+    return run

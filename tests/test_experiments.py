@@ -7,7 +7,6 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from sim.cli.main import main
 from sim.experiments import Experiment, as_toml, load_experiment
 from sim.measured_runs import RESULT
 
@@ -25,22 +24,7 @@ json = true
 """
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def tell(capsys):
-    """A function that runs a command and returns its exit code, stdout and stderr."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return run
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def write(folder, text, name="q.toml"):

@@ -16,7 +16,7 @@ from profiles.stacks import load_stack, stack_names
 from sim.api import start_sweep
 from sim.cli.completion import SHELLS
 from sim.cli.examples import EXAMPLES
-from sim.cli.main import COMMANDS, main
+from sim.cli.main import COMMANDS
 from sim.cli.progress import best_words, progress
 from sim.explore.sweep import run_sweep
 from strategies.registry import all_samplers, all_strategies
@@ -24,22 +24,7 @@ from strategies.registry import all_samplers, all_strategies
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def tell(capsys):
-    """A function that runs a command and returns its exit code, stdout and stderr."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return run
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 # Help
