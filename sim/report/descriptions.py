@@ -14,9 +14,11 @@ Tried = Mapping[str, Mapping[str, Collection[Any]]]
 
 
 def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
-    """The values of parameters among points, by strategy."""
+    """The values of parameters among points, by strategy; ``checkpointing`` where some were tried again with it."""
     found: dict[str, dict[str, set[Any]]] = {}
     for point in points:
+        if point.checkpointing is not None:
+            found.setdefault(point.name, {})["checkpointing"] = {point.checkpointing, "none"}
         for key, value in point.parameters.items():
             found.setdefault(point.name, {}).setdefault(key, set()).add(value)
     return found
@@ -25,7 +27,8 @@ def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
 def varied(result: Result, values: Tried) -> dict[str, Any]:
     """The parameters of a result of which its strategy was tried with several values."""
     own = values.get(result.strategy, {})
-    return {key: value for key, value in result.parameters.items() if len(own.get(key, ())) > 1}
+    given = {**result.parameters, "checkpointing": result.options.get("checkpointing")}
+    return {key: value for key, value in given.items() if len(own.get(key, ())) > 1}
 
 
 def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
@@ -47,8 +50,9 @@ def held_fixed(points: Iterable[Point], result: Result) -> str:
 
     Where other strategies vary a parameter, those that do not are named.
     """
-    held = {key: {value} for key, value in result.options.items()}
     values_of = tried(points)
+    searched = {key for own in values_of.values() for key in own if key == "checkpointing"}
+    held = {key: {value} for key, value in result.options.items() if key not in searched}
     if "guidance" in result.asked:
         own = [name for name, parameters in values_of.items() if "guidance_degree" in parameters]
         whose = f" of all but {', '.join(own)}" if own else ""
