@@ -162,6 +162,10 @@ class Scenario(Scene[TrainingWorkload]):
         object.__setattr__(self, "model", self._at_resolution(self.model.for_task("train")))
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
+        if self.workload.checkpointing == "selective" and self.stack.attention == "math":
+            raise wrong(
+                "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
+            )
         _ = self.costs
 
     @cached_property
@@ -201,6 +205,7 @@ class Scenario(Scene[TrainingWorkload]):
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
+            *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),
             *whatif_words(self.cluster.changes),
         )
 

@@ -89,7 +89,7 @@ def _link_flag(cluster: Cluster, link: str) -> str:
 
 def _of_training(scenario: Scenario) -> Iterator[Variation]:
     workload = scenario.workload
-    other = "none" if workload.checkpointing == "full" else "full"
+    other = "block" if workload.checkpointing == "none" else "none"
     name = "no checkpointing" if other == "none" else "checkpointing"
     changed = replace(scenario, workload=replace(workload, checkpointing=other))
     yield Variation(name, f"--checkpointing {other}", changed)

@@ -110,8 +110,9 @@ class Pipeline:
         """Forward and backward seconds of each layer, for one micro-batch; recomputation is among the latter."""
         costs = self.scenario.costs.components[component]
         forward_s, backward_s = costs.forward_s(self.local_batch), costs.backward_s(self.local_batch)
-        if self.scenario.workload.checkpointing == "full":
-            backward_s = backward_s + forward_s
+        if (checkpointing := self.scenario.workload.checkpointing) != "none":
+            again_s = costs.recomputed_s(self.local_batch, attention=checkpointing != "selective")
+            backward_s = backward_s + again_s
         return forward_s, backward_s
 
     def stages_of(self, cut: Cut) -> tuple[Stage, ...]:
