@@ -23,21 +23,21 @@ def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
     return found
 
 
-def varied(result: Result, values: Tried) -> dict[str, Any]:
-    """The parameters of a result of which its strategy was tried with several values."""
-    own = values.get(result.strategy, {})
-    return {key: value for key, value in result.parameters.items() if len(own.get(key, ())) > 1}
-
-
 def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
-    """What was varied of a result, in words; ``leave`` names parameters that are said elsewhere.
+    """What was varied of a result, in words; ``leave`` names parameters that are said elsewhere."""
+    return varied(result.strategy, result.parameters, values, leave)
+
+
+def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: Collection[str] = ()) -> str:
+    """The parameters in words of which a strategy was tried with several values.
 
     What is not said of a parameter is its default: none, or a degree of 1.
     """
+    own = values.get(strategy, {})
     words = []
-    for key, value in varied(result, values).items():
+    for key, value in parameters.items():
         alone = key.endswith("_degree") and value == 1
-        if key not in leave and not alone and value is not None:
+        if len(own.get(key, ())) > 1 and key not in leave and not alone and value is not None:
             name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
             words.append(f"{name} {runs_of(value) if isinstance(value, tuple | list) else value}")
     return ", ".join(words)
