@@ -6,6 +6,7 @@ Placement, network and batches are derived here, once; whatever depends on them 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from profiles.collectives import CollectiveLaw, collective_law
@@ -91,9 +92,10 @@ class Pipeline:
         batch, gpus = workload.batch_size, workload.num_gpus
         devices = gpus * count
         if batch * degree % devices:
+            shared = f"batch_size({batch})" + (f" * pipeline_degree({degree})" if degree > 1 else "")
             raise InfeasibleError(
-                f"batch_size({batch}) * pipeline_degree({degree}) / (gpus({gpus}) *"
-                f" micro_batches({count})) = {batch * degree / devices:g} is not whole",
+                f"{shared} / (gpus({gpus}) * micro_batches({count})) = {batch * degree / devices:g} is not whole:"
+                f" batch_size must be a multiple of {devices // gcd(degree, devices)}",
                 "the batch does not divide",
             )
         return batch * degree // devices
