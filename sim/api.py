@@ -34,7 +34,8 @@ from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, f
 from sim.schedules import Schedule, format_patches, written
 from strategies.parameters import check_parameters
 from strategies.registry import make
-from strategies.scenario import SamplingScenario, Scenario, Scene
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario, Scene
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,

@@ -20,7 +20,8 @@ from profiles.whatifs import WHAT_IFS, changed, idle
 from strategies.parameters import check_integer, flag_of
 from strategies.plans.workloads import DEFAULT_BATCH_PER_GPU, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, strategies_of, strategy_named, task_of
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -19,7 +19,8 @@ from sim.report.tables import (
 from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 
 
 @pytest.fixture(scope="module")
