@@ -35,7 +35,8 @@ from sim.schedules import Schedule, format_patches, written
 from strategies.parameters import check_parameters
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.registry import make
-from strategies.scenario import SamplingScenario, Scenario, Scene
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario, Scene
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,

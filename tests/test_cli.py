@@ -253,7 +253,8 @@ def test_a_sweep_prints_one_list_and_writes_the_same_rows(sim, elsewhere):
     code, out, err = sim(*SWEEP, "--json", "--out", "rows.csv")
     assert code == 0
     rows = json.loads(out)
-    assert err == f"sim: wrote {len(rows)} rows to rows.csv\n"
+    assert err.startswith(f"sim: wrote {len(rows)} rows to rows.csv")
+    assert int(re.search(r"of (\d+) points have the result of another", err)[1]) > len(rows)
     with (elsewhere / "rows.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == len(rows)
@@ -281,7 +282,13 @@ def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
     _, _, err = sim(*SWEEP, "--strategy", "ddp")
     (written,) = elsewhere.iterdir()
     assert re.fullmatch(r"sweep-sd21-p4de-eager-8gpus-batch64-[0-9a-f]{8}\.csv", written.name)
-    assert err.endswith(f" rows to {written.name}\n")
+    assert f" rows to {written.name}" in err
+
+
+def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
+    (elsewhere / "rows-incomplete.csv").write_text("status\n")
+    assert sim(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
+    assert [path.name for path in elsewhere.iterdir()] == ["rows.csv"]
 
 
 def test_fixed_parameters_are_taken_from_any_strategy(ask):
@@ -443,7 +450,7 @@ REFUSED = [
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
-    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "= 1.125 is not whole"),
+    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple of 8"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files
     ("run --model . --strategy ddp", ".: is not a model folder: it has no model.toml"),

@@ -25,7 +25,7 @@ from strategies.plans.actions import (
 )
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 SAMPLERS = list(all_samplers())
 

@@ -68,8 +68,22 @@ def test_numbers_of_gpus_are_read_as_people_write_them():
 def test_what_is_no_number_of_gpus_is_one_line(text, capsys):
     assert main(["sweep", "--model", "sd21", "--gpus", text]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("sim: error: --gpus is ")
+    assert error.startswith(f"sim: error: --gpus is '{text}', ")
     assert error.count("\n") == 1
+
+
+def test_one_of_several_numbers_that_cannot_be_used_is_named_with_the_others(capsys):
+    assert main(["sweep", "--model", "sd21", "--gpus", "3-48"]) == 2
+    told = "gpus is 3, 6, 12, 24, 48, of which 12 must be a multiple of the 8 of a node"
+    assert capsys.readouterr().err.startswith(f"sim: error: --{told}")
+    with pytest.raises(InputError, match=f"^{told}"):
+        sim.sweep("sd21", gpus="3-48", strategy="ddp")
+
+
+def test_python_reads_words_as_the_command_line_does(scaling):
+    found = sim.sweep("sd21", gpus="2-8", batch_size=64, strategy="ddp,zero2", workers=1)
+    assert [sweep.rows() for sweep in found] == [sweep.rows() for sweep in scaling]
+    assert len(sim.sweep("sd21", gpus="2", batch_size=64, strategy="ddp", workers=1)) > 1
 
 
 def test_python_refuses_what_is_no_number():

@@ -15,7 +15,7 @@ from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 TEXT_S, DECODER_S = (0.1, 0.2), (0.3, 0.4, 0.5)
 LAYERS, LAYER_S = 4, 1.0

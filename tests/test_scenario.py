@@ -18,7 +18,8 @@ from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_strategies
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling.ulysses import Ulysses
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.training.ddp import DDP
 from strategies.training.diffusionpipe import DiffusionPipe
 

@@ -11,9 +11,10 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
 from profiles.components import TASKS
-from profiles.errors import shown
+from profiles.errors import InputError, shown
 from profiles.recipes import EMA_BYTES, RECIPES
 from profiles.stacks import DEFAULT_STACK
+from sim.explore.counts import counts_in
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
 from strategies.plans.workloads import (
@@ -235,27 +236,12 @@ def integer(text: str) -> int:
 
 def gpu_counts(text: str) -> int | tuple[int, ...]:
     """A number of GPUs, or several: between commas, or doublings from one to another."""
-    if "," not in text and "-" not in text[1:]:
+    if re.fullmatch(r"\s*[+-]?\w*\s*", text):
         return integer(text)
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        found += doublings(integer(first), integer(last)) if dash else [integer(first)]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be of numbers of GPUs, such as 1,2,4 or 8-64")
-    return tuple(sorted(set(found)))
-
-
-def doublings(first: int, last: int) -> list[int]:
-    """Numbers from the first to the last, each twice the one before; the last is always among them."""
-    if not 1 <= first <= last:
-        raise argparse.ArgumentTypeError(
-            f"is '{first}-{last}', must lead from a positive number to one no smaller"
-        )
-    found = [first]
-    while 2 * found[-1] <= last:
-        found.append(2 * found[-1])
-    return sorted({*found, last})
+    try:
+        return counts_in(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ")) from None
 
 
 def small_integer(text: str) -> int:

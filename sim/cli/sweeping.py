@@ -13,7 +13,7 @@ from sim import api
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, named
 from sim.contents import content_of
-from sim.explore.scaling import Scaling
+from sim.explore.scaling import Scaling, each_count
 from sim.explore.sweep import Sweep
 from sim.interrupts import held
 
@@ -33,7 +33,7 @@ def sweep_command(options: argparse.Namespace) -> int:
             _run(options, sweep)
     except KeyboardInterrupt:
         with held():
-            _write_reached(sweeps, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
+            _write_reached(sweeps, _incomplete(out))
         if options.store is not None:
             print(
                 f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr
@@ -41,7 +41,8 @@ def sweep_command(options: argparse.Namespace) -> int:
         raise
     with held():
         write_rows(_all(sweeps), out)
-    print(f"sim: wrote {sum(map(len, sweeps))} rows to {out}", file=sys.stderr)
+        _incomplete(out).unlink(missing_ok=True)  # what an interrupted sweep left of the same question
+    _tell_rows(sweeps, out)
     chosen = _chosen(sweeps)
     found = any(point.status == "simulated" for point in chosen)
     if found:
@@ -52,21 +53,32 @@ def sweep_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _incomplete(out: Path) -> Path:
+    """The file of what an interrupted sweep has come to know, beside that of a complete one."""
+    return out.with_name(f"{out.stem}-incomplete{out.suffix}")
+
+
+def _tell_rows(sweeps: Sequence[Sweep], out: Path) -> None:
+    """Say how many rows were written, and why there are more points."""
+    rows, points = sum(map(len, sweeps)), sum(len(sweep.points) for sweep in sweeps)
+    alike = f"; {points - rows} of {points} points have the result of another" if rows < points else ""
+    print(f"sim: wrote {rows} rows to {out}{alike}", file=sys.stderr)
+
+
 def _start(options: argparse.Namespace) -> list[Sweep]:
     """A sweep for each number of GPUs."""
     given = arguments(options)
     counts = given.pop("gpus")
-    return [
-        api.start_sweep(
-            strategy=named(options),
-            task=options.task,
-            objective=options.objective,
-            exhaustive=options.exhaustive,
-            gpus=count,
-            **given,
-        )
-        for count in (counts if isinstance(counts, tuple) else (counts,))
-    ]
+    asked = {
+        "strategy": named(options),
+        "task": options.task,
+        "objective": options.objective,
+        "exhaustive": options.exhaustive,
+        **given,
+    }
+    if not isinstance(counts, tuple):
+        return [api.start_sweep(gpus=counts, **asked)]
+    return each_count(api.start_sweep, counts, **asked)
 
 
 def _run(options: argparse.Namespace, sweep: Sweep) -> None:

@@ -1,5 +1,6 @@
 """Scaling: sweeps over several numbers of GPUs, and where more of them stop paying."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -7,7 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import DiffusimWarning, InfeasibleError, InputError
+from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
 from sim.results import Result
 
@@ -150,21 +152,42 @@ def over_counts(function: Callable[..., Sweep]) -> Sweeping:
 
     @wraps(function)
     def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
+        if isinstance(gpus, str):
+            found = counts_in(gpus)
+            gpus = found if len(found) > 1 else found[0]
         if not isinstance(gpus, list | tuple | range):
             return function(model, cluster, gpus, **given)
-        return Scaling(tuple(function(model, cluster, count, **given) for count in counts(gpus)))
+        return Scaling(tuple(each_count(function, counts(gpus), model=model, cluster=cluster, **given)))
 
     swept: Sweeping = call  # type: ignore[assignment]  # as its overloads say
     return swept
 
 
-def counts(gpus: Iterable[int]) -> list[int]:
-    """Numbers of GPUs, ascending, each once.
+def each_count(
+    function: Callable[..., Sweep],
+    gpus: Sequence[int],
+    **given: Any,  # noqa: ANN401
+) -> list[Sweep]:
+    """What a function gives for each number of GPUs; it warns for the most of them alone.
 
     Raises:
-        InputError: there is none, or one is none that could be ordered.
+        InputError: a number cannot be used.
     """
-    given = list(gpus)
-    if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
-        raise InputError(f"--gpus is {given!r}, must be integers, at least one")
-    return sorted(set(given))
+    found = []
+    for count in gpus:
+        with warnings.catch_warnings():
+            if count != gpus[-1]:
+                warnings.simplefilter("ignore", DiffusimWarning)
+            try:
+                found.append(function(gpus=count, **given))
+            except InputError as error:
+                _name_all(error, count, gpus)
+                raise
+    return found
+
+
+def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:
+    """Let an error about a number of GPUs name those that it is one of."""
+    one, all_of_them = f"gpus is {count}, ", f"gpus is {', '.join(map(str, gpus))}, of which {count} "
+    error.flags = error.flags and error.flags.replace(one, all_of_them)
+    error.args = (str(error).replace(one, all_of_them), *error.args[1:])

@@ -226,7 +226,7 @@ class Sweep:
         ranked, inputs = self.ranked(), inputs_of(self.scenario)
         best = {point.name: point for point in reversed(ranked)}
         chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
-        ties = set(map(id, self.ties()))
+        ties = set(map(id, (self.best_point(), *self.ties())))
         return [row(self, point, tie=id(point) in ties, inputs=inputs) for point in chosen]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":

@@ -12,7 +12,8 @@ from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
 from sim.results import Result
 from sim.runs import run_within
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4

@@ -125,7 +125,7 @@ def columns(sweep: Sweep, shown: Shown) -> list[Column]:
     of_task = _of_sampling if sweep.scenario.task == "sample" else _of_training
     return [
         Column("#", heads),
-        Column("strategy", [r.strategy for r in results], words=True),
+        Column("strategy", [r.strategy for r in results], words=True, tells=True),
         *of_task(sweep, results),
     ]
 
@@ -138,14 +138,14 @@ def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
 def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     values, over = tried(sweep.points), _baseline(sweep)
     letters = [
-        Column(letter, [str(r.parameters.get(key) or "-") for r in results], rank)
+        Column(letter, [str(r.parameters.get(key) or "-") for r in results], rank, tells=True)
         for (key, letter), rank in zip(LETTERS.items(), (1, 1, 4), strict=True)
     ]
     speeds = ["-" if over is None else f"{r.samples_per_s / over.samples_per_s:.2f}" for r in results]
     return [
         *_counts(results, 2),
         *letters,
-        Column("more", [how(r, values, LETTERS) for r in results], 6, words=True),
+        Column("more", [how(r, values, LETTERS) for r in results], 6, words=True, widest=HOW, tells=True),
         Column("iteration\nms", [f"{r.expected.duration_s * 1e3:,.1f}" for r in results]),
         Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
         Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
@@ -160,7 +160,7 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     speeds = ["-" if one is None else f"{r.samples_per_s / one.samples_per_s:.2f}" for r in results]
     return [
         *_counts(results, 2),
-        Column("how", [how(r, values) for r in results], 1, words=True, widest=HOW),
+        Column("how", [how(r, values) for r in results], 1, words=True, widest=HOW, tells=True),
         Column("latency\ns", [f"{r.latency_s:.3f}" for r in results]),
         Column("8 of 10\nwithin", [band(r, "s") or "-" for r in results], 3),
         Column("over one\nGPU", speeds, 5),
@@ -172,7 +172,7 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
 def _counts(results: Sequence[Result], rank: int) -> list[Column]:
     """The column of GPUs, where results differ in them."""
     counts = [str(result.num_gpus) for result in results]
-    return [Column("GPUs", counts, rank)] if len(set(counts)) > 1 else []
+    return [Column("GPUs", counts, rank, tells=True)] if len(set(counts)) > 1 else []
 
 
 def _shares(results: Sequence[Result]) -> list[Column]:

@@ -8,7 +8,7 @@ from profiles.recipes import FROZEN_WEIGHT_BYTES
 from profiles.sampling_costs import REPLICATED_SHARE, Extent
 from profiles.units import GIB
 from strategies.plans.plan import Buffer
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 RUNTIME_BYTES: Final = 1.9 * GIB
 """CUDA context, libraries and what the allocator keeps free. Source: PixArt on one A100 at 1024 px takes 12.28 GiB

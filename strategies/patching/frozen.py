@@ -9,7 +9,7 @@ from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import PASSING, decoding_bytes
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import Buffer, Plan
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from profiles.errors import InfeasibleError
 from strategies.plans.placement import Placement
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 GUIDED: Final = 2
 """Predictions per image with classifier-free guidance: with the prompt and without."""

@@ -20,7 +20,8 @@ from sim.parts import replay, replay_parts
 from sim.runs import step_s
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.training.ddp import DDP
 from validate.counting.component import ModelCount
 from validate.counting.specs import Architecture

@@ -12,7 +12,7 @@ from sim.explore.points import Point
 from sim.explore.scaling import Step, knee_of, steps_of
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
-from sim.report.descriptions import LETTERS, Tried, held_fixed, how, tried
+from sim.report.descriptions import LETTERS, Tried, held_fixed, tried, varied
 from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.panels import Line, shares
@@ -170,9 +170,7 @@ def _columns(point: Point, names: Sequence[str], scenario: AnyScenario, values: 
         "speed": _digits(samples / point.bound_s) if point.bound_s else 0.0,
         "memory": _digits(point.least_memory_bytes / GIB),
         "bubble": None,
-        "how": ", ".join(
-            f"{key.replace('_', '-')} {value}" for key, value in parameters.items() if _told(value)
-        ),
+        "how": varied(point.name, parameters, values),
     }
     if result is not None:
         found |= {
@@ -182,13 +180,8 @@ def _columns(point: Point, names: Sequence[str], scenario: AnyScenario, values: 
             "speed": _digits(result.samples_per_s),
             "memory": _digits(result.expected.peak_memory_bytes / GIB),
             "bubble": _digits(100 * result.bubble_ratio),
-            "how": how(result, values),
         }
     return found
-
-
-def _told(value: object) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 def _digits(value: float) -> float:

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Final
 
 from profiles.stacks import Stack, load_stack
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import candidates, sampler
 from validate.published.sampling.rows import SamplingRow, Uncovered
