@@ -12,6 +12,11 @@ from strategies.parameters import check_integer, check_option
 
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
+AUTO: Final = "auto"
+"""Of a sweep: no checkpointing, and where a point lacks memory ``RELIEF``."""
+RELIEF: Final = "block"
+"""What training scripts do where memory is short: diffusers' ``--gradient_checkpointing``, and nearly all of FastVideo,
+diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
