@@ -450,7 +450,7 @@ REFUSED = [
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
-    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple of 8"),
+    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files
     ("run --model . --strategy ddp", ".: is not a model folder: it has no model.toml"),
