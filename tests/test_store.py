@@ -18,8 +18,8 @@ from sim.cli.main import main
 from sim.contents import content_of, inputs_of
 from sim.explore import answers as answering
 from sim.explore.answers import Answer, Bounds, answer_of
-from sim.explore.comparison import read_records
 from sim.explore.points import Asked, find_points
+from sim.explore.records import read_records
 from sim.explore.store import Store, StoreFile
 from sim.explore.sweep import Sweep, run_sweep
 from sim.runs import run_within
@@ -330,7 +330,7 @@ def test_a_store_with_bytes_of_chance_gives_the_same_answers_or_is_refused_in_on
         for extra in tmp_path.glob("store-*"):
             extra.unlink()
         try:
-            (record,) = read_records(path).values()
+            (record,) = read_records(path)
             found = record.points[record.winner].seconds
             expected = json.loads(uninterrupted)[0]["iteration_s"]
             assert found == expected
