@@ -185,6 +185,9 @@ def test_equal_values_have_equal_contents_and_others_do_not(make):
     assert content_of(one) == content_of(two)
     assert content_of(one) != content_of(replace(one, title="Another"))
     assert content_of((1, 2)) != content_of(((1,), 2))
+    assert content_of(({"a": 1, "b": [{"c": 2, "d": 3}]},)) == content_of(
+        ({"b": [{"d": 3, "c": 2}], "a": 1},)
+    )
 
 
 def test_every_result_says_of_which_inputs_it_is(tmp_path):
