@@ -16,7 +16,15 @@ from profiles.recipes import EMA_BYTES, RECIPES
 from profiles.stacks import DEFAULT_STACK
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
-from strategies.plans.workloads import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS, TEXTS
+from strategies.plans.workloads import (
+    CHECKPOINTINGS,
+    DRAWS,
+    FROZEN,
+    GUIDANCES,
+    PLACEMENTS,
+    RESIDENCES,
+    TEXTS,
+)
 from strategies.registry import class_of, strategies_of
 
 MAX_INTEGER: Final = 10**12
@@ -146,13 +154,16 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     add = _adder(parser, "sampling", shown)
-    add("--steps", type=integer, help="denoising steps (default: 20)")
+    add("--steps", type=integer, help="denoising steps (default: those of a distilled model, else 20)")
     add(
         "--guidance",
         choices=GUIDANCES,
-        help="no guidance, both predictions in one batch, or on two groups of GPUs (default: the model's)",
+        help="none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
     )
-    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas")
+    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
+    add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
+    add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
+    add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
     add("--decode-chunks", type=integer, help="bands of rows in which an included VAE decodes (default: 1)")
     add("--text-tokens", type=integer, help="of the text beside the image's (default: the model's)")
     add("--text", choices=TEXTS, help="whether sequence parallelism divides the text (default: divided)")
