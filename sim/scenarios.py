@@ -34,6 +34,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "checkpointing",
         "memory_recipe",
         "placement",
+        "trainable",
     ),
     "sample": (
         "resolution",

@@ -157,6 +157,7 @@ REPLACED = {
         "resolution": lambda _: "512",
         "frozen": lambda _: "cached",
         "ema": lambda _: "fp32",
+        "trainable": lambda _: "lora:8",
     },
     SamplingWorkload: {
         "num_gpus": lambda _: 4,

@@ -157,6 +157,11 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
         choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
         help=words if searched else "what is recomputed (default: none)",
     )
+    add(
+        "--trainable",
+        metavar="WHAT",
+        help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
+    )
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 

@@ -1,5 +1,6 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
+import re
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
@@ -33,6 +34,10 @@ LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
 OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel")
 """Options of sampling that are said of a run only where they are not as usual."""
+ALL: Final = "all"
+LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
+MAX_RANK: Final = 4096
+"""More than this is no thin product beside any linear of today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class TrainingWorkload:
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
+        trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
     """
 
     num_gpus: int
@@ -69,6 +75,7 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
+    trainable: str = ALL
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -86,6 +93,23 @@ class TrainingWorkload:
         check_option("placement", self.placement, PLACEMENTS)
         check_option("frozen", self.frozen, FROZEN)
         check_option("ema", self.ema, tuple(EMA_BYTES))
+        _ = self.rank
+
+    @property
+    def rank(self) -> int:
+        """Rank of the adapters; 0 where all weights are trained.
+
+        Raises:
+            InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
+        """
+        if self.trainable == ALL:
+            return 0
+        found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
+        rank = int(found[1]) if found else 0
+        if not 1 <= rank <= MAX_RANK:
+            rule = f"must be {ALL} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            raise wrong("trainable", f"is {self.trainable!r}, {rule}")
+        return rank
 
     @property
     def recipe(self) -> MemoryRecipe:
