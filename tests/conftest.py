@@ -16,7 +16,8 @@ from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 
 pytest.register_assert_rewrite("conformance")  # the checks there assert, too
 
@@ -185,6 +186,12 @@ def readme():
         return [line.strip("| ").split(" | ") for line in [lines[0], *lines[2:]]]
 
     return SimpleNamespace(words=" ".join(text.split()), table=table)
+
+
+@pytest.fixture(autouse=True)
+def width_of_its_own(monkeypatch):
+    """What is printed is as wide as without a terminal, whoever runs the tests."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from sim.report.tables import (
 from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_models_are_shown_with_their_components(capsys):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("flux-dev", "several GPUs, no guidance"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
+    [("flux-dev", "several GPUs, guidance embedded"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
 )
 def test_models_are_shown_with_what_draws_images_with_them(capsys, name, words):
     print_models([load_model(name)], False)

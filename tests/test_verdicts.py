@@ -73,7 +73,7 @@ def test_a_bar_is_as_full_as_its_shares():
 def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict):
     names = [change.name for change in verdict.changes]
     assert names == ["checkpointing", "encoders cached", "twice the link between nodes"]
-    options = ({"checkpointing": "full"}, {"frozen": "cached"}, {})
+    options = ({"checkpointing": "block"}, {"frozen": "cached"}, {})
     for number, (change, asked) in enumerate(zip(verdict.changes, options, strict=True)):
         cluster = sim.load_cluster("p4de").scaled(inter_node=2.0 if number == 2 else 1.0)
         times = {}

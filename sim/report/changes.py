@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 from profiles.clusters import Cluster
 from profiles.errors import InfeasibleError
 from profiles.stacks import DEFAULT_STACK, load_stack
-from sim.explore.points import Point
+from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
 from sim.results import Result
 from sim.runs import run_within
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4
@@ -59,11 +60,12 @@ class Change:
 
 
 class Variation(NamedTuple):
-    """A scenario with one thing changed, and what that is."""
+    """A scenario with one thing changed, and what that is; ``recomputes`` where it is what is recomputed."""
 
     name: str
     flags: str
     scenario: AnyScenario
+    recomputes: bool = False
 
 
 def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
@@ -93,10 +95,10 @@ def _link_flag(cluster: Cluster, link: str) -> str:
 
 def _of_training(scenario: Scenario) -> Iterator[Variation]:
     workload = scenario.workload
-    other = "none" if workload.checkpointing == "full" else "full"
+    other = "block" if workload.checkpointing == "none" else "none"
     name = "no checkpointing" if other == "none" else "checkpointing"
     changed = replace(scenario, workload=replace(workload, checkpointing=other))
-    yield Variation(name, f"--checkpointing {other}", changed)
+    yield Variation(name, f"--checkpointing {other}", changed, recomputes=True)
     if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
         other = "online" if workload.frozen == "cached" else "cached"
         changed = replace(scenario, workload=replace(workload, frozen=other))
@@ -116,10 +118,13 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
 def changes(sweep: Sweep, answer: Point) -> tuple[Change, ...]:
     """What would change an answer: what becomes of it and of the best of other strategies."""
     assert answer.result is not None
-    points = contenders(sweep, answer)
+    points, asked = contenders(sweep, answer), sweep.scenario
+    if isinstance(asked, Scenario):
+        own = asked.workload.checkpointing
+        points = [replace(point, checkpointing=point.checkpointing or own) for point in points]
+        asked = asked.with_checkpointing(answer.checkpointing or own)
     return tuple(
-        _change(variation, sweep.objective, points)
-        for variation in variations(sweep.scenario, answer.result.num_gpus)
+        _change(variation, sweep.objective, points) for variation in variations(asked, answer.result.num_gpus)
     )
 
 
@@ -133,6 +138,8 @@ def contenders(sweep: Sweep, answer: Point) -> list[Point]:
 
 
 def _change(variation: Variation, objective: str, points: Sequence[Point]) -> Change:
+    if variation.recomputes:
+        points = [replace(point, checkpointing=None) for point in points]
     first, *others = points
     assert first.result is not None
     answer = _again(first, variation.scenario, inf)
@@ -167,11 +174,10 @@ def fastest_of(sweep: Sweep) -> Result | None:
 def _again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
     """A point in another scenario; without a result where it does not exist, or takes as long as the limit."""
     assert point.strategy is not None
+    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
     result: Result | float
     try:
-        result = run_within(
-            point.strategy, scenario.on(point.num_gpus or scenario.workload.num_gpus), limit_s
-        )
+        result = run_within(point.strategy, asked.at(scenario), limit_s)
     except InfeasibleError as error:
         return replace(point, result=None, reason=str(error))
     found = None if isinstance(result, float) else result
