@@ -11,7 +11,8 @@ from sim.steady import FIRST_STEPS, LONG_STEPS, continued, repeats
 from strategies.patching.frozen import with_frozen
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,

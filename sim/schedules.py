@@ -5,7 +5,7 @@ from itertools import accumulate, chain
 
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import Order, StageAction, format_order, format_torch
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario, AnyStrategy, Phase, Sampler
 
 

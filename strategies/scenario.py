@@ -1,4 +1,4 @@
-"""The scenario: which model runs on which cluster, with which workload; training and sampling.
+"""The scenario: which model runs on which cluster, with which workload; that of sampling is a module of its own.
 
 It is what every strategy is asked about; the strategy's own parameters are its fields.
 """
@@ -6,20 +6,15 @@ It is what every strategy is asked about; the strategy's own parameters are its 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import sqrt
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
-from profiles.components import Component
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
-from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.models import Model
 from profiles.resolutions import in_words, resized, sides_of
-from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.stacks import Stack, load_stack
-from profiles.texts import with_text
 from profiles.whatifs import whatif_words
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 
@@ -126,7 +121,7 @@ class Scene(Generic[W]):
         return other
 
 
-def _check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
+def check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
     """Refuse a scene of anything but a model, a cluster, a workload of its task, a stack and a run measured of them."""
     for name, value, kind in (
         ("model", scene.model, Model),
@@ -157,11 +152,15 @@ class Scenario(Scene[TrainingWorkload]):
     task: ClassVar[str] = "train"
 
     def __post_init__(self) -> None:
-        _check_kinds(self, TrainingWorkload)
+        check_kinds(self, TrainingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
         object.__setattr__(self, "model", self._at_resolution(self.model.for_task("train")))
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
+        if self.workload.checkpointing == "selective" and self.stack.attention == "math":
+            raise wrong(
+                "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
+            )
         _ = self.costs
 
     @cached_property
@@ -201,6 +200,7 @@ class Scenario(Scene[TrainingWorkload]):
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
+            *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),
             *whatif_words(self.cluster.changes),
         )
 
@@ -247,6 +247,13 @@ class Scenario(Scene[TrainingWorkload]):
         workload = replace(self.workload, extra_forward=not self.workload.extra_forward)
         return self._under(workload, "costs", "_memo")
 
+    def with_checkpointing(self, checkpointing: str) -> "Scenario":
+        """The scenario in which this is recomputed; layers take as long."""
+        if checkpointing == self.workload.checkpointing:
+            return self
+        workload = replace(self.workload, checkpointing=checkpointing)
+        return self.remember(("checkpointing", checkpointing), lambda: self._under(workload, "costs"))
+
     def with_batch(self, batch_size: int) -> "Scenario":
         """The scenario of another batch size."""
         return self._under(replace(self.workload, batch_size=batch_size), "costs")
@@ -261,134 +268,3 @@ def _check_self_conditioning(model: Model) -> None:
             f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
             " --self-conditioning"
         )
-
-
-@dataclass(frozen=True, repr=False)
-class SamplingScenario(Scene[SamplingWorkload]):
-    """A model that draws images on a cluster; of the model, only what sampling needs.
-
-    Raises:
-        InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
-    """
-
-    task: ClassVar[str] = "sample"
-
-    def __post_init__(self) -> None:
-        _check_kinds(self, SamplingWorkload)
-        self.cluster.check_gpus(self.workload.num_gpus)
-        model, tokens = self.model.for_task("sample"), self.workload.text_tokens
-        object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
-        frozen = [self.model.components[i].name for i in self.model.frozen]
-        for name in self.workload.include:
-            if name not in frozen:
-                known = ", ".join(frozen) or "none"
-                problem = f"names '{name}', the frozen components of {self.model.name} are {known}"
-                raise wrong("include", problem)
-        _ = self.costs
-
-    @cached_property
-    def costs(self) -> SamplingCosts:
-        """Times of the model's layers on the cluster's device, at the resolution drawn."""
-        height, width = self.workload.height, self.workload.width
-        device, factor = self.cluster.device, self.calibration
-        return SamplingCosts(self.model, device, height, width, self.paced_stack, calibration=factor)
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """The questions of sampling alone, under public keys."""
-        return {name: getattr(self.workload, name) for name in ("resolution", "steps", "guidance")}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options that, given back, ask for this again."""
-        workload = self.workload
-        given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
-        tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
-        own = given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
-        return own | self.shared_options
-
-    @property
-    def departures(self) -> tuple[str, ...]:
-        """All that departs from the cluster as it is, in words; titles say everything else."""
-        return whatif_words(self.cluster.changes)
-
-    def with_steps(self, steps: int) -> "SamplingScenario":
-        """The scenario of a run of another number of denoising steps."""
-        return self._under(replace(self.workload, steps=steps), "costs")
-
-    def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
-        """The only run, whatever the number of groups: certain, and the work of all."""
-        return [(self, 1.0, 1.0)]
-
-    @cached_property
-    def calls(self) -> Calls:
-        """What calls cost the box's host under the software stack; nothing where it dispatches no operators.
-
-        It does not in graphs, and of a backbone whose operators nobody counted it is not known.
-        """
-        if not self.operator_s:
-            return NO_CALLS
-        return Calls(self.calibration.factor * self.cluster.host.pace, AHEAD * self.operator_s)
-
-    @cached_property
-    def operator_s(self) -> float:
-        """Seconds of the host for one operator; 0 where nobody counted the backbone's, as of ``calls``."""
-        known = self.costs.host_s(self.backbone_index).any()
-        return self.calibration.factor * self.paced_stack.forward_operator_s if known else 0.0
-
-    @property
-    def solver_s(self) -> float:
-        """Seconds of the host in a denoising step beside the backbone."""
-        return STEP_OPERATORS * self.operator_s
-
-    @cached_property
-    def streams(self) -> Cluster:
-        """The cluster whose collectives cost the GPUs no time of software: that is the host's, in ``calls``.
-
-        Where operators are not counted there is no host to pay, and the GPUs do.
-        """
-        if self.stack.forward_operator_s and not self.operator_s:
-            return self.cluster
-        return replace(self.cluster, collectives=replace(self.cluster.collectives, call_s=0.0))
-
-    @property
-    def backbone(self) -> Component:
-        """The only backbone."""
-        return self.model.components[self.backbone_index]
-
-    @property
-    def extent(self) -> Extent:
-        """Size of the backbone at this resolution, over its reference."""
-        return self.costs.extents[self.backbone_index]
-
-    @cached_property
-    def output_bytes(self) -> float:
-        """Bytes of one noise prediction."""
-        return self.backbone.layers[-1].output_bytes * self.extent.pixels * self.extent.bytes
-
-    @cached_property
-    def latent_bytes(self) -> float:
-        """Bytes of one image's latents; half of a prediction that holds the noise's variance too."""
-        size = self.backbone.latent_bytes * self.extent.pixels * self.extent.bytes
-        return size or self.output_bytes
-
-    @property
-    def guidance_groups(self) -> int:
-        """Groups of GPUs that each do one of the two noise predictions; 1 where none is divided."""
-        return 2 if self.workload.guidance == "parallel" else 1
-
-    @property
-    def gpus_per_prediction(self) -> int:
-        """GPUs that compute one noise prediction together where all other degrees are one of them: at least 1."""
-        return max(1, self.workload.num_gpus // self.guidance_groups)
-
-    @property
-    def rows(self) -> int:
-        """Rows of the backbone's image tokens; of a video, those of one frame."""
-        workload, backbone = self.workload, self.backbone
-        tokens = backbone.image_tokens / backbone.frames * self.extent.pixels
-        return max(1, round(sqrt(tokens * workload.height / workload.width)))
-
-    def hidden_bytes(self, layer: int) -> float:
-        """The bytes of the hidden state after a layer, of one sample: image and text."""
-        return self.backbone.layers[layer].output_bytes * self.extent.tokens * self.extent.bytes

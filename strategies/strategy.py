@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_chec
 from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 
 
 @runtime_checkable

@@ -16,7 +16,8 @@ from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op, Plan, Tensor
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 
 pytest.register_assert_rewrite("conformance")  # the checks there assert, too
 

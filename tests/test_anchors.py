@@ -18,7 +18,7 @@ from profiles.synthetic import equal_blocks_transformer
 from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 RATED = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e12, 0.0))
 

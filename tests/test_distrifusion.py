@@ -21,7 +21,7 @@ from strategies.patching.patch_parallel import Kind, Patches
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 LAYERS, LAYER_S = 6, 0.4
 ROWS, HIDDEN = 16, 64

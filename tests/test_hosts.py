@@ -31,7 +31,7 @@ from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from validate.fitting.hosts import BOXES, host_rows, pace_of
 
 WORK = PatchAction(0, 0, 0)

@@ -20,7 +20,7 @@ from sim.runs import run_point
 from strategies.patching.pacing import paced_layers, stage_layers
 from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 LAYERS = 8
 LAYER_S = 0.25

@@ -22,7 +22,7 @@ from strategies.sampling.sync_patch import SyncPatch
 from strategies.sampling.tensor import TensorParallel
 from strategies.sampling.ulysses import Ulysses
 from strategies.sampling.usp import USP
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from validate.__main__ import main
 from validate.published.contests import Contest, least, side_by_side
 from validate.published.report import report

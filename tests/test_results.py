@@ -13,7 +13,8 @@ from sim.parts import replay
 from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.ulysses import Ulysses
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.training.gpipe import GPipe
 
 TRAINING = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))

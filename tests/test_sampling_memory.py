@@ -16,7 +16,7 @@ from sim.runs import run_point
 from strategies.patching.footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_BYTES, WORKING_SHARE
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
 PARAMETERS, SAVED_BYTES = 10**6, 5e6

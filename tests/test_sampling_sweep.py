@@ -23,7 +23,7 @@ from sim.report.rankings import front, print_rows_json, print_sweep
 from sim.runs import run_point, run_within
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import gpu_counts
 
 SAMPLERS = list(all_samplers())

@@ -19,7 +19,7 @@ from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 LAYERS = 6
 ROWS, HIDDEN, HEADS = 16, 64, 8

@@ -12,7 +12,7 @@ from sim.runs import run_point, weigh
 from sim.steady import LONG_STEPS, repeats
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 STEPS = LONG_STEPS + 61
 RUNS = {

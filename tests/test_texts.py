@@ -9,7 +9,7 @@ from profiles.shares import Extent, Share
 from profiles.texts import with_text
 from strategies.patching.layer_runs import exchanged
 from strategies.plans.workloads import SamplingWorkload
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 
 def drawing(text_tokens=None, text="divided", gpus=8, size=1024):

@@ -16,7 +16,8 @@ from sim.runs import run_point
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, make_sampler, make_strategy
-from strategies.scenario import SamplingScenario, Scenario
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 from strategies.strategy import Sampler
 
 model_of, cluster_of = cache(load_model), cache(load_cluster)

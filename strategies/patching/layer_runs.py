@@ -22,7 +22,7 @@ from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
 from strategies.plans.workloads import TEXTS
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 REPLICATED: Final = TEXTS[1]
 

@@ -15,7 +15,7 @@ from strategies.patching.grid import Grid
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Plan, Stage
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase
 
 

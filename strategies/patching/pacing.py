@@ -6,7 +6,7 @@ from itertools import accumulate, combinations, pairwise
 from math import ceil, inf
 
 from profiles.shares import Share
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 
 def stage_layers(num_layers: int, degree: int) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from strategies.patching.grid import Grid, check_exchanges, check_workload
 from strategies.patching.layout import GridLayout
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 GATHERED: Final = ("key_value", "halo", "statistics")
 """Kinds of exchange in which patches need one another."""

@@ -23,7 +23,7 @@ from strategies.patching.layout import GridLayout
 from strategies.patching.pacing import stage_layers
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from strategies.pipelining.footprint import resident_buffers, saved_bytes
+from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
 from strategies.pipelining.receives import posted_in_time
 from strategies.pipelining.reduction import reduce_and_step
@@ -118,6 +118,7 @@ class PipelineBuilder:
         in_place = recipe.in_place
         self._handovers = (0.0,) * len(self.stages) if in_place else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage, in_place=in_place) for stage in self.stages]
+        self._recomputed = [recomputed_bytes(layout, stage) for stage in self.stages]
         local = layout.skip_route == "local" and not in_place
         self._skips = self._skips_between_stages() if local else {}
         self._order = rows
@@ -253,6 +254,8 @@ class PipelineBuilder:
     def _of_backward(self, stage: int, kind: str) -> Iterator["_Column"]:
         """Tensors of a backward, or of the part of it that gradients of inputs or of weights take."""
         yield self._column("saved", stage, self._saved[stage], written=False)
+        if kind != BACKWARD and self._recomputed[stage]:  # gradients of weights need it too, and come later
+            yield self._column("recomputed", stage, self._recomputed[stage], written=kind == BACKWARD_INPUT)
         if kind == BACKWARD_WEIGHT:
             yield self._column("output gradients", stage, 0.0, written=False)
             return

@@ -247,11 +247,12 @@ def _collect(of_tensor: dict[int, Slots], tensors: tuple[int, ...]) -> Slots:
 
 def previous_collectives(collectives: tuple[Collective, ...]) -> list[list[int]]:
     """For each collective those that precede it directly on the streams of its devices."""
-    last: dict[int, int] = {}
+    last: dict[tuple[int, int], int] = {}
     before = []
     for number, collective in enumerate(collectives):
-        before.append(sorted({last[device] for device in collective.devices if device in last}))
-        last.update(dict.fromkeys(collective.devices, number))
+        streams = [(device, collective.stream) for device in collective.devices]
+        before.append(sorted({last[stream] for stream in streams if stream in last}))
+        last.update(dict.fromkeys(streams, number))
     return before
 
 

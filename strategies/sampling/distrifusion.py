@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Self
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.patching.patch_parallel import Kind, Patches
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
 BUNDLED: Final = 60

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.patching.patch_parallel import Kind, Patches
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
 

@@ -22,7 +22,7 @@ from strategies.patching.grid import Grid
 from strategies.patching.layout import GridLayout
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase
 from strategies.templates.grid_sampler import GridSampler
 

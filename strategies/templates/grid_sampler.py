@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 from strategies.bounds.patch_rounds import least_run_seconds
 from strategies.patching.layout import GridLayout
 from strategies.plans.plan import Plan
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase
 
 

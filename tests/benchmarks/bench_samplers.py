@@ -12,7 +12,7 @@ from sim.runs import run_point
 from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 POINTS = {
     "pipefusion, 8 stages x 16 patches": ("pixart", 2048, 20, "pipefusion", {"patches": 16}),

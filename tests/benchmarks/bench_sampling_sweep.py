@@ -12,7 +12,7 @@ from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Sweep, run_sweep
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 
 
 def space(model_name, num_gpus, resolution, steps=20):

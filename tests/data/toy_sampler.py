@@ -6,7 +6,7 @@ from typing import ClassVar
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
 from strategies.patching.patch_pipeline import PatchPipeline
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 
 

@@ -20,7 +20,7 @@ from sim.runs import run_point
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from validate.closed_forms.forms import Form, form, said
 from validate.points import cluster_of, drawing, drawn_at_once, sampler
 

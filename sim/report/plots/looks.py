@@ -14,6 +14,7 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "ddp": ("#1A1264", "o"),
     "zero2": ("#1F66E5", "s"),
     "zero3": ("#78C0FA", "D"),
+    "fsdp": ("#6C00FC", "d"),
     # pipelines of the backbone alone
     "gpipe": ("#7A1F0A", "^"),
     "1f1b": ("#EA5A0C", "v"),

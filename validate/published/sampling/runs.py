@@ -17,7 +17,7 @@ from profiles.units import GIB
 from sim.results import Result
 from sim.runs import run_point
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
 from validate.published.kinds import kind_of

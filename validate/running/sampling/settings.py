@@ -16,7 +16,7 @@ from strategies.plans.plan import Op, Plan
 from strategies.plans.wiring import wire
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
-from strategies.scenario import SamplingScenario
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.running.links import emulated_cluster
 

@@ -1,0 +1,188 @@
+"""The scenario of sampling: which model draws on which cluster, with which workload.
+
+It is what every sampler is asked about; the sampler's own parameters are its fields.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
+from typing import Any, ClassVar
+
+from profiles.clusters import Cluster
+from profiles.components import Component
+from profiles.errors import wrong
+from profiles.host_links import copied_s
+from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
+from profiles.sampling_costs import Extent, SamplingCosts
+from profiles.texts import with_text
+from profiles.whatifs import whatif_words
+from strategies.plans.workloads import ALL, SamplingWorkload
+from strategies.scenario import Scene, check_kinds
+
+
+@dataclass(frozen=True, repr=False)
+class SamplingScenario(Scene[SamplingWorkload]):
+    """A model that draws images on a cluster; of the model, only what sampling needs.
+
+    Raises:
+        InputError: the cluster is too small, the model has no costs on its devices, or a component is unknown.
+    """
+
+    task: ClassVar[str] = "sample"
+
+    def __post_init__(self) -> None:
+        check_kinds(self, SamplingWorkload)
+        self.cluster.check_gpus(self.workload.num_gpus)
+        model, tokens = self.model.for_task("sample"), self.workload.text_tokens
+        object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
+        frozen = [self.model.components[i].name for i in self.model.frozen]
+        for name in self.workload.include:
+            if name not in (*frozen, ALL):
+                known = ", ".join(frozen) or "none"
+                problem = f"names '{name}', the frozen components of {self.model.name} are {known}"
+                raise wrong("include", problem)
+        self._check_own_options()
+        _ = self.costs
+
+    def _check_own_options(self) -> None:
+        """Refuse what nobody knows enough of: a device's link to its host, or the kernels of a decoder."""
+        if self.workload.encoders == "offloaded":
+            copied_s(self.cluster.device, 1.0)
+        if self.workload.vae_parallel > 1:
+            for decoder in (self.model.components[i] for i in self.included(self.decoders)):
+                if not decoder.half_kernels:
+                    problem = f"needs the kernels of {decoder.name}: {self.model.name} has no kernels.csv"
+                    raise wrong("vae_parallel", problem)
+
+    @cached_property
+    def costs(self) -> SamplingCosts:
+        """Times of the model's layers on the cluster's device, at the resolution drawn."""
+        height, width = self.workload.height, self.workload.width
+        device, factor = self.cluster.device, self.calibration
+        return SamplingCosts(self.model, device, height, width, self.paced_stack, calibration=factor)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The questions of sampling alone, under public keys."""
+        return {name: getattr(self.workload, name) for name in ("resolution", "steps", "guidance")}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that, given back, ask for this again."""
+        workload = self.workload
+        given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
+        tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
+        own = given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
+        return own | workload.own_options | self.shared_options
+
+    @cached_property
+    def decoders(self) -> tuple[int, ...]:
+        """Indices of the frozen components that need a backbone's output, in the order in which they run."""
+        model, reached = self.model, set(self.model.backbones)
+        for index in model.order:
+            if reached.intersection(model.inputs_of(index)):
+                reached.add(index)
+        return tuple(index for index in model.frozen if index in reached)
+
+    @cached_property
+    def encoders(self) -> tuple[int, ...]:
+        """Indices of the other frozen components, which run before the backbone."""
+        return tuple(index for index in self.model.frozen if index not in self.decoders)
+
+    def included(self, components: Iterable[int]) -> list[int]:
+        """Those of some frozen components that run too."""
+        names = self.workload.include
+        return [i for i in components if names == (ALL,) or self.model.components[i].name in names]
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """All that departs from the cluster as it is and from the usual way of drawing, in words."""
+        workload = self.workload
+        return (
+            *(["encoders offloaded"] if workload.encoders == "offloaded" else []),
+            *([f"VAE in tiles of {workload.vae_tile} pixels"] if workload.vae_tile else []),
+            *([f"VAE on {workload.vae_parallel} GPUs"] if workload.vae_parallel > 1 else []),
+            *whatif_words(self.cluster.changes),
+        )
+
+    def with_steps(self, steps: int) -> "SamplingScenario":
+        """The scenario of a run of another number of denoising steps."""
+        return self._under(replace(self.workload, steps=steps), "costs")
+
+    def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
+        """The only run, whatever the number of groups: certain, and the work of all."""
+        return [(self, 1.0, 1.0)]
+
+    @cached_property
+    def calls(self) -> Calls:
+        """What calls cost the box's host under the software stack; nothing where it dispatches no operators.
+
+        It does not in graphs, and of a backbone whose operators nobody counted it is not known.
+        """
+        if not self.operator_s:
+            return NO_CALLS
+        return Calls(self.calibration.factor * self.cluster.host.pace, AHEAD * self.operator_s)
+
+    @cached_property
+    def operator_s(self) -> float:
+        """Seconds of the host for one operator; 0 where nobody counted the backbone's, as of ``calls``."""
+        known = self.costs.host_s(self.backbone_index).any()
+        return self.calibration.factor * self.paced_stack.forward_operator_s if known else 0.0
+
+    @property
+    def solver_s(self) -> float:
+        """Seconds of the host in a denoising step beside the backbone."""
+        return STEP_OPERATORS * self.operator_s
+
+    @cached_property
+    def streams(self) -> Cluster:
+        """The cluster whose collectives cost the GPUs no time of software: that is the host's, in ``calls``.
+
+        Where operators are not counted there is no host to pay, and the GPUs do.
+        """
+        if self.stack.forward_operator_s and not self.operator_s:
+            return self.cluster
+        return replace(self.cluster, collectives=replace(self.cluster.collectives, call_s=0.0))
+
+    @property
+    def backbone(self) -> Component:
+        """The only backbone."""
+        return self.model.components[self.backbone_index]
+
+    @property
+    def extent(self) -> Extent:
+        """Size of the backbone at this resolution, over its reference."""
+        return self.costs.extents[self.backbone_index]
+
+    @cached_property
+    def output_bytes(self) -> float:
+        """Bytes of one noise prediction."""
+        return self.backbone.layers[-1].output_bytes * self.extent.pixels * self.extent.bytes
+
+    @cached_property
+    def latent_bytes(self) -> float:
+        """Bytes of one image's latents; half of a prediction that holds the noise's variance too."""
+        size = self.backbone.latent_bytes * self.extent.pixels * self.extent.bytes
+        return size or self.output_bytes
+
+    @property
+    def guidance_groups(self) -> int:
+        """Groups of GPUs that each do one of the two noise predictions; 1 where none is divided."""
+        return 2 if self.workload.guidance == "parallel" else 1
+
+    @property
+    def gpus_per_prediction(self) -> int:
+        """GPUs that compute one noise prediction together where all other degrees are one of them: at least 1."""
+        return max(1, self.workload.num_gpus // self.guidance_groups)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the backbone's image tokens; of a video, those of one frame."""
+        workload, backbone = self.workload, self.backbone
+        tokens = backbone.image_tokens / backbone.frames * self.extent.pixels
+        return max(1, round(sqrt(tokens * workload.height / workload.width)))
+
+    def hidden_bytes(self, layer: int) -> float:
+        """The bytes of the hidden state after a layer, of one sample: image and text."""
+        return self.backbone.layers[layer].output_bytes * self.extent.tokens * self.extent.bytes
