@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Final
 
@@ -61,7 +62,7 @@ class Team:
         return [self.devices[start :: self.tensor] for start in range(self.tensor)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grid:
     """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
 
@@ -87,9 +88,13 @@ class Grid:
 
     def team(self, guided: int, stage: int) -> Team:
         """The devices of one stage of one guidance group."""
+        return self._teams[guided * self.pipeline + stage]
+
+    @cached_property
+    def _teams(self) -> tuple[Team, ...]:
         size = self.ring * self.ulysses * self.tensor
-        start = (guided * self.pipeline + stage) * size
-        return Team(tuple(range(start, start + size)), self.ring, self.ulysses, self.tensor)
+        starts = range(0, self.positions, size)
+        return tuple(Team(tuple(range(s, s + size)), self.ring, self.ulysses, self.tensor) for s in starts)
 
     def teams(self) -> Iterator[tuple[int, int, Team]]:
         """Guidance group, stage and team."""
