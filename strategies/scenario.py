@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
 from profiles.resolutions import in_words, resized, sides_of
 from profiles.stacks import Stack, load_stack
