@@ -132,7 +132,7 @@ class KernelTimes:
             if group.kind == "attention":
                 seconds = self._attention_backward_s(shapes, np.asarray(float(batch)))
                 own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
-        return own_s * self._passed
+        return np.asarray(own_s * self._passed)
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""

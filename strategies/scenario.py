@@ -247,6 +247,13 @@ class Scenario(Scene[TrainingWorkload]):
         workload = replace(self.workload, extra_forward=not self.workload.extra_forward)
         return self._under(workload, "costs", "_memo")
 
+    def with_checkpointing(self, checkpointing: str) -> "Scenario":
+        """The scenario in which this is recomputed; layers take as long."""
+        if checkpointing == self.workload.checkpointing:
+            return self
+        workload = replace(self.workload, checkpointing=checkpointing)
+        return self.remember(("checkpointing", checkpointing), lambda: self._under(workload, "costs"))
+
     def with_batch(self, batch_size: int) -> "Scenario":
         """The scenario of another batch size."""
         return self._under(replace(self.workload, batch_size=batch_size), "costs")

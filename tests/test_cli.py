@@ -285,6 +285,15 @@ def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
     assert f" rows to {written.name}" in err
 
 
+def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
+    note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
+    flat = lambda text: " ".join(text.replace("│", " ").split())  # noqa: E731
+    plain = ("sweep", "--model", "sd21", "--gpus", 2, "--batch-size", 8)
+    assert note in flat(sim(*plain)[1])
+    for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
+        assert note not in flat(sim(*plain, *said)[1])
+
+
 def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
     (elsewhere / "rows-incomplete.csv").write_text("status\n")
     assert sim(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
@@ -450,7 +459,7 @@ REFUSED = [
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
-    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple of 8"),
+    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files
     ("run --model . --strategy ddp", ".: is not a model folder: it has no model.toml"),

@@ -98,6 +98,7 @@ REPLACED = {
         "anchor_backbones": lambda _: (scaled(load_model("pixart").components[2]),),
         "multiple": lambda multiple: 2 * multiple,
         "largest": lambda _: 4096,
+        "steps": lambda _: 4,
         "resized_from": lambda _: (512, 512),
     },
     Cluster: {
@@ -168,12 +169,15 @@ REPLACED = {
         "decode_chunks": lambda _: 4,
         "text_tokens": lambda _: None,
         "text": lambda _: "replicated",
+        "encoders": lambda _: "offloaded",
+        "vae_tile": lambda _: 128,
+        "vae_parallel": lambda _: 4,
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
-    "Model.resized_from", "Cluster.name", "Cluster.source", "Cluster.changes", "Device.source",
+    "Model.resized_from", "Model.steps", "Cluster.name", "Cluster.source", "Cluster.changes", "Device.source",
     "train Model.dtype", "Device.rates",
     *(f"Rates.{item.name}" for item in fields(Rates)),
     "Stack.name", "Stack.summary", "Stack.source",

@@ -17,7 +17,17 @@ from profiles.stacks import DEFAULT_STACK
 from sim.explore.counts import counts_in
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
-from strategies.plans.workloads import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS, TEXTS
+from strategies.plans.workloads import (
+    AUTO,
+    CHECKPOINTINGS,
+    DRAWS,
+    FROZEN,
+    GUIDANCES,
+    PLACEMENTS,
+    RELIEF,
+    RESIDENCES,
+    TEXTS,
+)
 from strategies.registry import class_of, strategies_of
 
 MAX_INTEGER: Final = 10**12
@@ -106,9 +116,10 @@ def add_scenario(
         help="flags as keys, in TOML, or a result in JSON; those given beside it go before",
     )
     _add_what_ifs(parser)
-    for task, add in (("train", _add_training), ("sample", _add_sampling)):
-        if task in tasks:
-            add(parser, task in shown)
+    if "train" in tasks:
+        _add_training(parser, "train" in shown, several)
+    if "sample" in tasks:
+        _add_sampling(parser, "sample" in shown)
 
 
 def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +135,7 @@ def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
 
 
-def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
+def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) -> None:
     add = _adder(parser, "training", shown)
     add(
         "--frozen",
@@ -140,20 +151,28 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
     )
     add("--self-conditioning", type=number, metavar="P", help="probability (default: the model's)")
     add("--self-conditioning-draw", choices=DRAWS, help="who draws (default: iteration)")
-    add("--checkpointing", choices=CHECKPOINTINGS, help="what is recomputed (default: none)")
+    words = f"what is recomputed (default: {AUTO}: none, {RELIEF} where a point lacks memory)"
+    add(
+        "--checkpointing",
+        choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
+        help=words if searched else "what is recomputed (default: none)",
+    )
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 
 
 def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     add = _adder(parser, "sampling", shown)
-    add("--steps", type=integer, help="denoising steps (default: 20)")
+    add("--steps", type=integer, help="denoising steps (default: those of a distilled model, else 20)")
     add(
         "--guidance",
         choices=GUIDANCES,
-        help="no guidance, both predictions in one batch, or on two groups of GPUs (default: the model's)",
+        help="none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
     )
-    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas")
+    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
+    add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
+    add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
+    add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
     add("--decode-chunks", type=integer, help="bands of rows in which an included VAE decodes (default: 1)")
     add("--text-tokens", type=integer, help="of the text beside the image's (default: the model's)")
     add("--text", choices=TEXTS, help="whether sequence parallelism divides the text (default: divided)")

@@ -309,10 +309,11 @@ def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
         if transfer is None:
             legs.append(SIGNAL)
             continue
-        key = transfer.source, transfer.target, transfer.size_bytes
-        if key not in known:
-            known[key] = _leg(transfer, network)
-        legs.append(known[key])
+        key = transfer[1:]
+        leg = known.get(key)
+        if leg is None:
+            leg = known[key] = _leg(transfer, network)
+        legs.append(leg)
     return legs
 
 

@@ -15,9 +15,11 @@ Tried = Mapping[str, Mapping[str, Collection[Any]]]
 
 
 def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
-    """The values of parameters among points, by strategy."""
+    """The values of parameters among points, by strategy; ``checkpointing`` where some were tried again with it."""
     found: dict[str, dict[str, set[Any]]] = {}
     for point in points:
+        if point.checkpointing is not None:
+            found.setdefault(point.name, {})["checkpointing"] = {point.checkpointing, "none"}
         for key, value in point.parameters.items():
             found.setdefault(point.name, {}).setdefault(key, set()).add(value)
     return found
@@ -25,7 +27,8 @@ def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
 
 def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
     """What was varied of a result, in words; ``leave`` names parameters that are said elsewhere."""
-    return varied(result.strategy, result.parameters, values, leave)
+    given = {**result.parameters, "checkpointing": result.options.get("checkpointing")}
+    return varied(result.strategy, given, values, leave)
 
 
 def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: Collection[str] = ()) -> str:
@@ -54,8 +57,9 @@ def held_fixed(points: Iterable[Point], result: Result) -> str:
 
     Where other strategies vary a parameter, those that do not are named.
     """
-    held = {key: {value} for key, value in result.options.items()}
     values_of = tried(points)
+    searched = {key for own in values_of.values() for key in own if key == "checkpointing"}
+    held = {key: {value} for key, value in result.options.items() if key not in searched}
     if "guidance" in result.asked:
         own = [name for name, parameters in values_of.items() if "guidance_degree" in parameters]
         whose = f" of all but {', '.join(own)}" if own else ""

@@ -17,7 +17,7 @@ from sim.report.descriptions import LETTERS, held_fixed, how, tried
 from sim.report.numbers import band, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
-from sim.report.verdicts import Verdict
+from sim.report.verdicts import Verdict, with_note
 from sim.results import Result
 from strategies.registry import baselines
 
@@ -44,10 +44,10 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
     print(json.dumps(items, allow_nan=False))
 
 
-def print_sweep(sweep: Sweep) -> None:
-    """Print the verdict, the best points and the best of each strategy, and what is infeasible and why."""
+def print_sweep(sweep: Sweep, note: str = "") -> None:
+    """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     screen, shown = console(), shown_points(sweep)
-    verdict = sweep.verdict
+    verdict = with_note(sweep.verdict, note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
     if shown.rows:
@@ -59,9 +59,9 @@ def print_sweep(sweep: Sweep) -> None:
         screen.print(line)
 
 
-def print_markdown(sweep: Sweep) -> None:
-    """Print the verdict and the table in Markdown."""
-    shown, verdict = shown_points(sweep), sweep.verdict
+def print_markdown(sweep: Sweep, note: str = "") -> None:
+    """Print the verdict with a note, and the table, in Markdown."""
+    shown, verdict = shown_points(sweep), with_note(sweep.verdict, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     parts += [markdown_of(shown.title, columns(sweep, shown))] if shown.rows else []
     print("\n\n".join([*parts, *remarks(sweep, verdict)]))

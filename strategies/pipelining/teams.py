@@ -105,26 +105,34 @@ class Inside:
     ) -> Iterator[Work | Exchange]:
         """A forward; where attention's output was kept, all but attention itself."""
         first = min(self.attentions, self.sums)
-        if not self.attentions:
-            yield from (*self._tensor(GATHER, self.sums), Work(rest_s), *self._tensor(SCATTER, self.sums))
-            return
-        yield from (*self._tensor(GATHER, first), Work(rest_s / 2), *self._all_to_all(3))
-        yield from self._around(attention_s) if attends else ()
-        yield from (*self._all_to_all(1), *self._tensor(SCATTER, first))
         others = self.sums - first
-        yield from (*self._tensor(GATHER, others), Work(rest_s / 2), *self._tensor(SCATTER, others))
+        if self.attentions:
+            yield from self._tensor(GATHER, first)
+            yield Work(rest_s / 2)
+            yield from self._all_to_all(3)
+            yield from self._around(attention_s) if attends else ()
+            yield from self._all_to_all(1)
+            yield from self._tensor(SCATTER, first)
+        yield from self._tensor(GATHER, others)
+        yield Work(rest_s / 2 if self.attentions else rest_s)
+        yield from self._tensor(SCATTER, others)
 
     def backward(self, rest_s: float, attention_s: float) -> Iterator[Work | Exchange]:
         """A backward, the other way round; inputs are gathered again beside compute."""
         first = min(self.attentions, self.sums)
-        others = self.sums - first if self.attentions else self.sums
-        half_s = rest_s / 2 if self.attentions else rest_s
-        yield from (*self._tensor(GATHER, others), *self._tensor(GATHER, others, wait=False))
-        yield from (Work(half_s), *self._tensor(SCATTER, others))
+        others, half_s = self.sums - first, rest_s / 2 if self.attentions else rest_s
+        yield from self._tensor(GATHER, others)
+        yield from self._tensor(GATHER, others, wait=False)
+        yield Work(half_s)
+        yield from self._tensor(SCATTER, others)
         if self.attentions:
-            yield from (*self._tensor(GATHER, first), *self._all_to_all(1), *self._back_around(attention_s))
-            yield from (*self._all_to_all(3), *self._tensor(GATHER, first, wait=False))
-            yield from (Work(half_s), *self._tensor(SCATTER, first))
+            yield from self._tensor(GATHER, first)
+            yield from self._all_to_all(1)
+            yield from self._back_around(attention_s)
+            yield from self._all_to_all(3)
+            yield from self._tensor(GATHER, first, wait=False)
+            yield Work(half_s)
+            yield from self._tensor(SCATTER, first)
 
     def _tensor(self, operation: str, sums: int, *, wait: bool = True) -> Iterator[Exchange]:
         mesh = self.layout.mesh
