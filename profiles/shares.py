@@ -25,6 +25,8 @@ class Share(NamedTuple):
         ulysses: devices among which tokens are divided, and in self-attention the heads.
         tensor: devices among which matrices and heads are divided.
         whole_text: whether each device of a sequence computes all tokens of the text; of attention, on its heads.
+        mesh_rows: rows of a mesh of devices: in self-attention each has its part of the queries.
+        mesh_columns: its columns: in self-attention each has its part of the keys. Tokens are divided by both.
     """
 
     rows: float = 1.0
@@ -33,18 +35,21 @@ class Share(NamedTuple):
     ulysses: int = 1
     tensor: int = 1
     whole_text: bool = False
+    mesh_rows: int = 1
+    mesh_columns: int = 1
 
     def times(self, other: "Share") -> "Share":
         """The share of a share."""
         rows, keys = self.rows * other.rows, self.keys * other.keys
         ring, ulysses = self.ring * other.ring, self.ulysses * other.ulysses
         whole_text = self.whole_text or other.whole_text
-        return Share(rows, keys, ring, ulysses, self.tensor * other.tensor, whole_text)
+        mesh = self.mesh_rows * other.mesh_rows, self.mesh_columns * other.mesh_columns
+        return Share(rows, keys, ring, ulysses, self.tensor * other.tensor, whole_text, *mesh)
 
     @property
     def sequence(self) -> int:
         """Devices among which the tokens are divided."""
-        return self.ring * self.ulysses
+        return self.ring * self.ulysses * self.mesh_rows * self.mesh_columns
 
     @property
     def text(self) -> int:
