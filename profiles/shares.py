@@ -25,6 +25,8 @@ class Share(NamedTuple):
         ulysses: devices among which tokens are divided, and in self-attention the heads.
         tensor: devices among which matrices and heads are divided.
         whole_text: whether each device of a sequence computes all tokens of the text; of attention, on its heads.
+        sequence_parallel: whether what tensor parallelism leaves whole has its tokens divided among its devices
+            (Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2.2).
         mesh_rows: rows of a mesh of devices: in self-attention each has its part of the queries.
         mesh_columns: its columns: in self-attention each has its part of the keys. Tokens are divided by both.
     """
@@ -35,6 +37,7 @@ class Share(NamedTuple):
     ulysses: int = 1
     tensor: int = 1
     whole_text: bool = False
+    sequence_parallel: bool = False
     mesh_rows: int = 1
     mesh_columns: int = 1
 
@@ -43,8 +46,10 @@ class Share(NamedTuple):
         rows, keys = self.rows * other.rows, self.keys * other.keys
         ring, ulysses = self.ring * other.ring, self.ulysses * other.ulysses
         whole_text = self.whole_text or other.whole_text
+        in_sequence = self.sequence_parallel or other.sequence_parallel
         mesh = self.mesh_rows * other.mesh_rows, self.mesh_columns * other.mesh_columns
-        return Share(rows, keys, ring, ulysses, self.tensor * other.tensor, whole_text, *mesh)
+        tensor = self.tensor * other.tensor
+        return Share(rows, keys, ring, ulysses, tensor, whole_text, in_sequence, *mesh)
 
     @property
     def sequence(self) -> int:
@@ -59,6 +64,8 @@ class Share(NamedTuple):
     @property
     def replicated(self) -> float:
         """Share of the memory traffic: norms and sums run on whole hidden states on all devices of ``tensor``."""
+        if self.sequence_parallel:
+            return 1 / self.tensor
         return REPLICATED_SHARE + (1 - REPLICATED_SHARE) / self.tensor
 
 

@@ -16,7 +16,7 @@ from profiles.models import Model, load_model, model_names
 from profiles.names import known_name
 from profiles.resolutions import check_whole_tokens, in_words
 from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
-from profiles.whatifs import WHAT_IFS, changed
+from profiles.whatifs import WHAT_IFS, changed, idle
 from strategies.parameters import check_integer, flag_of
 from strategies.plans.workloads import DEFAULT_BATCH_PER_GPU, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, strategies_of, strategy_named, task_of
@@ -218,6 +218,8 @@ def scenario_of(request: Request) -> AnyScenario:
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
         scenario = SamplingScenario(model, cluster, drawn, *rest)
     _warn_of_times(model.for_task(task), scenario)
+    for words in idle(cluster, gpus):
+        warn(words, DiffusimWarning, stacklevel=2)
     return scenario
 
 

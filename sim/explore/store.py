@@ -273,7 +273,7 @@ class Store(StoreFile):
             end = InfeasibleError(kept["reason"], kept["reason_kind"])
         elif "times" in kept:
             stages = [{**stage, "devices": tuple(stage["devices"])} for stage in kept["stages"]]
-            there, expected = self.scenario.on(point.num_gpus), Measures(**kept["expected"])
+            there, expected = point.at(self.scenario), Measures(**kept["expected"])
             phases = kept.get("phases", {})
             end = result_of(
                 point.strategy, there, times=kept["times"], expected=expected, stages=stages, phases=phases
@@ -296,8 +296,15 @@ def text_of(point: Asked) -> str:
     """A point as JSON: what it is named, and asked."""
     own = _source_of(type(point.strategy))
     parameters = parameters_of(point.strategy)
+    again = {} if point.checkpointing is None else {"checkpointing": point.checkpointing}
     return json.dumps(
-        {"strategy": point.strategy.name, "num_gpus": point.num_gpus, **own, "parameters": parameters}
+        {
+            "strategy": point.strategy.name,
+            "num_gpus": point.num_gpus,
+            **again,
+            **own,
+            "parameters": parameters,
+        }
     )
 
 

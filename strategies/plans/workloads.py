@@ -11,7 +11,12 @@ from profiles.texts import MAX_TEXT
 from strategies.parameters import check_integer, check_option, flag_of
 
 DRAWS: Final = ("iteration", "rank")
-CHECKPOINTINGS: Final = ("none", "full")
+CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
+AUTO: Final = "auto"
+"""Of a sweep: no checkpointing, and where a point lacks memory ``RELIEF``."""
+RELIEF: Final = "block"
+"""What training scripts do where memory is short: diffusers' ``--gradient_checkpointing``, and nearly all of FastVideo,
+diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
@@ -41,7 +46,10 @@ class TrainingWorkload:
         self_conditioning: probability of the extra forward pass of all backbones; None takes their own.
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
             draws, and the slowest decides.
-        checkpointing: ``none``, or ``full``: keep each stage's input, run its forward again before its backward.
+        checkpointing: ``none``; ``block``: keep the input of each block, run its forward again before its backward
+            (``torch.utils.checkpoint`` around every block); ``selective``: keep besides what attention leaves, and
+            run all but attention again (``create_selective_checkpoint_contexts`` with a policy that saves
+            ``scaled_dot_product_attention``); ``full``: keep each stage's input alone.
         memory_recipe: bytes per trained parameter, a key of ``RECIPES``.
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
