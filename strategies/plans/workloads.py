@@ -27,12 +27,13 @@ ONE_PREDICTION: Final = GUIDANCES[:2]
 ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
+HEADS: Final = ("divided", "padded")
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
-OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel")
+OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel", "heads")
 """Options of sampling that are said of a run only where they are not as usual."""
 ALL: Final = "all"
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
@@ -140,6 +141,8 @@ class SamplingWorkload:
         vae_tile: pixels of the sides of the tiles in which the VAE decodes an image, one after another, where it is
             included; None decodes the image as it is.
         vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
+        heads: whether those of attention are ``divided`` evenly among the devices that exchange tokens for them, or
+            ``padded`` where they cannot be.
     """
 
     num_gpus: int
@@ -155,6 +158,7 @@ class SamplingWorkload:
     encoders: str = RESIDENCES[0]
     vae_tile: int | None = None
     vae_parallel: int = 1
+    heads: str = HEADS[0]
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -166,6 +170,7 @@ class SamplingWorkload:
         check_option("guidance", self.guidance, GUIDANCES)
         check_option("text", self.text, TEXTS)
         check_option("encoders", self.encoders, RESIDENCES)
+        check_option("heads", self.heads, HEADS)
         check_integer("vae_parallel", self.vae_parallel)
         if self.vae_tile is not None:
             check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
