@@ -45,7 +45,9 @@ class Scene(Generic[W]):
 
     def __repr__(self) -> str:
         where = f"{self.cluster_name} by stack {self.stack_name}"
-        return f"<{type(self).__name__} {self.model_name} on {where}: {self.workload}>"
+        given = ((item, getattr(self.workload, item.name)) for item in fields(self.workload))
+        own = ", ".join(f"{item.name}={value!r}" for item, value in given if value != item.default)
+        return f"<{type(self).__name__} {self.model_name} on {where}: {type(self.workload).__name__}({own})>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
