@@ -203,7 +203,7 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
 def step_s(layout: MeshLayout, unit: int) -> float:
     """Seconds of the optimizer step on one GPU's part of a unit."""
     part, scenario = layout.parameters(unit) / layout.mesh.parts, layout.scenario
-    return scenario.costs.optimizer_s(part, scenario.workload.recipe)
+    return scenario.step_s(part)
 
 
 def resident(layout: MeshLayout) -> tuple[Buffer, ...]:

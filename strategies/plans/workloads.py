@@ -27,6 +27,7 @@ MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
 ALL: Final = "all"
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
+LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
 MAX_RANK: Final = 4096
 """More than this is no thin product beside any linear of today."""
 
@@ -53,6 +54,8 @@ class TrainingWorkload:
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
         trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
+        offload: ``none``; ``optimizer``: its states and its step are the host's; ``layers:N``: the frozen weights of
+            the last N blocks lie in the host's memory and come up for each pass.
     """
 
     num_gpus: int
@@ -67,6 +70,7 @@ class TrainingWorkload:
     frozen: str = "online"
     ema: str = "none"
     trainable: str = ALL
+    offload: str = "none"
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -84,7 +88,24 @@ class TrainingWorkload:
         check_option("placement", self.placement, PLACEMENTS)
         check_option("frozen", self.frozen, FROZEN)
         check_option("ema", self.ema, tuple(EMA_BYTES))
-        _ = self.rank
+        if self.swapped and not self.rank:
+            raise wrong("offload", f"is {self.offload}, which needs frozen weights: --trainable lora:RANK")
+        if self.offload == "optimizer" and self.recipe.moved_bytes:
+            raise wrong("offload", f"is optimizer, but nothing steps {self.memory_recipe} on a host")
+
+    @property
+    def swapped(self) -> int:
+        """Blocks of a backbone whose weights lie in the host's memory.
+
+        Raises:
+            InputError: ``offload`` is none of its values.
+        """
+        if self.offload in ("none", "optimizer"):
+            return 0
+        found = LAYERS.fullmatch(self.offload) if isinstance(self.offload, str) else None
+        if found is None or not int(found[1]):
+            raise wrong("offload", f"is {self.offload!r}, must be none, optimizer or layers:N, N from 1")
+        return int(found[1])
 
     @property
     def rank(self) -> int:
