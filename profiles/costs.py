@@ -142,6 +142,11 @@ class ComponentCosts:
         """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""
         return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
 
+    def attention_backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those in ``backward_s`` that self-attention takes, shape (layers,)."""
+        key = ("attention backward", batch, share)
+        return self._keep(key, lambda: self._times.attention_backward_s(batch, share))
+
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
         return self._scale * self._times.copied_s(moved_bytes, launches)

@@ -140,6 +140,15 @@ class KernelTimes:
                 own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
         return own_s
 
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the GPU's backward seconds, shape (layers,)."""
+        own_s = np.zeros_like(self._passed)
+        for group, shapes in self._shapes(share):
+            if group.kind == "attention":
+                seconds = self._attention_backward_s(shapes, np.asarray(float(batch)))
+                own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
+        return np.asarray(own_s * self._passed)
+
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
         gpu_s = self.gpu_s(batch, share)

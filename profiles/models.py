@@ -56,17 +56,19 @@ __all__ = [
 ]
 
 MODELS: Final = Path(__file__).parent / "models"
-GUIDANCES: Final = ("batch", "none")
+GUIDANCES: Final = ("batch", "none", "embedded")
 
 
 @dataclass(frozen=True)
 class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
 
-    ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``), ``anchors``
+    ``guidance`` says whether it samples with classifier-free guidance (``batch``), with its scale as an input of the
+    backbone (``embedded``) or without (``none``), ``anchors``
     how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
     one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``.
-    ``resized_from`` are height and width of its files, where it is at another resolution.
+    ``resized_from`` are height and width of its files, where it is at another resolution; ``steps`` are those in which
+    it was distilled to draw, None where it was not.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Model:
     multiple: int = 1
     largest: int | None = None
     resized_from: tuple[int, int] | None = None
+    steps: int | None = None
 
     @property
     def anchored(self) -> tuple[Component, ...]:
@@ -93,8 +96,9 @@ class Model:
         check_choice(owner, "dtype", self.dtype, DTYPES)
         check_choice(owner, "guidance", self.guidance, GUIDANCES)
         check_counts(owner, least=1, height=self.height, width=self.width, multiple=self.multiple)
-        if self.largest is not None:
-            check_counts(owner, least=1, largest=self.largest)
+        for name in ("largest", "steps"):
+            if getattr(self, name) is not None:
+                check_counts(owner, least=1, **{name: getattr(self, name)})
         check_tuples(owner, components=self.components, anchors=self.anchors)
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
@@ -257,6 +261,7 @@ def read_model(folder: Path) -> Model:
         anchors=read_anchors(folder / "anchors.csv"),
         multiple=reference.integer("multiple", 1, minimum=1),
         largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
+        steps=table.integer("steps", minimum=1) if "steps" in table else None,
     )
     _check_reference(reference, model)
     reference.finish()

@@ -60,8 +60,8 @@ def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
     each = cluster.devices_per_node
     unused = {"inter": gpus <= each, "intra": gpus == 1 or each == 1}
     for change in filter(None, str(dict(cluster.changes).get("link", "")).split(",")):
-        name = change.partition("=")[0]
-        if unused[name]:
+        name, _, words = change.partition("=")
+        if unused[name] and words != "1x":
             where = "between nodes" if name == "inter" else "inside a node"
             have = "one GPU has" if gpus == 1 else f"{gpus} GPUs have"
             yield f"what if link {change} changes nothing: {have} no link {where}"

@@ -37,7 +37,19 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "trainable",
         "offload",
     ),
-    "sample": ("resolution", "steps", "guidance", "include", "decode_chunks", "text_tokens", "text"),
+    "sample": (
+        "resolution",
+        "steps",
+        "guidance",
+        "include",
+        "decode_chunks",
+        "text_tokens",
+        "text",
+        "encoders",
+        "vae_tile",
+        "vae_parallel",
+        "heads",
+    ),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
@@ -227,11 +239,13 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
     """
     width, height = _sides(given.pop("resolution", (model.width, model.height)))
     given.setdefault("guidance", model.guidance)
+    if model.steps is not None:
+        given.setdefault("steps", model.steps)
     if isinstance(include := given.get("include"), str):
         given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
     given |= {
         name: _integer(name, given[name], 1)
-        for name in ("steps", "decode_chunks", "text_tokens")
+        for name in ("steps", "decode_chunks", "text_tokens", "vae_tile", "vae_parallel")
         if name in given
     }
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)

@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import asdict
 
 import pytest
@@ -285,6 +287,15 @@ def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
     assert f" rows to {written.name}" in err
 
 
+def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
+    note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
+    flat = lambda text: " ".join(text.replace("│", " ").split())  # noqa: E731
+    plain = ("sweep", "--model", "sd21", "--gpus", 2, "--batch-size", 8)
+    assert note in flat(sim(*plain)[1])
+    for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
+        assert note not in flat(sim(*plain, *said)[1])
+
+
 def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
     (elsewhere / "rows-incomplete.csv").write_text("status\n")
     assert sim(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
@@ -450,7 +461,7 @@ REFUSED = [
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
-    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple of 8"),
+    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files
     ("run --model . --strategy ddp", ".: is not a model folder: it has no model.toml"),
@@ -551,12 +562,12 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
     assert process.wait() in (0, 1)
 
 
-def interrupted_after(seconds):
+def interrupted_after(num_answers, store):
     """Run a long sweep, interrupt it as Ctrl-C does, the command and its workers, and return what it said."""
-    process = shell(
-        "sweep", "--model", "sd21", "--gpus", 512, "--objective", "memory", "--out", "rows.csv", start_new_session=True
-    )  # fmt: skip
-    time.sleep(seconds)
+    asked = ("--model", "sd21", "--gpus", 512, "--objective", "memory", "--out", "rows.csv", "--store", store)
+    process = shell("sweep", *asked, start_new_session=True)
+    while process.poll() is None and num_kept(store) < num_answers:
+        time.sleep(0.05)
     assert process.poll() is None, "the sweep was over before it could be interrupted"
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=600)
@@ -565,18 +576,25 @@ def interrupted_after(seconds):
     return process.returncode, out, err
 
 
+def num_kept(store):
+    """The points that were replayed so far, as a store knows them."""
+    try:
+        with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as connection:
+            return connection.execute("SELECT count(*) FROM answers WHERE kind = 'replay'").fetchone()[0]
+    except sqlite3.OperationalError:  # it was not made yet
+        return 0
+
+
 @pytest.mark.slow
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
-    for seconds in (3, 6, 12):  # a slow machine needs longer to finish its first rows
-        code, out, err = interrupted_after(seconds)
-        if "simulated," in reached.read_text():
-            break
+    code, out, err = interrupted_after(4, elsewhere / "kept.sqlite")
     assert (code, out) == (130, "")
-    wrote, interrupted = err.splitlines()
+    wrote, stored, interrupted = err.splitlines()
     assert wrote.startswith("sim: wrote ")
     assert "points to rows-incomplete.csv; any that is bounded may still be the best" in wrote
     assert not (elsewhere / "rows.csv").exists()
+    assert stored.startswith("sim: "), stored
     assert interrupted == "sim: interrupted"
 
     with reached.open(newline="") as file:

@@ -98,6 +98,7 @@ REPLACED = {
         "anchor_backbones": lambda _: (scaled(load_model("pixart").components[2]),),
         "multiple": lambda multiple: 2 * multiple,
         "largest": lambda _: 4096,
+        "steps": lambda _: 4,
         "resized_from": lambda _: (512, 512),
     },
     Cluster: {
@@ -170,17 +171,22 @@ REPLACED = {
         "decode_chunks": lambda _: 4,
         "text_tokens": lambda _: None,
         "text": lambda _: "replicated",
+        "encoders": lambda _: "offloaded",
+        "vae_tile": lambda _: 128,
+        "vae_parallel": lambda _: 4,
+        "heads": lambda _: "padded",
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
-    "Model.resized_from", "Cluster.name", "Cluster.source", "Cluster.changes", "Device.source",
+    "Model.resized_from", "Model.steps", "Cluster.name", "Cluster.source", "Cluster.changes", "Device.source",
     "train Model.dtype", "Device.rates",
     *(f"Rates.{item.name}" for item in fields(Rates)),
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
     *(f"sample SamplingWorkload.{name}" for name in ("text_tokens", "text")),  # PixArt's stands aside
+    "sample SamplingWorkload.heads",  # its heads divide
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
 }  # fmt: skip
 """Fields that change none of the answers asked for; all others must. Laws of a device's own come before its rates."""

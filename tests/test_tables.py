@@ -49,7 +49,7 @@ def test_models_are_shown_with_their_components(capsys):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("flux-dev", "several GPUs, no guidance"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
+    [("flux-dev", "several GPUs, guidance embedded"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
 )
 def test_models_are_shown_with_what_draws_images_with_them(capsys, name, words):
     print_models([load_model(name)], False)

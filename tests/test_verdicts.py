@@ -88,6 +88,18 @@ def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict
         assert change.stays == (best == verdict.best.strategy)
 
 
+def test_the_least_memory_is_told_with_what_it_costs_in_speed():
+    sweep = sim.sweep("sd21", gpus=8, batch_size=64, strategy="ddp,zero3", objective="memory", workers=1)
+    fastest = sim.sweep("sd21", gpus=8, batch_size=64, strategy="ddp,zero3", workers=1).best
+    told = dict(sweep.verdict.lines)
+    assert sweep.verdict.fastest.iteration_s == fastest.iteration_s
+    ratio = fastest.samples_per_s / sweep.best.samples_per_s
+    assert f": {ratio:.1f} x as fast, {fastest.iteration_s * 1e3:,.1f} ms in " in told["fastest"]
+    checkpointing = told["if"]
+    assert checkpointing.startswith("checkpointing: 0.")
+    assert " x the memory, 0." in checkpointing
+
+
 def test_a_change_says_what_becomes_of_the_answer():
     change = Change("c", "--c", "ddp", 1.5, stays=True, tie=False)
     assert change.words("ddp") == "1.50 x the speed, ddp stays"

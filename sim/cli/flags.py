@@ -23,8 +23,10 @@ from strategies.plans.workloads import (
     DRAWS,
     FROZEN,
     GUIDANCES,
+    HEADS,
     PLACEMENTS,
     RELIEF,
+    RESIDENCES,
     TEXTS,
 )
 from strategies.registry import class_of, strategies_of
@@ -168,13 +170,17 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
 
 def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     add = _adder(parser, "sampling", shown)
-    add("--steps", type=integer, help="denoising steps (default: 20)")
+    add("--steps", type=integer, help="denoising steps (default: those of a distilled model, else 20)")
     add(
         "--guidance",
         choices=GUIDANCES,
-        help="no guidance, both predictions in one batch, or on two groups of GPUs (default: the model's)",
+        help="none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
     )
-    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas")
+    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
+    add("--heads", choices=HEADS, help="whether Ulysses pads heads that it cannot divide (default: divided)")
+    add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
+    add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
+    add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
     add("--decode-chunks", type=integer, help="bands of rows in which an included VAE decodes (default: 1)")
     add("--text-tokens", type=integer, help="of the text beside the image's (default: the model's)")
     add("--text", choices=TEXTS, help="whether sequence parallelism divides the text (default: divided)")

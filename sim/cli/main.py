@@ -314,6 +314,12 @@ def _add_compare(compare: argparse.ArgumentParser, *_: object) -> None:
         "before", type=Path, metavar="A", help="a store, rows of a sweep (.csv) or results (.json)"
     )
     compare.add_argument("after", type=Path, metavar="B", help="another")
+    compare.add_argument(
+        "--question",
+        type=lambda text: [key for key in text.split(",") if key],
+        metavar="KEY",
+        help="of files with several questions those to compare, by keys that a refusal lists; one of each with a comma",
+    )
     compare.add_argument("--json", action="store_true", help="print JSON")
     compare.set_defaults(command=compare_command)
 

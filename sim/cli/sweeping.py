@@ -11,11 +11,12 @@ from typing import Any
 from profiles.errors import InfeasibleError
 from sim import api
 from sim.cli.commands import check_files, print_experiment, write_files
-from sim.cli.requests import arguments, named
+from sim.cli.requests import arguments, named, parameters
 from sim.contents import content_of
 from sim.explore.scaling import Scaling, each_count
 from sim.explore.sweep import Sweep
 from sim.interrupts import held
+from sim.scenarios import OPTIONS
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -43,7 +44,7 @@ def sweep_command(options: argparse.Namespace) -> int:
         write_rows(_all(sweeps), out)
         _incomplete(out).unlink(missing_ok=True)  # what an interrupted sweep left of the same question
     _tell_rows(sweeps, out)
-    chosen = _chosen(sweeps)
+    chosen = Scaling(tuple(sweeps)).chosen
     found = any(point.status == "simulated" for point in chosen)
     if found:
         _draw(options, sweeps, chosen)
@@ -102,23 +103,29 @@ def _all(sweeps: Sequence[Sweep]) -> Sweep | Scaling:
     return sweeps[0] if len(sweeps) == 1 else Scaling(tuple(sweeps))
 
 
-def _chosen(sweeps: Sequence[Sweep]) -> Sweep:
-    """The sweep of which pictures are drawn: that of the knee; the last where nothing recommended fits."""
-    knee = Scaling(tuple(sweeps)).knee
-    counts = [sweep.scenario.workload.num_gpus for sweep in sweeps]
-    return sweeps[-1 if knee is None else counts.index(knee.gpus)]
-
-
 def _print(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
     from sim.report import rankings, scalings
 
+    note, markdown = _task_words(options, sweeps[0]), options.format == "markdown"
     if options.json:
         rankings.print_rows_json(_all(sweeps))
     elif len(sweeps) == 1:
-        (rankings.print_markdown if options.format == "markdown" else rankings.print_sweep)(sweeps[0])
+        (rankings.print_markdown if markdown else rankings.print_sweep)(sweeps[0], note)
     else:
-        show = scalings.print_markdown if options.format == "markdown" else scalings.print_scaling
-        show(Scaling(tuple(sweeps)))
+        (scalings.print_markdown if markdown else scalings.print_scaling)(Scaling(tuple(sweeps)), note)
+
+
+def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
+    """A remark that the question is of training, where nothing says so and the model could draw; else empty."""
+    from sim.report.facts import sampled_on
+
+    own = (name for name in OPTIONS["train"] if name not in OPTIONS["sample"])
+    said = (
+        options.task or options.strategy or parameters(options) or any(hasattr(options, name) for name in own)
+    )
+    if said or sweep.scenario.task != "train" or sampled_on(sweep.scenario.model) is None:
+        return ""
+    return "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
 
 
 def _why(sweep: Sweep) -> str:
@@ -160,7 +167,7 @@ def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -
     if options.report is not None:
         from sim.report.html.contents import write_sweep_report
 
-        write_sweep_report(sweeps, options.report, options.line)
+        write_sweep_report(sweeps, options.report, options.line, _task_words(options, sweeps[0]))
         print(f"sim: wrote {options.report}", file=sys.stderr)
 
 

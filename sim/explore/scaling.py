@@ -8,13 +8,17 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
-from profiles.errors import DiffusimWarning, InfeasibleError, InputError
+from profiles.errors import DiffusimWarning, InputError
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
 from sim.results import Result
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from sim.report.verdicts import Verdict
 
 PAYS: Final = 0.5
 """Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
@@ -94,16 +98,51 @@ class Scaling:
         return knee_of(self.steps)
 
     @property
-    def at_knee(self) -> Sweep:
-        """The sweep on the knee's number of GPUs.
+    def fastest(self) -> Step | None:
+        """The step of the most samples per second; None where there is no step."""
+        return max(self.steps, key=lambda step: step.result.samples_per_s, default=None)
+
+    @property
+    def chosen(self) -> Sweep:
+        """The sweep on the knee's number of GPUs; on the most where nothing that is recommended fits."""
+        knee = self.knee
+        if knee is None:
+            return self.sweeps[-1]
+        return next(one for one in self.sweeps if one.scenario.workload.num_gpus == knee.gpus)
+
+    @property
+    def best(self) -> Result:
+        """The result at the knee: the fastest for which the GPUs still pay.
 
         Raises:
             InfeasibleError: nothing that is recommended fits, on any number of GPUs.
         """
-        knee = self.knee
-        if knee is None:
-            raise InfeasibleError("no point of the sweeps is feasible and recommended")
-        return next(one for one in self.sweeps if one.scenario.workload.num_gpus == knee.gpus)
+        return self.chosen.best
+
+    @property
+    def verdict(self) -> "Verdict | None":
+        """The verdict at the knee, which names the fastest too; None where nothing recommended fits."""
+        from sim.report.scalings import verdict_of
+
+        return verdict_of(self)
+
+    @property
+    def title(self) -> str:
+        """The question in words."""
+        counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
+        one = self.chosen
+        here = f" on {one.scenario.workload.num_gpus} GPUs of "
+        return one.title.replace(here, f" on {counts[0]} to {counts[-1]} GPUs of ", 1)
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure.
+
+        Raises:
+            InputError: nothing was simulated.
+        """
+        from sim.report.plots import plot_scaling
+
+        return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """The rows of all sweeps, by number of GPUs."""

@@ -274,7 +274,10 @@ class Store(StoreFile):
         elif "times" in kept:
             stages = [{**stage, "devices": tuple(stage["devices"])} for stage in kept["stages"]]
             there, expected = point.at(self.scenario), Measures(**kept["expected"])
-            end = result_of(point.strategy, there, times=kept["times"], expected=expected, stages=stages)
+            phases = kept.get("phases", {})
+            end = result_of(
+                point.strategy, there, times=kept["times"], expected=expected, stages=stages, phases=phases
+            )
         return Answer(tuple(kept["known_s"]), end)
 
     def keep(self, points: Sequence[Asked], answers: Answers) -> None:
@@ -330,5 +333,12 @@ def _written(answer: Bounds | InfeasibleError | Answer) -> dict[str, Any]:
     if isinstance(answer.end, Result):
         result = answer.end
         stages = [dict(stage) for stage in result.stages]
-        return {**known, "times": dict(result.times), "expected": asdict(result.expected), "stages": stages}
+        times, phases = dict(result.times), dict(result.phases)
+        return {
+            **known,
+            "times": times,
+            "expected": asdict(result.expected),
+            "stages": stages,
+            "phases": phases,
+        }
     return known if answer.end is None else known | _written(answer.end)

@@ -34,6 +34,7 @@ class Change:
         speed: samples per second over those of the answer as it is.
         stays: whether the answer is still of the same strategy.
         tie: whether the answer ties with the new best.
+        memory: peak memory over that of the answer as it is.
     """
 
     name: str
@@ -42,12 +43,15 @@ class Change:
     speed: float
     stays: bool
     tie: bool
+    memory: float = 1.0
 
-    def words(self, answer: str) -> str:
+    def words(self, answer: str, objective: str = "throughput") -> str:
         """What becomes of an answer, in words."""
         if self.strategy is None:
             return "none of the best few fits"
         speed = f"{self.speed:.2f} x the speed"
+        if objective == "memory":
+            speed = f"{self.memory:.2f} x the memory, {speed}"
         if self.stays:
             return f"{speed}, {answer} stays"
         return f"{speed}, {self.strategy} " + (
@@ -147,8 +151,24 @@ def _change(variation: Variation, objective: str, points: Sequence[Point]) -> Ch
     if best.result is None or best.status != "simulated":
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
     speed = best.result.samples_per_s / first.result.samples_per_s
+    memory = best.result.peak_memory_bytes / first.result.peak_memory_bytes
     tie = best is not answer and answer.tied(best, objective)
-    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie)
+    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory)
+
+
+def fastest_of(sweep: Sweep) -> Result | None:
+    """The fastest recommended point known of a sweep, with those that promise most of what it did not simulate."""
+    points = [point for point in sweep.points if point.recommended and point.reason is None]
+    found = min((p for p in points if p.result is not None), key=lambda p: p.score("latency"), default=None)
+    leaders: dict[str, Point] = {}
+    for point in sorted(points, key=lambda point: point.bound_s):
+        leaders.setdefault(point.name, point)
+    for point in list(leaders.values())[:CONTENDERS]:
+        limit_s = inf if found is None else found.score("latency")
+        if point.result is None and point.bound_s < limit_s:
+            again = _again(point, sweep.scenario, limit_s)
+            found = again if again.status == "simulated" else found
+    return None if found is None else found.result
 
 
 def _again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:

@@ -17,7 +17,7 @@ from sim.report.descriptions import LETTERS, held_fixed, how, tried
 from sim.report.numbers import band, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
-from sim.report.verdicts import Verdict
+from sim.report.verdicts import Verdict, with_note
 from sim.results import Result
 from strategies.registry import baselines
 
@@ -44,10 +44,10 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
     print(json.dumps(items, allow_nan=False))
 
 
-def print_sweep(sweep: Sweep) -> None:
-    """Print the verdict, the best points and the best of each strategy, and what is infeasible and why."""
+def print_sweep(sweep: Sweep, note: str = "") -> None:
+    """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     screen, shown = console(), shown_points(sweep)
-    verdict = sweep.verdict
+    verdict = with_note(sweep.verdict, note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
     if shown.rows:
@@ -59,9 +59,9 @@ def print_sweep(sweep: Sweep) -> None:
         screen.print(line)
 
 
-def print_markdown(sweep: Sweep) -> None:
-    """Print the verdict and the table in Markdown."""
-    shown, verdict = shown_points(sweep), sweep.verdict
+def print_markdown(sweep: Sweep, note: str = "") -> None:
+    """Print the verdict with a note, and the table, in Markdown."""
+    shown, verdict = shown_points(sweep), with_note(sweep.verdict, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     parts += [markdown_of(shown.title, columns(sweep, shown))] if shown.rows else []
     print("\n\n".join([*parts, *remarks(sweep, verdict)]))
@@ -149,7 +149,7 @@ def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
         Column("iteration\nms", [f"{r.expected.duration_s * 1e3:,.1f}" for r in results]),
         Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
         Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
-        Column(f"over\n{' or '.join(baselines('train'))}", speeds, 5),
+        Column(f"speed over\n{' or '.join(baselines('train'))}", speeds, 5),
         *_shares(results),
     ]
 
@@ -163,7 +163,7 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
         Column("how", [how(r, values) for r in results], 1, words=True, widest=HOW, tells=True),
         Column("latency\ns", [f"{r.latency_s:.3f}" for r in results]),
         Column("8 of 10\nwithin", [band(r, "s") or "-" for r in results], 3),
-        Column("over one\nGPU", speeds, 5),
+        Column("speed over\none GPU", speeds, 5),
         Column("GPU-s per\nimage", [f"{r.gpu_s_per_sample:,.2f}" for r in results], 6),
         *_shares(results),
     ]

@@ -67,15 +67,16 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
     screen = console()
     screen.print(table)
     screen.print(
-        "sampled on several GPUs: an exchanges.csv says what they need of one another; no guidance: one prediction"
-        " per step is the default",
+        "sampled on several GPUs: an exchanges.csv says what they need of one another; no guidance, or embedded: one"
+        " prediction per step is the default",
         soft_wrap=True,
     )
 
 
 def _sampled_words(model: Model) -> str:
     where = sampled_on(model)
-    return "-" if where is None else where + (", no guidance" if model.guidance == "none" else "")
+    said = {"none": ", no guidance", "embedded": ", guidance embedded"}
+    return "-" if where is None else where + said.get(model.guidance, "")
 
 
 def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
@@ -210,7 +211,7 @@ def _run_words(result: Result) -> Words:
 def _iteration(result: Result) -> list[Line]:
     expected = result.expected
     return [
-        ("first", milliseconds(expected.first_s)),
+        ("first", f"{milliseconds(expected.first_s)} the first iteration alone"),
         *_communication(result, 1, "by all GPUs together"),
     ]
 

@@ -55,7 +55,7 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
         stage: the stage.
         in_place: all stages of the component lie on one device, where no skip is kept more than once.
     """
-    checkpointing, batch = layout.scenario.workload.checkpointing, layout.local_batch
+    checkpointing, batch = layout.scenario.workload.checkpointing, layout.held_batch
     if checkpointing == "full":
         return _stage_input_bytes(layout, stage, in_place=in_place) * batch
     if checkpointing == "none":
@@ -71,7 +71,7 @@ def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
     checkpointing = pipeline.scenario.workload.checkpointing
     if checkpointing in ("none", "full"):
         return 0.0
-    return sum(_recomputed(pipeline, stage)) * pipeline.local_batch
+    return sum(_recomputed(pipeline, stage)) * pipeline.held_batch
 
 
 def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
@@ -201,8 +201,8 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
     checkpointing = scenario.workload.checkpointing
     if checkpointing == "full":
         largest = max(float(_activations(pipeline, stage).max()) for stage in stages)
-        buffers.append(Buffer("recomputed layer", largest * pipeline.local_batch))
+        buffers.append(Buffer("recomputed layer", largest * pipeline.held_batch))
     elif checkpointing != "none":
         largest = max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
-        buffers.append(Buffer("recomputed block", largest * pipeline.local_batch))
+        buffers.append(Buffer("recomputed block", largest * pipeline.held_batch))
     return tuple(buffers)

@@ -106,6 +106,11 @@ class Pipeline:
         """The part of a sample's work that one GPU does."""
         return WHOLE
 
+    @property
+    def held_batch(self) -> float:
+        """Samples of one micro-batch, times the share of their activations that one device holds."""
+        return self.local_batch
+
     @cached_property
     def extra_forward_probability(self) -> float:
         """The probability that some of the data-parallel groups runs the extra forward pass."""

@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
-from strategies.pipelining.mesh import Mesh, MeshLayout
+from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
 from strategies.pipelining.reduction import step_of
 from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
-from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Buffer, Collective
 
 REDUCE: Final = "all_reduce"
@@ -32,16 +32,6 @@ DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
 AHEAD_FORWARD: Final = 2
 """Units that are gathered while another one is used, in a forward."""
 AHEAD_BACKWARD: Final = 1
-SHARDS, REPLICAS = range(2)
-"""Streams of the collectives of each subgroup."""
-
-
-class Collected(NamedTuple):
-    """A kind of collective: what it does, on which stream, and among which GPUs."""
-
-    operation: str
-    stream: int
-    subgroup: Subgroup
 
 
 class Pass(NamedTuple):
@@ -144,7 +134,8 @@ class UnitWriter:
         room += self.swept[1] if after == self.swept[0] else []
         size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
         gathered = self.builder.tensor("gathered", unit, own.first, size)
-        self._collect(after, Collected(GATHER, SHARDS, self.mesh.sharding), size, room, gathered)
+        what = Collected(GATHER, SHARDS, self.mesh.sharding)
+        self.due.append((after, what.collective(size, room, gathered)))
         return gathered
 
     def _room_after(self, number: int) -> int:
@@ -168,18 +159,9 @@ class UnitWriter:
         row[own.last].writes += reads
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
-            self._collect(own.last, step, size, reads, done[-1])
+            self.due.append((own.last, step.collective(size, reads, done[-1])))
             size, reads = size / mesh.parts, done[-1:]
         return done
-
-    def _collect(
-        self, after: int, what: Collected, size_bytes: float, reads: Sequence[int], writes: int
-    ) -> None:
-        collective = Collective(
-            what.operation, (0,), size_bytes, (0,), tuple(reads), (writes,),
-            subgroup=what.subgroup, stream=what.stream,
-        )  # fmt: skip
-        self.due.append((after, collective))
 
 
 def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
@@ -189,11 +171,11 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
     """
     layout = builder.layout
     assert isinstance(layout, MeshLayout)
-    due: list[tuple[int, Collective]] = []
+    due = TeamWriter(builder, layout).write() if layout.mesh.team > 1 else []
     for own in passes_of(builder):
         if any(layout.trained_parameters[of.action.stage] for of in own):
             due += UnitWriter(builder, layout, own, reshard).write()
-    due.sort(key=lambda pair: (pair[0], pair[1].operation == GATHER))
+    due.sort(key=lambda pair: (pair[0], pair[1].operation == GATHER and pair[1].stream == SHARDS))
     builder.collectives += [collective for _, collective in due]
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:

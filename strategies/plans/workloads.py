@@ -1,7 +1,7 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
 
@@ -9,7 +9,7 @@ from profiles.errors import wrong
 from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, sides_of
 from profiles.texts import MAX_TEXT
-from strategies.parameters import check_integer, check_option
+from strategies.parameters import check_integer, check_option, flag_of
 
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
@@ -21,10 +21,20 @@ diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
-GUIDANCES: Final = ("none", "batch", "parallel")
+GUIDANCES: Final = ("none", "embedded", "batch", "parallel")
+ONE_PREDICTION: Final = GUIDANCES[:2]
+"""Ways of guidance that take one prediction a step: none, or a scale that the backbone was trained to take as input."""
+ALL: Final = "all"
+"""Stands for every frozen component among those that run too."""
+RESIDENCES: Final = ("resident", "offloaded")
+HEADS: Final = ("divided", "padded")
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
+LEAST_TILE: Final = 64
+"""Pixels of the smallest tile: below, overlaps and borders are most of it."""
+OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel", "heads")
+"""Options of sampling that are said of a run only where they are not as usual."""
 ALL: Final = "all"
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
 LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
@@ -138,14 +148,22 @@ class SamplingWorkload:
         height: pixels.
         width: pixels.
         steps: denoising steps.
-        guidance: classifier-free guidance: ``none``; ``batch`` runs both predictions in one batch; ``parallel``
-            on two groups of GPUs.
+        guidance: ``none``; ``embedded``, where the backbone takes its scale as an input and one prediction is enough;
+            classifier-free in ``batch``, which runs both predictions in one batch, or ``parallel`` on two groups of
+            GPUs.
         batch_size: images drawn together.
-        include: frozen components that run too, by name; all are resident in any case.
+        include: frozen components that run too, by name, or ``ALL`` of them.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
         text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
         text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
             or ``replicated`` on all devices, as xDiT did before.
+        encoders: whether text encoders are ``resident`` on every device, or ``offloaded``: each is brought from the
+            host's memory before it is used, and taken back.
+        vae_tile: pixels of the sides of the tiles in which the VAE decodes an image, one after another, where it is
+            included; None decodes the image as it is.
+        vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
+        heads: whether those of attention are ``divided`` evenly among the devices that exchange tokens for them, or
+            ``padded`` where they cannot be.
     """
 
     num_gpus: int
@@ -158,6 +176,10 @@ class SamplingWorkload:
     decode_chunks: int = 1
     text_tokens: int | None = None
     text: str = TEXTS[0]
+    encoders: str = RESIDENCES[0]
+    vae_tile: int | None = None
+    vae_parallel: int = 1
+    heads: str = HEADS[0]
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -168,10 +190,37 @@ class SamplingWorkload:
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
         check_option("guidance", self.guidance, GUIDANCES)
         check_option("text", self.text, TEXTS)
+        check_option("encoders", self.encoders, RESIDENCES)
+        check_option("heads", self.heads, HEADS)
+        check_integer("vae_parallel", self.vae_parallel)
+        if self.vae_tile is not None:
+            check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
+        self._check_decoding()
         if self.text_tokens is not None:
             check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {self.include!r}, must be a tuple of names")
+        if ALL in self.include and len(self.include) > 1:
+            raise wrong("include", f"names {', '.join(self.include)}: '{ALL}' must stand alone")
+
+    def _check_decoding(self) -> None:
+        """Refuse more than one way to divide an image that the VAE decodes."""
+        ways = {
+            "decode_chunks": self.decode_chunks > 1,
+            "vae_tile": self.vae_tile is not None,
+            "vae_parallel": self.vae_parallel > 1,
+        }
+        given = [name for name, is_given in ways.items() if is_given]
+        if len(given) > 1:
+            names = " and ".join(map(flag_of, given))
+            raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
+
+    @property
+    def own_options(self) -> dict[str, int | str]:
+        """The options that not every run of the sampler has, those that are not as usual, by name."""
+        usual = {item.name: item.default for item in fields(self)}
+        given = {name: getattr(self, name) for name in OWN_OPTIONS}
+        return {name: value for name, value in given.items() if value != usual[name]}
 
     @property
     def resolution(self) -> str:
@@ -181,4 +230,4 @@ class SamplingWorkload:
     @property
     def predictions(self) -> int:
         """Noise predictions per image and step: with and without the prompt, where there is guidance."""
-        return 1 if self.guidance == "none" else 2
+        return 1 if self.guidance in ONE_PREDICTION else 2

@@ -75,7 +75,7 @@ class Hybrid(GridSampler):
         """
         workload = scenario.workload
         gpus, warmup = workload.num_gpus, min(2, workload.steps)
-        groups = {"none": (1,), "batch": (1, 2), "parallel": (2,)}[workload.guidance]
+        groups = {"batch": (1, 2), "parallel": (2,)}.get(workload.guidance, (1,))
         divisors = [d for d in range(1, gpus + 1) if gpus % d == 0]
         for guidance, ulysses, ring, pipeline, tensor in product(groups, *[divisors] * 4):
             degrees = (guidance, ulysses, ring, pipeline, tensor)
@@ -85,6 +85,6 @@ class Hybrid(GridSampler):
             if guidance == data == 1 and sum(degree > 1 for degree in degrees) < 2:
                 continue  # a method with a name of its own
             for patches in sorted({pipeline, 2 * pipeline, 4 * pipeline}) if pipeline > 1 else [1]:
-                if patches * ulysses * ring <= scenario.rows:
+                if patches * ulysses * ring <= (scenario.rows if patches > 1 else scenario.lines):
                     layers = paced_stages(scenario, pipeline, patches) if pipeline > 1 else None
                     yield cls(*degrees, patches, warmup, layers=layers)

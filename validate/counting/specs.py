@@ -90,7 +90,8 @@ class Architecture:
     Components have inputs first, but those of sampling alone last, so that training counts the same. ``configs`` says
     where the configurations were published, ``remark`` what else the model file's source should say; both sides must be
     multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
-    has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, else ``none``.
+    has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, ``embedded`` where its scale is an
+    input, else ``none``.
     """
 
     title: str
