@@ -131,7 +131,7 @@ class Pipeline:
             backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
         if not self.scenario.workload.swapped:
             return forward_s, backward_s
-        least_s = self.scenario.host_side.swapped_s(sum(self.swapped_bytes(component)))
+        least_s = self.scenario.host_side.copied_s(sum(self.swapped_bytes(component)))
         forward_s, backward_s = (_at_least(times, least_s) for times in (forward_s, backward_s))
         return forward_s, backward_s
 

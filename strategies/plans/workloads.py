@@ -35,7 +35,8 @@ LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
 OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel", "heads")
 """Options of sampling that are said of a run only where they are not as usual."""
-ALL: Final = "all"
+WHOLE: Final = "all"
+"""All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
 LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
 MAX_RANK: Final = 4096
@@ -79,7 +80,7 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
-    trainable: str = ALL
+    trainable: str = WHOLE
     offload: str = "none"
 
     def __post_init__(self) -> None:
@@ -124,12 +125,12 @@ class TrainingWorkload:
         Raises:
             InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
         """
-        if self.trainable == ALL:
+        if self.trainable == WHOLE:
             return 0
         found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
         rank = int(found[1]) if found else 0
         if not 1 <= rank <= MAX_RANK:
-            rule = f"must be {ALL} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            rule = f"must be {WHOLE} or lora:RANK, RANK from 1 to {MAX_RANK}"
             raise wrong("trainable", f"is {self.trainable!r}, {rule}")
         return rank
 
