@@ -4,7 +4,6 @@ import pytest
 
 from profiles.recipes import FROZEN_WEIGHT_BYTES, RECIPES, recipe_of
 
-
 SIZES = {
     **{"mixed": 18, "mixed-fp16-gradient": 16, "pulse": 14, "fp32": 16},
     **{"adam8bit": 2 + 4 + 4 + 2 * (1 + 4 / 256), "adafactor": 2 + 4 + 4 + 0.008},
