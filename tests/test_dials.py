@@ -17,7 +17,7 @@ def dials():
         ["1f1b", "ddp"],
         pipeline_degree=[4, 8],
         micro_batches=[4, 8],
-        link=["intra=1x", "intra=0.25x"],
+        link=["inter=1x", "inter=0.25x"],
         **HELD,
     )
 
@@ -36,7 +36,7 @@ def test_lists_are_dials_and_all_else_is_held(dials):
 
 
 def test_the_first_picture_is_that_of_the_first_values(dials):
-    same = sim.run("sd21", "1f1b", pipeline_degree=4, micro_batches=4, link="intra=1x", **HELD)
+    same = sim.run("sd21", "1f1b", pipeline_degree=4, micro_batches=4, link="inter=1x", **HELD)
     assert dials.result == same
     kinds = timeline_of(same.trace)["kinds"]
     assert drawn(dials) == {kind["name"]: len(kind["took"]) for kind in kinds}
@@ -49,7 +49,7 @@ def test_a_turn_draws_another_run_and_says_what_it_changed(dials):
     before = dials.result.iteration_s
     dials.dials["micro_batches"].value = 8
     assert dials.result == sim.run(
-        "sd21", "1f1b", pipeline_degree=4, micro_batches=8, link="intra=1x", **HELD
+        "sd21", "1f1b", pipeline_degree=4, micro_batches=8, link="inter=1x", **HELD
     )
     assert drawn(dials)["forward"] == 4 * 8
     change = 100 * (dials.result.iteration_s / before - 1)

@@ -27,7 +27,7 @@ SYMBOLS: Final = dict(
         MARKERS,
         (
             "circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-left", "x",
-            "triangle-right", "star", "pentagon", "hexagon",
+            "triangle-right", "star", "pentagon", "hexagon", "octagon",
         ),
         strict=True,
     )

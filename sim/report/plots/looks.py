@@ -14,7 +14,7 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "ddp": ("#1A1264", "o"),
     "zero2": ("#1F66E5", "s"),
     "zero3": ("#78C0FA", "D"),
-    "fsdp": ("#6C00FC", "d"),
+    "fsdp": ("#4800D8", "8"),
     # pipelines of the backbone alone
     "gpipe": ("#7A1F0A", "^"),
     "1f1b": ("#EA5A0C", "v"),
@@ -38,13 +38,14 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "ring": ("#EA5A0C", "^"),
     "ulysses": ("#EFA661", "<"),
     "usp": ("#F7DB40", "P"),
+    "attention2d": ("#B4FCB4", "h"),
     # patches pass through a pipeline
     "pipefusion": ("#0F4038", "p"),
     "hybrid": ("#0A8254", ">"),
     # every GPU draws a step
     "paradigms": ("#A030A5", "*"),
 }
-MARKERS: Final = "osD^vP<X>*ph"
+MARKERS: Final = "osD^vP<X>*ph8"
 OTHERS: Final = "#222222"
 """The colour of strategies that other packages bring."""
 
