@@ -1,6 +1,5 @@
 """FSDP2 itself: what ``fully_shard`` exchanges and owns on real ranks is what the plan says, and faults in it show."""
 
-
 import pytest
 
 from profiles.errors import InputError
