@@ -34,6 +34,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "checkpointing",
         "memory_recipe",
         "placement",
+        "trainable",
     ),
     "sample": (
         "resolution",
@@ -46,6 +47,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "encoders",
         "vae_tile",
         "vae_parallel",
+        "heads",
     ),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""

@@ -103,6 +103,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
             *(["encoders offloaded"] if workload.encoders == "offloaded" else []),
             *([f"VAE in tiles of {workload.vae_tile} pixels"] if workload.vae_tile else []),
             *([f"VAE on {workload.vae_parallel} GPUs"] if workload.vae_parallel > 1 else []),
+            *(["heads padded"] if workload.heads == "padded" else []),
             *whatif_words(self.cluster.changes),
         )
 
@@ -175,6 +176,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def gpus_per_prediction(self) -> int:
         """GPUs that compute one noise prediction together where all other degrees are one of them: at least 1."""
         return max(1, self.workload.num_gpus // self.guidance_groups)
+
+    @property
+    def lines(self) -> int:
+        """Rows of all frames: what a sequence is divided by at most."""
+        return self.rows * self.backbone.frames
 
     @property
     def rows(self) -> int:

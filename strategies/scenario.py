@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from profiles.adapters import with_adapters
 from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
@@ -154,7 +155,7 @@ class Scenario(Scene[TrainingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
-        object.__setattr__(self, "model", self._at_resolution(self.model.for_task("train")))
+        object.__setattr__(self, "model", self._trained(self._at_resolution(self.model.for_task("train"))))
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
         if self.workload.checkpointing == "selective" and self.stack.attention == "math":
@@ -173,6 +174,10 @@ class Scenario(Scene[TrainingWorkload]):
             return model
         return resized(model, *sides_of(self.workload.resolution), self.cluster.device)
 
+    def _trained(self, model: Model) -> Model:
+        """A model as far as it is trained: with adapters, where those are all."""
+        return with_adapters(model, self.workload.rank)
+
     @cached_property
     def frozen(self) -> tuple[int, ...]:
         """Indices of the frozen components that run in an iteration, inputs before the components that need them."""
@@ -189,6 +194,7 @@ class Scenario(Scene[TrainingWorkload]):
         """The options that, given back, ask for this again."""
         names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
         given = {name: getattr(self.workload, name) for name in names}
+        given |= {"trainable": self.workload.trainable} if self.workload.rank else {}
         return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.shared_options}
 
     @property
@@ -198,6 +204,7 @@ class Scenario(Scene[TrainingWorkload]):
         return (
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
+            *([f"LoRA of rank {workload.rank}"] if workload.rank else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
             *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),

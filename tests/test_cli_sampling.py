@@ -182,7 +182,8 @@ def test_a_person_reads_where_the_time_goes(sim, ask):
     assert f"{result['gpu_s_per_sample']:,.2f} GPU-seconds each" in words
     wire = result["exposed_communication_s"] / result["latency_s"]
     idle = result["bubble_ratio"] - wire
-    assert f"compute {1 - result['bubble_ratio']:.1%}, wire {wire:.1%}, idle {idle:.1%}" in words
+    bubble = f"bubble: wire {wire:.1%}, idle {idle:.1%}"
+    assert f"compute {1 - result['bubble_ratio']:.1%}, {bubble}" in words
     assert f"{result['p2p_bytes'] / 1e9:,.2f} GB point to point" in words
     assert "layer times estimated" in words
     assert re.findall(r"^ +(\d) ", out, re.MULTILINE) == list("0123")

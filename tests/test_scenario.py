@@ -157,6 +157,7 @@ REPLACED = {
         "resolution": lambda _: "512",
         "frozen": lambda _: "cached",
         "ema": lambda _: "fp32",
+        "trainable": lambda _: "lora:8",
     },
     SamplingWorkload: {
         "num_gpus": lambda _: 4,
@@ -172,6 +173,7 @@ REPLACED = {
         "encoders": lambda _: "offloaded",
         "vae_tile": lambda _: 128,
         "vae_parallel": lambda _: 4,
+        "heads": lambda _: "padded",
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
@@ -183,6 +185,7 @@ UNMOVED = {
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
     *(f"sample SamplingWorkload.{name}" for name in ("text_tokens", "text")),  # PixArt's stands aside
+    "sample SamplingWorkload.heads",  # its heads divide
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
 }  # fmt: skip
 """Fields that change none of the answers asked for; all others must. Laws of a device's own come before its rates."""

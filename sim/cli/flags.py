@@ -23,6 +23,7 @@ from strategies.plans.workloads import (
     DRAWS,
     FROZEN,
     GUIDANCES,
+    HEADS,
     PLACEMENTS,
     RELIEF,
     RESIDENCES,
@@ -157,6 +158,11 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
         choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
         help=words if searched else "what is recomputed (default: none)",
     )
+    add(
+        "--trainable",
+        metavar="WHAT",
+        help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
+    )
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 
@@ -170,6 +176,7 @@ def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
         help="none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
     )
     add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
+    add("--heads", choices=HEADS, help="whether Ulysses pads heads that it cannot divide (default: divided)")
     add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
     add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
     add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")

@@ -44,6 +44,8 @@ def row(
         body["reason"] = point.reason
     if point.status == "simulated":
         body["tie"] = tie
+    if point.checkpointing is not None:
+        body["relief"] = point.checkpointing
     if sweep.scenario.task == "sample":
         body |= {"seamless": point.seamless, "recommended": point.recommended}
     return head | body

@@ -76,7 +76,7 @@ def memory_words(result: Result) -> str:
 def time_words(result: Result) -> str:
     """Where the devices' time goes."""
     compute, wire, idle = shares(result)
-    return f"{bar(compute, wire)} compute {compute:.1%}, wire {wire:.1%}, idle {idle:.1%}"
+    return f"{bar(compute, wire)} compute {compute:.1%}, bubble: wire {wire:.1%}, idle {idle:.1%}"
 
 
 def trust_in(result: Result, device: str) -> Trust | None:

@@ -211,7 +211,7 @@ def _run_words(result: Result) -> Words:
 def _iteration(result: Result) -> list[Line]:
     expected = result.expected
     return [
-        ("first", milliseconds(expected.first_s)),
+        ("first", f"{milliseconds(expected.first_s)} the first iteration alone"),
         *_communication(result, 1, "by all GPUs together"),
     ]
 

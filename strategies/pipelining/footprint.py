@@ -6,7 +6,7 @@ components. The layers of a block that lie in one stage are recomputed together;
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,9 +21,20 @@ if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
 
 
+BACKBONE: Final = "backbone weights"
+"""Buffer of a backbone's frozen weights, where adapters are trained beside them."""
+
+
 def trained_parameters(pipeline: Pipeline, stage: Stage) -> int:
     """The parameters of a stage that have gradients."""
     return pipeline.component(stage).trained_parameters(stage.first_layer, stage.last_layer + 1)
+
+
+def gathered_bytes(pipeline: Pipeline, stage: Stage) -> float:
+    """Bytes of a stage's weights as GPUs that share them gather them: frozen ones too that have adapters."""
+    trained, workload = trained_parameters(pipeline, stage), pipeline.scenario.workload
+    locked = stage.parameters - trained if workload.rank else 0
+    return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
 
 
 def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> float:
@@ -156,11 +167,13 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
     trained = sum(trained_parameters(pipeline, stage) for stage in stages)
     locked = sum(stage.parameters for stage in stages) - trained
     frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
+    adapted = [Buffer(BACKBONE, locked * FROZEN_WEIGHT_BYTES)] if scenario.workload.rank else []
     buffers = [
         Buffer("weights", trained * recipe.weight_bytes),
         Buffer("gradients", trained * recipe.gradient_bytes),
         Buffer("optimizer", trained * recipe.optimizer_bytes),
-        Buffer("frozen weights", (frozen + locked) * FROZEN_WEIGHT_BYTES),
+        Buffer("frozen weights", (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES),
+        *adapted,
     ]
     if recipe.ema_bytes:
         buffers.append(Buffer("moving average", trained * recipe.ema_bytes))

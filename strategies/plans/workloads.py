@@ -1,5 +1,6 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
+import re
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
@@ -26,13 +27,18 @@ ONE_PREDICTION: Final = GUIDANCES[:2]
 ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
+HEADS: Final = ("divided", "padded")
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
-OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel")
+OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel", "heads")
 """Options of sampling that are said of a run only where they are not as usual."""
+ALL: Final = "all"
+LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
+MAX_RANK: Final = 4096
+"""More than this is no thin product beside any linear of today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class TrainingWorkload:
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
+        trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
     """
 
     num_gpus: int
@@ -69,6 +76,7 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
+    trainable: str = ALL
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -86,6 +94,23 @@ class TrainingWorkload:
         check_option("placement", self.placement, PLACEMENTS)
         check_option("frozen", self.frozen, FROZEN)
         check_option("ema", self.ema, tuple(EMA_BYTES))
+        _ = self.rank
+
+    @property
+    def rank(self) -> int:
+        """Rank of the adapters; 0 where all weights are trained.
+
+        Raises:
+            InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
+        """
+        if self.trainable == ALL:
+            return 0
+        found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
+        rank = int(found[1]) if found else 0
+        if not 1 <= rank <= MAX_RANK:
+            rule = f"must be {ALL} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            raise wrong("trainable", f"is {self.trainable!r}, {rule}")
+        return rank
 
     @property
     def recipe(self) -> MemoryRecipe:
@@ -116,6 +141,8 @@ class SamplingWorkload:
         vae_tile: pixels of the sides of the tiles in which the VAE decodes an image, one after another, where it is
             included; None decodes the image as it is.
         vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
+        heads: whether those of attention are ``divided`` evenly among the devices that exchange tokens for them, or
+            ``padded`` where they cannot be.
     """
 
     num_gpus: int
@@ -131,6 +158,7 @@ class SamplingWorkload:
     encoders: str = RESIDENCES[0]
     vae_tile: int | None = None
     vae_parallel: int = 1
+    heads: str = HEADS[0]
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -142,6 +170,7 @@ class SamplingWorkload:
         check_option("guidance", self.guidance, GUIDANCES)
         check_option("text", self.text, TEXTS)
         check_option("encoders", self.encoders, RESIDENCES)
+        check_option("heads", self.heads, HEADS)
         check_integer("vae_parallel", self.vae_parallel)
         if self.vae_tile is not None:
             check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
