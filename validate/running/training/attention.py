@@ -1,7 +1,7 @@
 """Attention over tokens that lie on several ranks, as training needs it: Ulysses and a ring, forwards and backwards."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -65,10 +65,14 @@ class _ToHeads(torch.autograd.Function):
 
 def ulysses(queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
     """Attention on heads of their own, on all tokens (Jacobs et al., 2023)."""
-    own = (_ToHeads.apply(part, context, 2, 1).transpose(1, 2) for part in (queries, keys, values))
-    seen = nn.functional.scaled_dot_product_attention(*own).transpose(1, 2)
-    result: Tensor = _ToHeads.apply(seen, context, 1, 2)
-    return result
+
+    def exchanged(part: Tensor, divided: int, joined: int) -> Tensor:
+        result: Tensor = _ToHeads.apply(part, context, divided, joined)  # type: ignore[no-untyped-call]
+        return result
+
+    own = [exchanged(part, 2, 1).transpose(1, 2) for part in (queries, keys, values)]
+    seen = nn.functional.scaled_dot_product_attention(own[0], own[1], own[2])
+    return exchanged(seen.transpose(1, 2), 1, 2)
 
 
 class _Ring(torch.autograd.Function):
@@ -107,14 +111,19 @@ class _Ring(torch.autograd.Function):
 
 
 def _scores(queries: Tensor, keys: Tensor) -> Tensor:
-    return queries @ keys.transpose(-1, -2) / queries.shape[-1] ** 0.5
+    scores: Tensor = queries @ keys.transpose(-1, -2) / queries.shape[-1] ** 0.5
+    return scores
 
 
 def ring(queries: Tensor, keys: Tensor, values: Tensor, context: Context) -> Tensor:
     """Attention of a rank's tokens to all tokens, which pass by."""
     own = [part.transpose(1, 2) for part in (queries, keys, values)]
-    seen: Tensor = _Ring.apply(own[0], torch.stack(own[1:]), context)
+    both = torch.stack(own[1:])
+    seen: Tensor = _Ring.apply(own[0], both, context)  # type: ignore[no-untyped-call]
     return seen.transpose(1, 2)
 
 
-WAYS = {"ulysses": ulysses, "ring": ring}
+WAYS: Final[Mapping[str, Callable[[Tensor, Tensor, Tensor, Context], Tensor]]] = {
+    "ulysses": ulysses,
+    "ring": ring,
+}

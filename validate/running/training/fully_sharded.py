@@ -89,8 +89,8 @@ class Block(nn.Module):
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Attention on one rank."""
-    own = (part.transpose(1, 2) for part in (queries, keys, values))
-    return nn.functional.scaled_dot_product_attention(*own).transpose(1, 2)
+    own = [part.transpose(1, 2) for part in (queries, keys, values)]
+    return nn.functional.scaled_dot_product_attention(own[0], own[1], own[2]).transpose(1, 2)
 
 
 def transformer(attention: Callable[..., Tensor]) -> nn.Sequential:
@@ -162,8 +162,7 @@ def _carry_out(asked: Asked) -> Found:
     shape = ((ranks // parts, parts), ("replicate", "shard")) if parts < ranks else ((parts,), ("shard",))
     mesh = init_device_mesh("cpu", shape[0], mesh_dim_names=shape[1])
     context = _context(strategy, ranks)
-    way = WAYS[strategy.context]
-    model = transformer(attend if context is None else lambda *parts: way(*parts, context))
+    model = transformer(_attention(strategy, context))
     _shard(model, mesh, asked)
     calls: dict[int, Calls] = {SHARDS: [], REPLICAS: [], CONTEXT: [] if context is None else context.sent}
     with _noting(calls):
@@ -172,6 +171,13 @@ def _carry_out(asked: Asked) -> Found:
     owned = sum(cast(Any, parameter).to_local().numel() for parameter in parameters)
     whole = [cast(Any, parameter.grad).full_tensor() for parameter in parameters]
     return Found(calls, owned, _error(whole, asked))
+
+
+def _attention(strategy: FSDP, context: Context | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    if context is None:
+        return attend
+    way = WAYS[strategy.context]
+    return lambda queries, keys, values: way(queries, keys, values, context)
 
 
 def _context(strategy: FSDP, ranks: int) -> Context | None:
@@ -210,7 +216,7 @@ def _error(found: Sequence[Tensor], asked: Asked) -> float:
     """Largest difference of a gradient from that of one process, over the largest of its tensor."""
     alone = transformer(attend)
     inputs, targets = batch_of(asked.batch_size)
-    (alone(inputs) - targets).square().mean().backward()  # type: ignore[no-untyped-call]
+    (alone(inputs) - targets).square().mean().backward()
     wanted = [cast(Tensor, parameter.grad) for parameter in alone.parameters()]
     errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, wanted, strict=True)]
     return max(math.inf if math.isnan(error) else error for error in errors)
