@@ -35,6 +35,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "memory_recipe",
         "placement",
         "trainable",
+        "offload",
     ),
     "sample": (
         "resolution",

@@ -14,6 +14,7 @@ from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
+from profiles.offloading import HostSide
 from profiles.resolutions import in_words, resized, sides_of
 from profiles.stacks import Stack, load_stack
 from profiles.whatifs import whatif_words
@@ -45,7 +46,9 @@ class Scene(Generic[W]):
 
     def __repr__(self) -> str:
         where = f"{self.cluster_name} by stack {self.stack_name}"
-        return f"<{type(self).__name__} {self.model_name} on {where}: {self.workload}>"
+        given = ((item, getattr(self.workload, item.name)) for item in fields(self.workload))
+        own = ", ".join(f"{item.name}={value!r}" for item, value in given if value != item.default)
+        return f"<{type(self).__name__} {self.model_name} on {where}: {type(self.workload).__name__}({own})>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
@@ -162,12 +165,25 @@ class Scenario(Scene[TrainingWorkload]):
             raise wrong(
                 "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
             )
+        if self.workload.offload != "none":
+            _ = self.host_side
         _ = self.costs
 
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
         return ModelCosts(self.model, self.cluster.device, self.paced_stack, calibration=self.calibration)
+
+    @cached_property
+    def host_side(self) -> HostSide:
+        """The host as the GPUs of a node reach it."""
+        return HostSide.of(self.cluster, self.workload.num_gpus)
+
+    def step_s(self, parameters: float) -> float:
+        """Seconds of the optimizer's step on so many parameters of a GPU, on the GPU or on its host."""
+        if self.workload.offload == "optimizer":
+            return self.host_side.step_s(parameters, self.workload.recipe)
+        return self.costs.optimizer_s(parameters, self.workload.recipe)
 
     def _at_resolution(self, model: Model) -> Model:
         if self.workload.resolution is None:
@@ -195,6 +211,7 @@ class Scenario(Scene[TrainingWorkload]):
         names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
         given = {name: getattr(self.workload, name) for name in names}
         given |= {"trainable": self.workload.trainable} if self.workload.rank else {}
+        given |= {"offload": self.workload.offload} if self.workload.offload != "none" else {}
         return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.shared_options}
 
     @property
@@ -205,6 +222,8 @@ class Scenario(Scene[TrainingWorkload]):
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
             *([f"LoRA of rank {workload.rank}"] if workload.rank else []),
+            *(["optimizer on the host"] if workload.offload == "optimizer" else []),
+            *([f"{workload.swapped} blocks on the host"] if workload.swapped else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
             *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),

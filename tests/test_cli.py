@@ -171,7 +171,7 @@ def test_every_option_is_given_back(ask):
     options = {
         "self_conditioning": 0.1, "self_conditioning_draw": "rank", "checkpointing": "full",
         "memory_recipe": "fp32", "placement": "data-inner", "ema": "fp32", "resolution": "256x384",
-        "frozen": "cached", "trainable": "lora:4",
+        "frozen": "cached", "trainable": "lora:4", "offload": "optimizer",
     }  # fmt: skip
     result = ask(*RUN, "--strategy", "1f1b", *flags(options))
     assert result["options"] == options

@@ -158,6 +158,7 @@ REPLACED = {
         "frozen": lambda _: "cached",
         "ema": lambda _: "fp32",
         "trainable": lambda _: "lora:8",
+        "offload": lambda _: "optimizer",
     },
     SamplingWorkload: {
         "num_gpus": lambda _: 4,

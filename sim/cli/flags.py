@@ -170,6 +170,7 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
         metavar="WHAT",
         help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
     )
+    add("--offload", metavar="WHAT", help="on the host: none, optimizer, or layers:N blocks (default: none)")
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 

@@ -125,7 +125,7 @@ def _times(layout: MeshLayout, units: range) -> Times:
     return Times(
         [span_of(layout, unit, FORWARD) for unit in units],
         [span_of(layout, unit, BACKWARD) for unit in units],
-        [layout.seconds(gather, size * recipe.weight_bytes) for size in sizes],
+        [layout.seconds(gather, layout.weight_bytes(unit)) for unit in units],
         [layout.seconds(scatter, size) for size in gradients],
         [layout.seconds(reduce, size / mesh.parts) for size in gradients],
     )

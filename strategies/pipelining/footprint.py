@@ -12,6 +12,7 @@ import numpy as np
 
 from profiles.components import Component
 from profiles.costs import FloatArray
+from profiles.errors import InfeasibleError
 from profiles.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.plan import Buffer, Stage
@@ -31,8 +32,17 @@ def trained_parameters(pipeline: Pipeline, stage: Stage) -> int:
 
 
 def gathered_bytes(pipeline: Pipeline, stage: Stage) -> float:
-    """Bytes of a stage's weights as GPUs that share them gather them: frozen ones too that have adapters."""
+    """Bytes of a stage's weights as GPUs that share them gather them: frozen ones too that have adapters.
+
+    Raises:
+        InfeasibleError: they are swapped, too.
+    """
     trained, workload = trained_parameters(pipeline, stage), pipeline.scenario.workload
+    if workload.swapped:
+        raise InfeasibleError(
+            f"offload is {workload.offload}, but the backbone's weights are shared among GPUs",
+            "offloaded blocks are of whole backbones",
+        )
     locked = stage.parameters - trained if workload.rank else 0
     return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
 
@@ -161,21 +171,32 @@ def _input_bytes(scenario: Scenario, component: int) -> float:
     return sum(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
 
 
+def _swapped_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
+    """Bytes of blocks that lie in the host's memory; of each backbone there is room for the one that comes up."""
+    if not pipeline.scenario.workload.swapped:
+        return 0.0
+    swapped = (pipeline.swapped_bytes(component) for component in {stage.component for stage in stages})
+    return sum(sum(sizes) - max(sizes) for sizes in swapped)
+
+
 def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:
     """The bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
     scenario, recipe = pipeline.scenario, pipeline.scenario.workload.recipe
     trained = sum(trained_parameters(pipeline, stage) for stage in stages)
     locked = sum(stage.parameters for stage in stages) - trained
     frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
-    adapted = [Buffer(BACKBONE, locked * FROZEN_WEIGHT_BYTES)] if scenario.workload.rank else []
+    adapted = []
+    if scenario.workload.rank:
+        adapted = [Buffer(BACKBONE, locked * FROZEN_WEIGHT_BYTES - _swapped_bytes(pipeline, stages))]
+    on_host = scenario.workload.offload == "optimizer"
     buffers = [
         Buffer("weights", trained * recipe.weight_bytes),
         Buffer("gradients", trained * recipe.gradient_bytes),
-        Buffer("optimizer", trained * recipe.optimizer_bytes),
+        Buffer("optimizer", 0.0 if on_host else trained * recipe.optimizer_bytes),
         Buffer("frozen weights", (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES),
         *adapted,
     ]
-    if recipe.ema_bytes:
+    if recipe.ema_bytes and not on_host:
         buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
     checkpointing = scenario.workload.checkpointing
     if checkpointing == "full":

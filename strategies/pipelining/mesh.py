@@ -17,6 +17,7 @@ from profiles.errors import InfeasibleError
 from profiles.models import Component
 from profiles.shares import Share
 from strategies.pipelining.candidates import divisors
+from strategies.pipelining.footprint import gathered_bytes
 from strategies.pipelining.layout import Layout
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective
@@ -204,6 +205,10 @@ class MeshLayout(Layout):
     def parameters(self, stage: int) -> float:
         """Trained parameters of a unit that tensor parallelism leaves each GPU."""
         return self.trained_parameters[stage] / self.mesh.tensor
+
+    def weight_bytes(self, stage: int) -> float:
+        """Bytes of a unit's weights as its GPUs gather them, whole but for tensor parallelism."""
+        return gathered_bytes(self, self.stages[stage]) / self.mesh.tensor
 
 
 def mesh_layout(layout: Layout, mesh: Mesh) -> MeshLayout:

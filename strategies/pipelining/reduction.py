@@ -48,7 +48,7 @@ def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
     if draft is None:
         row.append(draft := Draft(action, 0.0))
     trained = builder.layout.trained_parameters[stage]
-    draft.duration_s = builder.scenario.costs.optimizer_s(trained, builder.scenario.workload.recipe)
+    draft.duration_s = builder.scenario.step_s(trained)
     return draft
 
 

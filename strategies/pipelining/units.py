@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.footprint import resident_buffers, saved_bytes
+from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
 from strategies.pipelining.reduction import step_of
 from strategies.pipelining.sharding import GATHER, SCATTER
@@ -132,7 +132,7 @@ class UnitWriter:
             room.append(self.builder.tensor("room", unit, own.first, 0.0))
             row[after].writes += room
         room += self.swept[1] if after == self.swept[0] else []
-        size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
+        size = self.layout.weight_bytes(unit)
         gathered = self.builder.tensor("gathered", unit, own.first, size)
         what = Collected(GATHER, SHARDS, self.mesh.sharding)
         self.due.append((after, what.collective(size, room, gathered)))
@@ -152,7 +152,7 @@ class UnitWriter:
         size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.gradient_bytes
         steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
         steps += [Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else []
-        if not steps:
+        if not steps or not size:
             return []
         (row,) = self.builder.rows
         reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
@@ -185,17 +185,18 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
 def step_s(layout: MeshLayout, unit: int) -> float:
     """Seconds of the optimizer step on one GPU's part of a unit."""
     part, scenario = layout.parameters(unit) / layout.mesh.parts, layout.scenario
-    return scenario.costs.optimizer_s(part, scenario.workload.recipe)
+    return scenario.step_s(part)
 
 
 def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
     """The bytes that stay on each GPU: its part of what is trained, all that is frozen.
 
     Where the optimizer has master weights, those are what is divided: they are cast for a gather, and nothing else of
-    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU.
+    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU, but
+    beside adapters, where it is divided too.
     """
     mesh, recipe = layout.mesh, layout.scenario.workload.recipe
-    divided = {"gradients", "optimizer", "moving average", "weights"}
+    divided = {"gradients", "optimizer", "moving average", "weights", BACKBONE}
     masters = mesh.parts > 1 and recipe.master_bytes
     return tuple(
         Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
@@ -216,7 +217,7 @@ def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
         for unit in units:
             size = layout.parameters(unit)
             saved += saved_bytes(layout, layout.stages[unit], in_place=True)
-            weights = size * recipe.weight_bytes * (mesh.parts > 1)
+            weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
             summed = mesh.parts * mesh.replicas > 1
             held = max(held, saved + gathered + size * recipe.gradient_bytes * summed)

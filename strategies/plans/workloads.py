@@ -35,8 +35,10 @@ LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
 OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel", "heads")
 """Options of sampling that are said of a run only where they are not as usual."""
-ALL: Final = "all"
+WHOLE: Final = "all"
+"""All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
+LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
 MAX_RANK: Final = 4096
 """More than this is no thin product beside any linear of today."""
 
@@ -63,6 +65,8 @@ class TrainingWorkload:
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
         trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
+        offload: ``none``; ``optimizer``: its states and its step are the host's; ``layers:N``: the frozen weights of
+            the last N blocks lie in the host's memory and come up for each pass.
     """
 
     num_gpus: int
@@ -76,7 +80,8 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
-    trainable: str = ALL
+    trainable: str = WHOLE
+    offload: str = "none"
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -94,7 +99,24 @@ class TrainingWorkload:
         check_option("placement", self.placement, PLACEMENTS)
         check_option("frozen", self.frozen, FROZEN)
         check_option("ema", self.ema, tuple(EMA_BYTES))
-        _ = self.rank
+        if self.swapped and not self.rank:
+            raise wrong("offload", f"is {self.offload}, which needs frozen weights: --trainable lora:RANK")
+        if self.offload == "optimizer" and self.recipe.moved_bytes:
+            raise wrong("offload", f"is optimizer, but nothing steps {self.memory_recipe} on a host")
+
+    @property
+    def swapped(self) -> int:
+        """Blocks of a backbone whose weights lie in the host's memory.
+
+        Raises:
+            InputError: ``offload`` is none of its values.
+        """
+        if self.offload in ("none", "optimizer"):
+            return 0
+        found = LAYERS.fullmatch(self.offload) if isinstance(self.offload, str) else None
+        if found is None or not int(found[1]):
+            raise wrong("offload", f"is {self.offload!r}, must be none, optimizer or layers:N, N from 1")
+        return int(found[1])
 
     @property
     def rank(self) -> int:
@@ -103,12 +125,12 @@ class TrainingWorkload:
         Raises:
             InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
         """
-        if self.trainable == ALL:
+        if self.trainable == WHOLE:
             return 0
         found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
         rank = int(found[1]) if found else 0
         if not 1 <= rank <= MAX_RANK:
-            rule = f"must be {ALL} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            rule = f"must be {WHOLE} or lora:RANK, RANK from 1 to {MAX_RANK}"
             raise wrong("trainable", f"is {self.trainable!r}, {rule}")
         return rank
 
