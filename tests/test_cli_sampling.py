@@ -10,7 +10,7 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.cli.main import _parser, main
+from sim.cli.main import main, make_parser
 from sim.cli.requests import given
 from sim.contents import inputs_of
 from sim.runs import run_point
@@ -291,7 +291,7 @@ def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
 
 def test_without_anything_of_sampling_a_sweep_trains():
     arguments = ["sweep", "--model", "pixart", "--pipeline-degree", "2"]
-    options = _parser(arguments).parse_args(arguments)
+    options = make_parser(arguments).parse_args(arguments)
     asked = Request("", "", None, None, given(options), options.task)
     assert find_task(asked) == "train"
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from profiles.components import TASKS
 from profiles.errors import InputError, shown
 from profiles.recipes import EMA_BYTES, RECIPES
+from profiles.runtimes import runtime_names
 from profiles.stacks import DEFAULT_STACK
 from sim.explore.counts import counts_in
 from sim.scenarios import DEFAULT_CLUSTER
@@ -56,6 +57,7 @@ def add_scenario(
     shown: Collection[str] = TASKS,
     measured: str = "",
     several: bool = False,
+    runtime: bool = False,
 ) -> None:
     """Offer what says which model does what on which cluster.
 
@@ -67,6 +69,7 @@ def add_scenario(
         shown: those of them whose flags its help shows.
         measured: whose number ``--measured`` gives; empty where compute is not scaled.
         several: whether it takes several numbers of GPUs.
+        runtime: whether it keeps to a runtime.
     """
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
@@ -111,6 +114,10 @@ def add_scenario(
             " `sim run --measured ... --json`; compute is scaled to it",
         )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+    if runtime:
+        shared.add_argument(
+            "--runtime", metavar="NAME", help=f"keep to what one runs: {', '.join(runtime_names())}"
+        )
     shared.add_argument(
         "--experiment",
         metavar="FILE",

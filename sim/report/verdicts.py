@@ -8,10 +8,20 @@ from typing import Any
 from profiles.trust import Trust
 from profiles.units import GIB
 from sim.explore.sweep import Sweep
+from sim.legality import runtimes_of
 from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import fairness, how, tried
 from sim.report.numbers import duration
-from sim.report.panels import Line, panel_html, panel_markdown, panel_text, result_lines, shares, trust_in
+from sim.report.panels import (
+    Line,
+    panel_html,
+    panel_markdown,
+    panel_text,
+    result_lines,
+    runs_in_words,
+    shares,
+    trust_in,
+)
 from sim.report.tables import command_of
 from sim.results import Result
 
@@ -35,6 +45,7 @@ class Verdict:
         again: the command line that gives the best result again.
         fastest: the fastest point known, where memory is ranked by; else None.
         fastest_how: its parameters.
+        runs_in: the runtimes that run the best.
         lead: lines above all others, of a verdict on several numbers of GPUs.
         note: what else is to be said; empty where there is nothing.
     """
@@ -53,6 +64,7 @@ class Verdict:
     again: str
     fastest: Result | None = None
     fastest_how: str = ""
+    runs_in: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
     note: str = ""
 
@@ -80,6 +92,7 @@ class Verdict:
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
+        lines.append(("runs in", runs_in_words(self.runs_in)))
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
@@ -135,6 +148,7 @@ class Verdict:
             "note": self.fair,
             **({} if self.fastest is None else {"fastest": _short(self.fastest)}),
             "again": self.again,
+            "runs_in": list(self.runs_in),
         }
 
 
@@ -180,6 +194,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),
         again=command_of(best.result),
+        runs_in=runtimes_of(best.strategy, sweep.scenario.on(best.result.num_gpus)),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
     )
