@@ -175,6 +175,9 @@ REPLACED = {
         "vae_tile": lambda _: 128,
         "vae_parallel": lambda _: 4,
         "heads": lambda _: "padded",
+        "precision": lambda _: "fp8",
+        "all_to_all": lambda _: "fp8",
+        "cache_steps": lambda _: 0.1,
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
@@ -186,7 +189,7 @@ UNMOVED = {
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
     *(f"sample SamplingWorkload.{name}" for name in ("text_tokens", "text")),  # PixArt's stands aside
-    "sample SamplingWorkload.heads",  # its heads divide
+    "sample SamplingWorkload.heads", "sample SamplingWorkload.cache_steps",  # heads divide, and steps are too few
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
 }  # fmt: skip
 """Fields that change none of the answers asked for; all others must. Laws of a device's own come before its rates."""

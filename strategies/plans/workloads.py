@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Final
 
 from profiles.errors import wrong
+from profiles.levers import HALF, PRECISIONS
 from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, sides_of
 from profiles.texts import MAX_TEXT
@@ -28,12 +29,22 @@ ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
 HEADS: Final = ("divided", "padded")
+QUALITY: Final = "quality not modelled"
+"""What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
-OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel", "heads")
+OWN_OPTIONS: Final = (
+    "encoders",
+    "vae_tile",
+    "vae_parallel",
+    "heads",
+    "precision",
+    "all_to_all",
+    "cache_steps",
+)
 """Options of sampling that are said of a run only where they are not as usual."""
 WHOLE: Final = "all"
 """All weights of the backbones are trained."""
@@ -165,6 +176,9 @@ class SamplingWorkload:
         vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
         heads: whether those of attention are ``divided`` evenly among the devices that exchange tokens for them, or
             ``padded`` where they cannot be.
+        precision: of the backbone's products and weights.
+        all_to_all: precision of what Ulysses exchanges.
+        cache_steps: share of the steps in which a cache stands for the backbone.
     """
 
     num_gpus: int
@@ -181,6 +195,9 @@ class SamplingWorkload:
     vae_tile: int | None = None
     vae_parallel: int = 1
     heads: str = HEADS[0]
+    precision: str = HALF
+    all_to_all: str = HALF
+    cache_steps: float = 0.0
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -193,6 +210,11 @@ class SamplingWorkload:
         check_option("text", self.text, TEXTS)
         check_option("encoders", self.encoders, RESIDENCES)
         check_option("heads", self.heads, HEADS)
+        check_option("precision", self.precision, PRECISIONS)
+        check_option("all_to_all", self.all_to_all, PRECISIONS)
+        share = self.cache_steps
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
+            raise wrong("cache_steps", f"is {share!r}, must be a share of the steps: at least 0, below 1")
         check_integer("vae_parallel", self.vae_parallel)
         if self.vae_tile is not None:
             check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
@@ -217,7 +239,28 @@ class SamplingWorkload:
             raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
 
     @property
-    def own_options(self) -> dict[str, int | str]:
+    def computed_steps(self) -> int:
+        """Denoising steps in which the backbone runs."""
+        return self.steps - int(self.steps * self.cache_steps)
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """The options that are not as usual, in words for titles."""
+        levers = [
+            *(["products and weights in fp8"] if self.precision != HALF else []),
+            *(["all-to-all in fp8"] if self.all_to_all != HALF else []),
+            *([f"{self.steps - self.computed_steps} steps cached"] if self.cache_steps else []),
+        ]
+        return (
+            *(["encoders offloaded"] if self.encoders == "offloaded" else []),
+            *([f"VAE in tiles of {self.vae_tile} pixels"] if self.vae_tile else []),
+            *([f"VAE on {self.vae_parallel} GPUs"] if self.vae_parallel > 1 else []),
+            *(["heads padded"] if self.heads == "padded" else []),
+            *([*levers, QUALITY] if levers else []),
+        )
+
+    @property
+    def own_options(self) -> dict[str, int | float | str]:
         """The options that not every run of the sampler has, those that are not as usual, by name."""
         usual = {item.name: item.default for item in fields(self)}
         given = {name: getattr(self, name) for name in OWN_OPTIONS}
