@@ -27,6 +27,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "train": (
         "resolution",
+        "frames",
         "frozen",
         "ema",
         "self_conditioning",
@@ -35,7 +36,16 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "memory_recipe",
         "placement",
     ),
-    "sample": ("resolution", "steps", "guidance", "include", "decode_chunks", "text_tokens", "text"),
+    "sample": (
+        "resolution",
+        "frames",
+        "steps",
+        "guidance",
+        "include",
+        "decode_chunks",
+        "text_tokens",
+        "text",
+    ),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
@@ -194,6 +204,8 @@ def scenario_of(request: Request) -> AnyScenario:
     rest = (model_name, cluster_name, stack, stack_name)
     given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
     given = {name: value for name, value in given.items() if value is not None}
+    if "frames" in given:
+        given["frames"] = _integer("frames", given["frames"], 1)
     batch_size = request.given.get("batch_size")
     scenario: AnyScenario
     if task == "train":

@@ -18,6 +18,7 @@ DEFAULT_BATCH_PER_GPU: Final = 32
 GUIDANCES: Final = ("none", "batch", "parallel")
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
+MAX_FRAMES: Final = 65536
 MAX_STEPS: Final = 10_000
 
 
@@ -36,6 +37,7 @@ class TrainingWorkload:
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference.
+        frames: of a video; None takes the model's.
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
@@ -52,12 +54,15 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
+    frames: int | None = None
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("batch_size", self.batch_size)
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         share = self.self_conditioning
         if share is not None and (
             isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
@@ -90,6 +95,7 @@ class SamplingWorkload:
         batch_size: images drawn together.
         include: frozen components that run too, by name; all are resident in any case.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
+        frames: of a video; None takes the model's.
         text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
         text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
             or ``replicated`` on all devices, as xDiT did before.
@@ -105,6 +111,7 @@ class SamplingWorkload:
     decode_chunks: int = 1
     text_tokens: int | None = None
     text: str = TEXTS[0]
+    frames: int | None = None
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -115,6 +122,8 @@ class SamplingWorkload:
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
         check_option("guidance", self.guidance, GUIDANCES)
         check_option("text", self.text, TEXTS)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         if self.text_tokens is not None:
             check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
