@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sim
+from sim.report.numbers import banded
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs/pages/accuracy.md")
@@ -27,14 +28,10 @@ def rows() -> Iterator[list[str]]:
                 frozen,
                 f"`{stack}`",
                 f"`{best.strategy}`",
-                f"{1e3 * best.iteration_s:,.0f} ms, {_rounded(best.low_s)} to {_rounded(best.high_s)}",
+                banded(best),
                 ", ".join(others) or "none",
                 *(f"{gain:.2f}" for gain in gains),
             ]
-
-
-def _rounded(seconds: float) -> str:
-    return f"{round(1e3 * seconds, -1):,.0f}"
 
 
 def answer() -> str:

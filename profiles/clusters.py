@@ -6,6 +6,7 @@ A cluster file names a shipped device, or the file of another by its path from t
 
 from dataclasses import dataclass, replace
 from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Final
 
@@ -127,24 +128,27 @@ class Cluster:
             most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
             raise wrong("num_gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}", "gpus")
 
-    def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> "Cluster":
+    def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0, **other: float) -> "Cluster":
         """Cluster with the bandwidth of its links multiplied; latencies, call times and efficiencies stay.
 
         Args:
             intra_node: factor of the bandwidth inside a node.
             inter_node: factor of the bandwidth between nodes.
+            other: names of no links, which are refused.
 
         Raises:
-            InputError: a factor is not positive, or there is no link between nodes.
+            InputError: a factor is not positive, there is no link between nodes, or none of another name.
         """
+        for name in other:
+            raise InputError(f"{name} is no link of a cluster, must be intra_node or inter_node")
         changes = []
         for word, link, factor in (
             ("intra-node", self.intra_node, intra_node),
             ("inter-node", self.inter_node, inter_node),
         ):
-            if not 0 < factor < float("inf"):
+            if not isinstance(factor, Real) or not 0 < factor < float("inf"):
                 raise InputError(
-                    f"the factor of the {word} bandwidth is {factor}, must be positive and finite"
+                    f"the factor of the {word} bandwidth is {factor!r}, must be positive and finite"
                 )
             if factor != 1.0:
                 if link is None:

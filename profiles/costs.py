@@ -152,6 +152,21 @@ class ComponentCosts:
             ("backward", batch, share), lambda: np.sum(self._times.backward_s(batch, share), axis=0)
         )
 
+    def recomputed_s(self, batch: float, share: Share = WHOLE, *, attention: bool = True) -> FloatArray:
+        """Seconds in which each layer runs again before its backward, shape (layers,); 0 where it has no backward.
+
+        Args:
+            batch: local batch.
+            share: of the work.
+            attention: whether attention runs again; else its output was kept.
+        """
+        passed = np.array([layer.backward != "none" for layer in self.component.layers])
+        if attention:
+            return np.where(passed, self.forward_s(batch, share), 0.0)
+        key = ("beside attention", batch, share)
+        beside_s = self._keep(key, lambda: self._times.beside_attention_s(batch, share))
+        return np.where(passed, beside_s, 0.0)
+
     def takes_time(self, *, training: bool) -> bool:
         """Whether some layer takes time, of training its backward included."""
         return bool(self.forward_s(1.0).any() or (training and self.backward_s(1.0).any()))
@@ -183,6 +198,11 @@ class ComponentCosts:
             array.flags.writeable = False
             self._kept[key] = array
         return self._kept[key]
+
+    @cached_property
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that each layer keeps for its backward where it keeps what attention leaves alone."""
+        return self._times.attention_bytes()
 
     @cached_property
     def saved_bytes(self) -> FloatArray:

@@ -125,6 +125,24 @@ class KernelTimes:
                 own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
         return own_s
 
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
+        gpu_s = self.gpu_s(batch, share)
+        for group, shapes in self._shapes(share):
+            if group.kind == "attention":
+                samples = np.asarray(float(batch))
+                own_s = self._forward(group, shapes, samples) - self._heads_s(shapes, samples)
+                gpu_s = gpu_s - own_s @ group.counts.T
+        return gpu_s * self._floor(gpu_s, self._host_s("forward"))
+
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that attention's kernels write in each layer: outputs, and the sums of their softmax."""
+        own = np.zeros_like(self._passed)
+        for group, shapes in self._shapes(Share()):
+            if group.kind == "attention":
+                own += shapes.written_bytes @ group.counts.T
+        return own
+
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
         inputs_s, weights_s = np.zeros((2, len(self._passed)))

@@ -61,6 +61,16 @@ def layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float, 
     )
 
 
+def attended_bytes(component: Component, extent: Extent) -> FloatArray:
+    """Bytes per sample that self-attention leaves in each layer: as many as the layer's output has.
+
+    Heads together are as wide as the hidden state.
+    """
+    attends = np.array([layer.attention_flop > 0 for layer in component.layers])
+    sizes = np.array([layer.output_bytes for layer in component.layers]) * extent.tokens
+    return np.where(attends, sizes, 0.0)
+
+
 class LumpedTimes:
     """Estimated seconds of the layers of a component."""
 
@@ -68,7 +78,7 @@ class LumpedTimes:
         work = np.array([layer_work(layer, rates) for layer in component.layers]).T
         conv, matmul, self._pairs, memory, self._launches = work
         self._products, self._memory = conv + matmul, memory * extent.bytes
-        self._extent = extent
+        self._component, self._extent = component, extent
         self._others_back, self._pairs_back = np.array(
             [BACKWARD_WORK[layer.backward] for layer in component.layers]
         ).T
@@ -90,6 +100,14 @@ class LumpedTimes:
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Those of self-attention in them."""
         return batch * self._attention(share)
+
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer without self-attention."""
+        return np.asarray(batch * self._others(share) + self._launches)
+
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that self-attention leaves in each layer."""
+        return attended_bytes(self._component, self._extent)
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer, half of them of its weights' gradients where it is trained.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.components import Component, MeasuredTime
+from profiles.lumped_times import attended_bytes
 from profiles.shares import WHOLE, Extent, Share
 
 FloatArray = NDArray[np.float64]
@@ -34,6 +35,14 @@ class Times(Protocol):
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Those of self-attention in the GPU's."""
+        ...
+
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer without all that its attention takes: what runs again where that is kept."""
+        ...
+
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that attention leaves in each layer: its output, and what its backward needs beside."""
         ...
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
@@ -68,7 +77,7 @@ class MeasuredTimes:
         here: Times | None,
         reference: Times | None,
     ) -> None:
-        self._curves = _curves(times, len(component.layers))
+        self._component, self._curves = component, _curves(times, len(component.layers))
         self._trained = np.array([layer.backward == "full" for layer in component.layers])
         self._extent, self._here, self._reference = extent, here, reference
 
@@ -93,6 +102,22 @@ class MeasuredTimes:
             return np.zeros(len(self._curves))
         part = _over(self._here.attention_s(batch, share), self._here.gpu_s(batch, share), np.zeros(1))
         return np.asarray(part * self.forward_s(batch, share))
+
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds without attention, in proportion to the estimate; all where there is no estimate."""
+        forward_s = self.forward_s(batch, share)
+        if self._here is None:
+            return forward_s
+        beside_s, whole_s = self._here.beside_attention_s(batch, share), self._here.forward_s(batch, share)
+        return np.asarray(_over(beside_s, whole_s, np.ones(1)) * forward_s)
+
+    def attention_bytes(self) -> FloatArray:
+        """Bytes that attention leaves, as estimated; where there is no estimate as of lumped work."""
+        return (
+            attended_bytes(self._component, self._extent)
+            if self._here is None
+            else self._here.attention_bytes()
+        )
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer, half of them of its weights' gradients where it is trained.

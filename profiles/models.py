@@ -56,18 +56,20 @@ __all__ = [
 ]
 
 MODELS: Final = Path(__file__).parent / "models"
-GUIDANCES: Final = ("batch", "none")
+GUIDANCES: Final = ("batch", "none", "embedded")
 
 
 @dataclass(frozen=True)
 class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
 
-    ``guidance`` says whether it samples with classifier-free guidance (``batch``) or without (``none``), ``anchors``
+    ``guidance`` says whether it samples with classifier-free guidance (``batch``), with its scale as an input of the
+    backbone (``embedded``) or without (``none``), ``anchors``
     how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
     one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``; a video has
     ``frames``, one more than a multiple of ``frame_step``, and for so many one latent frame.
-    ``resized_from`` are height and width of its files, where it is at another resolution.
+    ``resized_from`` are height and width of its files, where it is at another resolution; ``steps`` are those in which
+    it was distilled to draw, None where it was not.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Model:
     frames: int = 1
     frame_step: int = 1
     resized_from: tuple[int, int] | None = None
+    steps: int | None = None
 
     @property
     def anchored(self) -> tuple[Component, ...]:
@@ -97,8 +100,9 @@ class Model:
         check_choice(owner, "guidance", self.guidance, GUIDANCES)
         check_counts(owner, least=1, height=self.height, width=self.width, multiple=self.multiple)
         check_counts(owner, least=1, frames=self.frames, frame_step=self.frame_step)
-        if self.largest is not None:
-            check_counts(owner, least=1, largest=self.largest)
+        for name in ("largest", "steps"):
+            if getattr(self, name) is not None:
+                check_counts(owner, least=1, **{name: getattr(self, name)})
         check_tuples(owner, components=self.components, anchors=self.anchors)
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
@@ -263,6 +267,7 @@ def read_model(folder: Path) -> Model:
         largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
         frames=reference.integer("frames", 1, minimum=1),
         frame_step=reference.integer("frame_step", 1, minimum=1),
+        steps=table.integer("steps", minimum=1) if "steps" in table else None,
     )
     _check_reference(reference, model)
     reference.finish()

@@ -25,6 +25,8 @@ class Share(NamedTuple):
         ulysses: devices among which tokens are divided, and in self-attention the heads.
         tensor: devices among which matrices and heads are divided.
         whole_text: whether each device of a sequence computes all tokens of the text; of attention, on its heads.
+        sequence_parallel: whether what tensor parallelism leaves whole has its tokens divided among its devices
+            (Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2.2).
     """
 
     rows: float = 1.0
@@ -33,13 +35,15 @@ class Share(NamedTuple):
     ulysses: int = 1
     tensor: int = 1
     whole_text: bool = False
+    sequence_parallel: bool = False
 
     def times(self, other: "Share") -> "Share":
         """The share of a share."""
         rows, keys = self.rows * other.rows, self.keys * other.keys
         ring, ulysses = self.ring * other.ring, self.ulysses * other.ulysses
         whole_text = self.whole_text or other.whole_text
-        return Share(rows, keys, ring, ulysses, self.tensor * other.tensor, whole_text)
+        in_sequence = self.sequence_parallel or other.sequence_parallel
+        return Share(rows, keys, ring, ulysses, self.tensor * other.tensor, whole_text, in_sequence)
 
     @property
     def sequence(self) -> int:
@@ -54,6 +58,8 @@ class Share(NamedTuple):
     @property
     def replicated(self) -> float:
         """Share of the memory traffic: norms and sums run on whole hidden states on all devices of ``tensor``."""
+        if self.sequence_parallel:
+            return 1 / self.tensor
         return REPLICATED_SHARE + (1 - REPLICATED_SHARE) / self.tensor
 
 

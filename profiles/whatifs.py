@@ -4,7 +4,7 @@ Each is the value of one flag, so that what was changed can be asked for again.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -55,6 +55,18 @@ def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     return (f"what if {words}",) if words else ()
 
 
+def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
+    """What is to be said of changed links that none of so many GPUs uses."""
+    each = cluster.devices_per_node
+    unused = {"inter": gpus <= each, "intra": gpus == 1 or each == 1}
+    for change in filter(None, str(dict(cluster.changes).get("link", "")).split(",")):
+        name, _, words = change.partition("=")
+        if unused[name] and words != "1x":
+            where = "between nodes" if name == "inter" else "inside a node"
+            have = "one GPU has" if gpus == 1 else f"{gpus} GPUs have"
+            yield f"what if link {change} changes nothing: {have} no link {where}"
+
+
 def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # noqa: ANN401
     """The cluster of so many nodes; ``2x4`` are two of four devices each."""
     match = re.fullmatch(r"([1-9]\d{0,6})(?:x([1-9]\d{0,6}))?", str(value), re.ASCII)
@@ -87,7 +99,8 @@ def _with_memory(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: 
     words = str(value).strip() if isinstance(value, str) else f"{value / GIB!r}GiB" if _real(value) else ""
     size = _quantity(words, BYTES)
     if size is None or not LEAST <= size / GIB <= MOST:
-        raise wrong("memory", f"is {value!r}, must be a size such as 40GiB, at most {MOST:g} GiB")
+        rule = f"must be a size such as 40GiB, in {', '.join(BYTES)}, at most {MOST:g} GiB"
+        raise wrong("memory", f"is {value!r}, {rule}")
     return replace(cluster, device=replace(cluster.device, memory_bytes=size)), words
 
 

@@ -33,6 +33,7 @@ from sim.runs import bound, source_of, weigh
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
 from sim.schedules import Schedule, format_patches, written
 from strategies.parameters import check_parameters
+from strategies.plans.workloads import AUTO, RELIEF
 from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
@@ -324,11 +325,15 @@ def start_sweep(
         InputError: as of ``sweep``.
     """
     names = strategy.split(",") if isinstance(strategy, str) else strategy
+    auto = not isinstance(model, Scene) and given.get("checkpointing", AUTO) in (AUTO, None)
+    if auto and "checkpointing" in given:
+        given["checkpointing"] = None
     request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
     scenario = calibrated(_scenario(model, request), measured, measured_run)
     check_swept(scenario)
     chosen = objectives(scenario)[0] if objective is None else objective
-    found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive)
+    relief = RELIEF if auto and scenario.task == "train" else None
+    found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive, relief=relief)
     found.points = find_points(scenario, request.names, request.parameters)
     return found
 

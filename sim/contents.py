@@ -24,11 +24,22 @@ class _Writer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401
         if is_dataclass(value) and not isinstance(value, type):
-            own = tuple(getattr(value, item.name) for item in fields(value))
+            own = tuple(_ordered(getattr(value, item.name)) for item in fields(value))
             return tuple, ((type(value).__qualname__, *own),)
         if isinstance(value, Mapping):
-            return tuple, (tuple(sorted(value.items())),)
+            return tuple, (_items(value),)
         return NotImplemented
+
+
+def _ordered(value: Any) -> Any:  # noqa: ANN401
+    """A value whose plain dicts are sorted: pickle asks no pickler about them, nor about lists and tuples."""
+    if type(value) is dict:
+        return _items(value)
+    return type(value)(map(_ordered, value)) if type(value) in (list, tuple) else value
+
+
+def _items(mapping: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(sorted((key, _ordered(item)) for key, item in mapping.items()))
 
 
 def content_of(value: object) -> str:
@@ -36,7 +47,7 @@ def content_of(value: object) -> str:
     written = BytesIO()
     writer = _Writer(written, protocol=4)
     writer.fast = True  # equal parts are written out each time: whether they are one object is no content
-    writer.dump(value)
+    writer.dump(_ordered(value))
     return _hash(written.getvalue())
 
 

@@ -99,7 +99,8 @@ class Experiment:
     def blamed(self, error: InputError) -> InputError:
         """The error, which names the file unless it is about flags that are not from there."""
         words = error.flags or str(error)
-        about = {word.rstrip(",:;?") for word in words.split() if word.startswith("--")}
+        said = words.partition("; ")[0]  # after it come flags that might have been meant
+        about = {word.rstrip(",:;?") for word in said.split() if word.startswith("--")}
         if about and not about & self.flags:
             return error
         return InputError(words if words.startswith(self.path) else f"{self.path}: {words}")

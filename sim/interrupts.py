@@ -1,6 +1,7 @@
 """Interrupts: Ctrl-C and requests to terminate, as one exception that comes at a time that suits."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
@@ -21,11 +22,20 @@ def as_one() -> Iterator[None]:
         _told.append(number)
         raise KeyboardInterrupt
 
+    before = sys.unraisablehook
+
+    def unraisable(lost: Any) -> None:  # noqa: ANN401  as of sys.unraisablehook
+        """Say nothing of an interrupt that came while an object was taken away: ``check`` raises it."""
+        if not (_told and isinstance(lost.exc_value, KeyboardInterrupt)):
+            before(lost)
+
     _told.clear()
     try:
+        sys.unraisablehook = unraisable
         with _handled_by(interrupt):
             yield
     finally:
+        sys.unraisablehook = before
         _told.clear()
 
 

@@ -11,6 +11,7 @@ from profiles.mappings import FrozenMapping
 from profiles.units import GIB
 from sim.measures import Measures
 from strategies.plans.traces import Trace
+from strategies.plans.workloads import ALL
 from strategies.strategy import AnyScenario
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Result:
         asked: what is trained or drawn: the resolution, of training ``frozen``, of sampling steps and guidance.
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
+        phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
         departures: what departs from plain training, in words for its title.
         doubt: what the error of its duration is made of.
         compute_factor: factor on compute that a measured run gave; 1 where there is none.
@@ -85,6 +87,7 @@ class Result:
     memory_bytes: float | None
     provenance: str
     stages: tuple[Mapping[str, Any], ...]
+    phases: Mapping[str, float] = field(default_factory=FrozenMapping)
     seamless: bool = True
     departures: tuple[str, ...] = ()
     doubt: Doubt = field(default_factory=Doubt)
@@ -93,7 +96,7 @@ class Result:
     source: Source | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("parameters", "asked", "options", "times", "inputs"):
+        for name in ("parameters", "asked", "options", "times", "phases", "inputs"):
             object.__setattr__(self, name, FrozenMapping(getattr(self, name)))
         object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
 
@@ -312,6 +315,7 @@ class Result:
             "options": dict(self.options),
             **self.times,
             **self.bands,
+            **self.phases,
             "samples_per_s": self.samples_per_s,
             **({"gpu_s_per_sample": self.gpu_s_per_sample} if sampled else {}),
             "bubble_ratio": self.bubble_ratio,
@@ -337,6 +341,8 @@ def activity(task: str, options: Mapping[str, Any]) -> str:
     """What is simulated, in words for titles: sampling is of the denoising steps, and what is included beside them."""
     if task == "train":
         return "training"
+    if options["include"] == ALL:
+        return "end to end"
     return (
         f"denoising with {options['include'].replace(',', ', ')}" if options["include"] else "denoising only"
     )

@@ -113,7 +113,15 @@ def weigh(
     """The result that the replayed parts of a point amount to."""
     expected = _expected(parts)
     times, stages = _times(parts, expected), _stages(parts)
-    return result_of(strategy, scenario, times=times, expected=expected, stages=stages, source=source)
+    return result_of(
+        strategy,
+        scenario,
+        times=times,
+        expected=expected,
+        stages=stages,
+        phases=phases_of(parts),
+        source=source,
+    )
 
 
 def result_of(
@@ -123,6 +131,7 @@ def result_of(
     times: Mapping[str, float],
     expected: Measures,
     stages: Iterable[Mapping[str, Any]],
+    phases: Mapping[str, float],
     source: Source | None = None,
 ) -> Result:
     """The result of a point, from what its replay gave; all else follows from what was asked."""
@@ -144,6 +153,7 @@ def result_of(
         memory_bytes=scenario.cluster.device.memory_bytes,
         provenance=scenario.costs.provenance,
         stages=tuple(stages),
+        phases=phases,
         seamless=is_seamless(strategy),
         departures=scenario.departures,
         doubt=doubt_of(scenario, strategy.name, parameters, expected),
@@ -185,6 +195,20 @@ def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
     if parts[0].variant.scenario.task == "sample":
         return {"latency_s": expected.duration_s, "step_s": step_s(parts)}
     return {"iteration_s": expected.duration_s, "first_iteration_s": expected.first_s}
+
+
+def phases_of(parts: Sequence[Part]) -> dict[str, float]:
+    """Seconds and peak memory of a run's phases under their public keys; none where only denoising steps run."""
+    by_name: dict[str, list[Part]] = {}
+    for part in parts:
+        by_name.setdefault("denoise" if part.phase.steps else part.phase.name, []).append(part)
+    if len(by_name) == 1:
+        return {}
+    found: dict[str, float] = {}
+    for name, own in by_name.items():
+        found[f"{name}_s"] = sum(part.phase.times * part.duration_s for part in own)
+        found[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in own)
+    return found
 
 
 def step_s(parts: Sequence[Part]) -> float:

@@ -16,7 +16,7 @@ from profiles.models import Model, load_model, model_names
 from profiles.names import known_name
 from profiles.resolutions import check_whole_tokens, in_words
 from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
-from profiles.whatifs import WHAT_IFS, changed
+from profiles.whatifs import WHAT_IFS, changed, idle
 from strategies.parameters import check_integer, flag_of
 from strategies.plans.workloads import DEFAULT_BATCH_PER_GPU, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, strategies_of, strategy_named, task_of
@@ -45,6 +45,9 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "decode_chunks",
         "text_tokens",
         "text",
+        "encoders",
+        "vae_tile",
+        "vae_parallel",
     ),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
@@ -218,6 +221,8 @@ def scenario_of(request: Request) -> AnyScenario:
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
         scenario = SamplingScenario(model, cluster, drawn, *rest)
     _warn_of_times(model.for_task(task), scenario)
+    for words in idle(cluster, gpus):
+        warn(words, DiffusimWarning, stacklevel=2)
     return scenario
 
 
@@ -235,11 +240,13 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
     """
     width, height = _sides(given.pop("resolution", (model.width, model.height)))
     given.setdefault("guidance", model.guidance)
+    if model.steps is not None:
+        given.setdefault("steps", model.steps)
     if isinstance(include := given.get("include"), str):
         given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
     given |= {
         name: _integer(name, given[name], 1)
-        for name in ("steps", "decode_chunks", "text_tokens")
+        for name in ("steps", "decode_chunks", "text_tokens", "vae_tile", "vae_parallel")
         if name in given
     }
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)

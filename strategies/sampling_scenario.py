@@ -3,6 +3,7 @@
 It is what every sampler is asked about; the sampler's own parameters are its fields.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
@@ -11,12 +12,13 @@ from typing import Any, ClassVar
 from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.errors import wrong
+from profiles.host_links import copied_s
 from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.resolutions import with_frames
 from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.texts import with_text
 from profiles.whatifs import whatif_words
-from strategies.plans.workloads import SamplingWorkload
+from strategies.plans.workloads import ALL, SamplingWorkload
 from strategies.scenario import Scene, check_kinds
 
 
@@ -39,11 +41,22 @@ class SamplingScenario(Scene[SamplingWorkload]):
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
-            if name not in frozen:
+            if name not in (*frozen, ALL):
                 known = ", ".join(frozen) or "none"
                 problem = f"names '{name}', the frozen components of {self.model.name} are {known}"
                 raise wrong("include", problem)
+        self._check_own_options()
         _ = self.costs
+
+    def _check_own_options(self) -> None:
+        """Refuse what nobody knows enough of: a device's link to its host, or the kernels of a decoder."""
+        if self.workload.encoders == "offloaded":
+            copied_s(self.cluster.device, 1.0)
+        if self.workload.vae_parallel > 1:
+            for decoder in (self.model.components[i] for i in self.included(self.decoders)):
+                if not decoder.half_kernels:
+                    problem = f"needs the kernels of {decoder.name}: {self.model.name} has no kernels.csv"
+                    raise wrong("vae_parallel", problem)
 
     @cached_property
     def costs(self) -> SamplingCosts:
@@ -64,12 +77,38 @@ class SamplingScenario(Scene[SamplingWorkload]):
         given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
         tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
         own = given | self.frames | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
-        return own | self.shared_options
+        return own | workload.own_options | self.shared_options
+
+    @cached_property
+    def decoders(self) -> tuple[int, ...]:
+        """Indices of the frozen components that need a backbone's output, in the order in which they run."""
+        model, reached = self.model, set(self.model.backbones)
+        for index in model.order:
+            if reached.intersection(model.inputs_of(index)):
+                reached.add(index)
+        return tuple(index for index in model.frozen if index in reached)
+
+    @cached_property
+    def encoders(self) -> tuple[int, ...]:
+        """Indices of the other frozen components, which run before the backbone."""
+        return tuple(index for index in self.model.frozen if index not in self.decoders)
+
+    def included(self, components: Iterable[int]) -> list[int]:
+        """Those of some frozen components that run too."""
+        names = self.workload.include
+        return [i for i in components if names == (ALL,) or self.model.components[i].name in names]
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """All that departs from the cluster as it is, in words; titles say everything else."""
-        return (*[f"{frames} frames" for frames in self.frames.values()], *whatif_words(self.cluster.changes))
+        """All that departs from the cluster as it is and from the usual way of drawing, in words."""
+        workload = self.workload
+        return (
+            *[f"{frames} frames" for frames in self.frames.values()],
+            *(["encoders offloaded"] if workload.encoders == "offloaded" else []),
+            *([f"VAE in tiles of {workload.vae_tile} pixels"] if workload.vae_tile else []),
+            *([f"VAE on {workload.vae_parallel} GPUs"] if workload.vae_parallel > 1 else []),
+            *whatif_words(self.cluster.changes),
+        )
 
     def with_steps(self, steps: int) -> "SamplingScenario":
         """The scenario of a run of another number of denoising steps."""

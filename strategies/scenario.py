@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
 from profiles.resolutions import in_words, resized, sides_of, with_frames
 from profiles.stacks import Stack, load_stack
@@ -162,6 +162,10 @@ class Scenario(Scene[TrainingWorkload]):
         object.__setattr__(self, "model", self._at_resolution(self.model.for_task("train")))
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
+        if self.workload.checkpointing == "selective" and self.stack.attention == "math":
+            raise wrong(
+                "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
+            )
         _ = self.costs
 
     @cached_property
@@ -205,6 +209,7 @@ class Scenario(Scene[TrainingWorkload]):
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
+            *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),
             *whatif_words(self.cluster.changes),
         )
 
@@ -250,6 +255,13 @@ class Scenario(Scene[TrainingWorkload]):
     def _twin(self) -> "Scenario":
         workload = replace(self.workload, extra_forward=not self.workload.extra_forward)
         return self._under(workload, "costs", "_memo")
+
+    def with_checkpointing(self, checkpointing: str) -> "Scenario":
+        """The scenario in which this is recomputed; layers take as long."""
+        if checkpointing == self.workload.checkpointing:
+            return self
+        workload = replace(self.workload, checkpointing=checkpointing)
+        return self.remember(("checkpointing", checkpointing), lambda: self._under(workload, "costs"))
 
     def with_batch(self, batch_size: int) -> "Scenario":
         """The scenario of another batch size."""

@@ -188,6 +188,12 @@ def readme():
     return SimpleNamespace(words=" ".join(text.split()), table=table)
 
 
+@pytest.fixture(autouse=True)
+def width_of_its_own(monkeypatch):
+    """What is printed is as wide as without a terminal, whoever runs the tests."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """An empty folder, in which the test runs."""

@@ -253,7 +253,8 @@ def test_a_sweep_prints_one_list_and_writes_the_same_rows(sim, elsewhere):
     code, out, err = sim(*SWEEP, "--json", "--out", "rows.csv")
     assert code == 0
     rows = json.loads(out)
-    assert err == f"sim: wrote {len(rows)} rows to rows.csv\n"
+    assert err.startswith(f"sim: wrote {len(rows)} rows to rows.csv")
+    assert int(re.search(r"of (\d+) points have the result of another", err)[1]) > len(rows)
     with (elsewhere / "rows.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == len(rows)
@@ -281,7 +282,22 @@ def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
     _, _, err = sim(*SWEEP, "--strategy", "ddp")
     (written,) = elsewhere.iterdir()
     assert re.fullmatch(r"sweep-sd21-p4de-eager-8gpus-batch64-[0-9a-f]{8}\.csv", written.name)
-    assert err.endswith(f" rows to {written.name}\n")
+    assert f" rows to {written.name}" in err
+
+
+def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
+    note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
+    flat = lambda text: " ".join(text.replace("│", " ").split())  # noqa: E731
+    plain = ("sweep", "--model", "sd21", "--gpus", 2, "--batch-size", 8)
+    assert note in flat(sim(*plain)[1])
+    for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
+        assert note not in flat(sim(*plain, *said)[1])
+
+
+def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
+    (elsewhere / "rows-incomplete.csv").write_text("status\n")
+    assert sim(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
+    assert [path.name for path in elsewhere.iterdir()] == ["rows.csv"]
 
 
 def test_fixed_parameters_are_taken_from_any_strategy(ask):
@@ -387,7 +403,7 @@ REFUSED = [
     ("sweep --model sd21 --strategy=", f"unknown strategy ''; choose from {STRATEGIES}"),
     # choices
     ("run --model sd21 --strategy ddp --overlap all", "--overlap is 'all', must be one of buckets, none"),
-    ("run --model sd21 --strategy ddp --checkpointing some", "--checkpointing is 'some', must be one of none, full"),
+    ("run --model sd21 --strategy ddp --checkpointing some", "--checkpointing is 'some', must be one of none, block, "),
     ("run --model sd21 --strategy ddp --memory-recipe x", "--memory-recipe is 'x', must be one of mixed, "),
     ("sweep --model sd21 --objective speed", "--objective is 'speed', must be one of throughput, latency, memory, "),
     # what is trained
@@ -443,7 +459,7 @@ REFUSED = [
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
     ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
-    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "= 1.125 is not whole"),
+    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files
     ("run --model . --strategy ddp", ".: is not a model folder: it has no model.toml"),

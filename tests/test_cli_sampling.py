@@ -154,7 +154,7 @@ def test_the_defaults_are_a_node_of_p4de_and_what_the_model_says(ask):
     shown = [result[key] for key in ("cluster", "num_gpus", "batch_size", "resolution", "steps", "guidance")]
     assert shown == ["p4de", 8, 1, "1024", 20, "batch"]
     assert result["options"] == {"include": "", "decode_chunks": 1, "text": "divided"}
-    assert ask("run", "--model", "flux-dev", "--strategy", "ring")["guidance"] == "none"
+    assert ask("run", "--model", "flux-dev", "--strategy", "ring")["guidance"] == "embedded"
     assert ask("run", "--model", "sd21", "--strategy", "sync-patch")["resolution"] == "512"
 
 
@@ -365,7 +365,7 @@ def test_the_help_of_a_strategy_that_trains_has_nothing_of_sampling(capsys):
 def test_models_say_what_draws_images_with_them(ask):
     models = {model["name"]: model for model in ask("models")}
     assert (models["pixart"]["sampled_on"], models["pixart"]["guidance"]) == ("several GPUs", "batch")
-    assert (models["flux-dev"]["sampled_on"], models["flux-dev"]["guidance"]) == ("several GPUs", "none")
+    assert (models["flux-dev"]["sampled_on"], models["flux-dev"]["guidance"]) == ("several GPUs", "embedded")
     assert models["controlnet"]["sampled_on"] == "one GPU"
     assert models["cdm-lsun"]["sampled_on"] is None
     unet = next(part for part in models["sdxl"]["components"] if part["trainable"])
@@ -417,7 +417,10 @@ REFUSED = [
     (f"{PIXART} --strategy ring --steps 0", "--steps is 0, must be at least 1"),
     (f"{PIXART} --strategy ring --steps x", "--steps is 'x', must be an integer"),
     (f"{PIXART} --strategy ring --batch-size 0", "--batch-size is 0, must be at least 1"),
-    (f"{PIXART} --strategy ring --guidance some", "--guidance is 'some', must be one of none, batch, parallel"),
+    (
+        f"{PIXART} --strategy ring --guidance some",
+        "--guidance is 'some', must be one of none, embedded, batch, parallel",
+    ),
     (f"{PIXART} --strategy ring --decode-chunks 0", "--decode-chunks is 0, must be at least 1"),
     (
         f"{PIXART} --strategy ring --include text_encoder,nope",

@@ -31,6 +31,13 @@ def test_the_columns_of_the_highest_rank_go_first(columns):
     assert [column.name for column in fitting(columns, 3)] == ["#", "strategy"]
 
 
+def test_a_column_that_alone_tells_two_rows_apart_stays():
+    labels = [Column("strategy", ["ddp"] * 3, words=True, tells=True)]
+    labels += [Column("P", ["1", "2", "2"], 1, tells=True), Column("M", ["1", "1", "4"], 2, tells=True)]
+    rest = [Column("a column that is wide", ["1"] * 3, 3), Column("D", ["1"] * 3, 4, tells=True)]
+    assert [column.name for column in fitting([*labels, *rest], 20)] == ["strategy", "P", "M"]
+
+
 @pytest.mark.parametrize("width", [24, 30, 41, 46, 60, 80])
 def test_no_line_is_wider_than_the_terminal(columns, width):
     assert all(len(line) <= width for line in printed(columns, width).splitlines())

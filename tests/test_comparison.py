@@ -11,8 +11,9 @@ import sim
 from profiles.clusters import CLUSTERS
 from profiles.errors import InputError
 from sim.cli.main import main
-from sim.explore.comparison import compare, read_records
+from sim.explore.comparison import compare
 from sim.explore.frames import write_rows
+from sim.explore.records import read_records
 
 ASKED = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"], "workers": 1}
 
@@ -96,8 +97,45 @@ def test_of_several_questions_those_asked_in_both_are_compared(folder, tmp_path)
     assert after == []
     other = tmp_path / "other.sqlite"
     sim.sweep("sd21", store=other, **ASKED | {"batch_size": 64})
-    with pytest.raises(InputError, match=r"holds 2 questions and .* 1, but none of them is asked in both$"):
+    with pytest.raises(
+        InputError, match=r"holds 2 questions: .* 1 question: .*, but none .* in both: choose with"
+    ):
         compare(both, other)
+
+
+def test_questions_that_differ_in_one_option_are_kept_apart(folder, tmp_path):
+    both = tmp_path / "both.sqlite"
+    for checkpointing in ("full", "none"):
+        sim.sweep("sd21", store=both, checkpointing=checkpointing, **ASKED)
+    sweep = swept(tmp_path, "full", checkpointing="full")
+    for ending in ("csv", "json", "sqlite"):
+        (comparison,), (alone,), after = compare(both, tmp_path / f"full.{ending}")
+        assert (comparison.moved, after) == ([], [])
+        assert "checkpointing full" in comparison.words
+        assert "checkpointing none" in alone
+    rows = [*sweep.rows(), *json.loads((folder / "before.json").read_text())]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert [record.asked["checkpointing"] for record in read_records(tmp_path / "rows.json")] == [
+        "full",
+        "none",
+    ]
+
+
+def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, tmp_path, capsys):
+    both, before = tmp_path / "both.sqlite", folder / "before.sqlite"
+    assert main(["merge", str(both), str(before), str(folder / "after.sqlite")]) == 0
+    keys = [record.key for record in read_records(both)]
+    assert len(set(keys)) == 2
+    assert main(["compare", str(both), str(before)]) == 2
+    err = capsys.readouterr().err
+    assert f"{both} holds 2 questions: {keys[0]} (content of cluster " in err
+    assert "in the same words, of other inputs: choose with --question KEY" in err
+    (same,), *_ = compare(both, before, [keys[0]])
+    assert (same.differing, same.moved) == ({}, [])
+    assert main(["compare", str(both), str(folder / "after.sqlite"), "--question", keys[1][:6]]) == 0
+    assert "the same is asked, of the same inputs" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"^--question is 0z, but .*both.sqlite holds 2 questions: "):
+        compare(both, before, ["0z"])
 
 
 def test_a_point_that_no_longer_fits_has_turned(tmp_path):

@@ -33,6 +33,7 @@ WITHOUT_POINTS = {
         **dict.fromkeys([ODD[0], ODD[2]], "no even number of positions and of micro-batches"), **PIPELINE,
     },
     "ddp": REPLICAS,
+    "fsdp": REPLICAS,
     "diffusionpipe": PIPELINE,
     "gpipe": ONE_BACKBONE,
     "interleaved": {**ONE_BACKBONE, **TWO_LAYERS, **dict.fromkeys(ODD[:2], "nothing to offer")},

@@ -9,6 +9,7 @@ import sim
 from profiles.errors import InfeasibleError, InputError
 from sim.cli.flags import gpu_counts
 from sim.cli.main import main
+from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
 from sim.report import scalings
 from sim.report.scalings import knee_line, print_markdown, print_scaling
@@ -51,8 +52,28 @@ def test_numbers_on_which_nothing_fits_are_left_out():
     assert [step.gpus for step in steps_of(found.sweeps)] == [2]
     none = sim.sweep("sd21", gpus=[1], batch_size=8, strategy="spp", workers=1)
     assert none.knee is None
-    with pytest.raises(InfeasibleError, match="no point of the sweeps is feasible"):
-        _ = none.at_knee
+    assert (none.verdict, none.fastest, none.chosen) == (None, None, none.sweeps[-1])
+    with pytest.raises(InfeasibleError, match="no point of the sweep is feasible and recommended"):
+        _ = none.best
+
+
+def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
+    assert dict(scaling.verdict.lines)["knee"].startswith("none up to 8 GPUs")
+    monkeypatch.setattr(explored, "PAYS", 0.99)  # nothing added pays
+    assert (scaling.knee.gpus, scaling.fastest.gpus) == (2, 8)
+    verdict = scaling.verdict
+    assert verdict.best == scaling.best == scaling.sweeps[0].best
+    (first, fastest), (second, knee), (third, _), *_ = verdict.lines
+    assert (first, second, third) == ("fastest", "knee", "at the knee")
+    assert fastest.startswith(f"8 GPUs, {scaling.fastest.result.samples_per_s:,.4g} samples/s, at ")
+    assert knee.startswith("2 GPUs, at 100% ")
+    assert verdict.title.startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs of p4de")
+
+
+def test_the_speed_per_gpu_of_several_numbers_is_drawn(scaling):
+    (axes,) = scaling.plot().axes
+    assert {line.get_label() for line in axes.get_lines()} == {"ddp", "zero2"}
+    assert axes.get_title("left").startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs")
 
 
 def test_numbers_of_gpus_are_read_as_people_write_them():
@@ -68,8 +89,24 @@ def test_numbers_of_gpus_are_read_as_people_write_them():
 def test_what_is_no_number_of_gpus_is_one_line(text, capsys):
     assert main(["sweep", "--model", "sd21", "--gpus", text]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("sim: error: --gpus is ")
+    assert error.startswith(f"sim: error: --gpus is '{text}', ")
     assert error.count("\n") == 1
+
+
+def test_one_of_several_numbers_that_cannot_be_used_is_named_with_the_others(capsys):
+    assert main(["sweep", "--model", "sd21", "--gpus", "3-48"]) == 2
+    told = "gpus is 3, 6, 12, 24, 48, of which 12 must be a multiple of the 8 of a node"
+    assert capsys.readouterr().err.startswith(f"sim: error: --{told}")
+    with pytest.raises(InputError, match=f"^{told}"):
+        sim.sweep("sd21", gpus="3-48", strategy="ddp")
+
+
+def test_python_reads_words_as_the_command_line_does():
+    found = sim.sweep("sd21", gpus="1-2", batch_size=8, strategy="ddp", workers=1)
+    assert [sweep.scenario.workload.num_gpus for sweep in found] == [1, 2]
+    assert (
+        sim.sweep("sd21", gpus="2", batch_size=8, strategy="ddp", workers=1).rows() == found.sweeps[1].rows()
+    )
 
 
 def test_python_refuses_what_is_no_number():

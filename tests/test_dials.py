@@ -64,6 +64,7 @@ def test_several_dials_turn_at_once(dials, monkeypatch):
     dials.turn(micro_batches=8, link="inter=0.25x")
     assert len(runs) == 1
     assert (dials.asked["micro_batches"], dials.asked["link"]) == (8, "inter=0.25x")
+    assert "what if link inter=0.25x changes nothing" in dials.words.value
 
 
 def test_dials_of_parameters_that_a_strategy_lacks_rest(dials):

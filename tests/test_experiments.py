@@ -137,6 +137,20 @@ def test_what_is_wrong_on_the_command_line_is_not_blamed_on_the_file(tell, elsew
     file = write(elsewhere, QUESTION)
     _, _, err = tell("run", "--experiment", file, "--gpus", 0)
     assert err == "sim: error: --gpus is 0, must be at least 1\n"
+    _, _, err = tell("run", "--experiment", file, "--gpuz", 8)
+    assert err.startswith("sim: error: unknown flag --gpuz; did you mean --gpus? ")
+
+
+def test_a_mistyped_key_is_said_before_the_one_that_is_missing(tell, elsewhere):
+    file = write(elsewhere, QUESTION.replace("model", "modle"))
+    told = "unknown flag --modle; did you mean --model? choose from "
+    assert tell("run", "--experiment", file)[2].startswith(f"sim: error: q.toml: {told}")
+    assert tell("run", "--modle", "sd21")[2].startswith(f"sim: error: {told}")
+
+
+def test_the_question_of_a_sweep_holds_what_a_run_takes_too(tell, elsewhere):
+    _, question, _ = tell("sweep", "--model", "sd21", "--gpus", 4, "--strategy", "ddp", "--print-experiment")
+    assert tell("run", "--experiment", write(elsewhere, question), "-q")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+import sim
 from profiles.errors import InputError
+from sim.cli.main import main
 from sim.parts import replay
 from sim.replay.chrome_trace import chrome_trace, write_chrome_trace
 from sim.replay.engine import simulate
@@ -188,3 +190,11 @@ def test_a_trace_that_cannot_be_written_is_refused_in_one_line(tmp_path, trace):
     with pytest.raises(InputError) as caught:
         write_chrome_trace(trace, path)
     assert str(caught.value) == f"trace '{path}' cannot be written: No such file or directory"
+
+
+def test_a_result_writes_what_the_command_line_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sim.run("sd21", "gpipe", gpus=2, pipeline_degree=2, batch_size=8).write_trace("own.json")
+    asked = "run --model sd21 --strategy gpipe --gpus 2 --pipeline-degree 2 --batch-size 8 --trace told.json"
+    assert main(asked.split()) == 0
+    assert (tmp_path / "own.json").read_bytes() == (tmp_path / "told.json").read_bytes()

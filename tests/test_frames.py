@@ -56,12 +56,12 @@ def test_every_row_with_a_result_lies_in_its_band(sweep):
         assert item["iteration_s_low"] < item["iteration_s"] < item["iteration_s_high"]
 
 
-def test_ties_are_rows_that_the_comparison_with_the_first_cannot_tell_from_it(sweep):
+def test_ties_are_the_first_row_and_those_that_the_comparison_with_the_first_cannot_tell_from_it(sweep):
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     marked = [item["tie"] for item in rows(sweep) if item["status"] == "simulated"]
     best, others = simulated[0], simulated[1:]
-    assert marked == [False, *(point.tied(best, sweep.objective) for point in others)]
-    assert True in marked and False in marked[1:]
+    assert marked == [True, *(point.tied(best, sweep.objective) for point in others)]
+    assert True in marked[1:] and False in marked[1:]
     assert all(
         best.tied(point, sweep.objective) == tie for point, tie in zip(others, marked[1:], strict=True)
     )

@@ -1,9 +1,11 @@
 """Text encoders run before the first step and the decoder after the last, where they are included."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+import sim
 from profiles.clusters import load_cluster
 from profiles.errors import InputError
 from profiles.models import load_model
@@ -11,6 +13,7 @@ from profiles.shares import Share
 from profiles.synthetic import equal_blocks_transformer
 from sim.parts import replay_parts
 from sim.runs import run_point
+from strategies.patching.decoding import seams, tile_shares, whole_layers
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
@@ -142,3 +145,142 @@ def test_groups_of_a_hybrid_encode_the_prompts_of_their_own_predictions(make):
         (_, phase, *_), *_ = replay_parts(sampler, scenario)
         actions = {op.action for ops in phase.plan.ops for op in ops}
         assert {action.samples for action in actions if isinstance(action, FrozenAction)} == {prompts}
+
+
+PIXART_VAE = {"include": ("vae_decoder",)}
+
+
+def pixart(gpus=1, pixels=1024, cluster="p4de", **workload):
+    asked = SamplingWorkload(gpus, pixels, pixels, **{"steps": 2, "guidance": "none", **workload})
+    return SamplingScenario(load_model("pixart"), load_cluster(cluster), asked)
+
+
+def phase_of(scenario, name, sampler="ulysses"):
+    parts = replay_parts(make_sampler(sampler, {}), scenario)
+    return next(part for part in parts if part.phase.name == name)
+
+
+def test_all_stands_for_every_frozen_component_and_says_end_to_end(make):
+    named, every = (
+        run_point(make_sampler("single", {}), sampling(make, 1, include=of)) for of in (BOTH, ("all",))
+    )
+    assert (every.times, every.phases, every.expected) == (named.times, named.phases, named.expected)
+    assert "end to end" in every.title
+    assert "denoising with text, vae" in named.title
+    with pytest.raises(InputError, match=r"include names all, text: 'all' must stand alone"):
+        sampling(make, include=("all", "text"))
+
+
+def test_the_phases_of_a_run_add_up_to_its_latency(make):
+    """So do the seconds, and the fullest phase is the peak; without frozen components there are none."""
+    result = run_point(make_sampler("pipefusion", {"warmup_steps": 1}), sampling(make, include=("all",)))
+    names = ("encode", "denoise", "decode")
+    assert set(result.phases) == {f"{name}_{of}" for name in names for of in ("s", "peak_memory_bytes")}
+    assert sum(result.phases[f"{name}_s"] for name in names) == pytest.approx(result.latency_s)
+    assert max(result.phases[f"{name}_peak_memory_bytes"] for name in names) == result.peak_memory_bytes
+    assert result.to_json()["decode_s"] == pytest.approx(sum(DECODER_S))
+    assert run_point(make_sampler("single", {}), sampling(make, 1)).phases == {}
+
+
+def test_offloaded_encoders_come_and_go_over_the_link_and_leave_memory_free():
+    stays, goes = (pixart(include=("all",), encoders=of) for of in ("resident", "offloaded"))
+    (encoder,) = stays.encoders
+    weights = 2 * stays.model.components[encoder].parameters
+    runs = [run_point(make_sampler("single", {}), scenario) for scenario in (stays, goes)]
+    moved_s = 2 * weights / (0.8 * 31.5e9)
+    assert runs[1].phases["encode_s"] - runs[0].phases["encode_s"] == pytest.approx(moved_s)
+    freed = [run.phases["denoise_peak_memory_bytes"] for run in runs]
+    assert freed[0] - freed[1] == pytest.approx(weights)
+    assert runs[0].phases["encode_peak_memory_bytes"] == pytest.approx(
+        runs[1].phases["encode_peak_memory_bytes"]
+    )
+    with pytest.raises(InputError, match="the link of device toy to its host is not known"):
+        replace(goes, cluster=replace(goes.cluster, device=replace(goes.cluster.device, name="toy")))
+
+
+@pytest.mark.parametrize(
+    ("size", "side", "lengths"),
+    [((128, 128), 64, (64, 64, 32)), ((96, 96), 96, (96,)), ((96, 96), 128, (96,))],
+)
+def test_tiles_repeat_a_quarter_of_their_sides(size, side, lengths):
+    covered = [down * along / (size[0] * size[1]) for down in lengths for along in lengths]
+    assert list(tile_shares(*size, side)) == pytest.approx(covered)
+
+
+def test_tiles_cost_their_overlap_and_hold_one_tile_and_the_image():
+    whole, tiled = (pixart(include=("vae_decoder",), vae_tile=of) for of in (None, 512))
+    shares = list(tile_shares(1024, 1024, 512))
+    seconds = sum(whole.costs.forward_s(whole.decoders[0], 1, Share(of, of)).sum() for of in shares)
+    assert sum(shares) == pytest.approx((512 + 512 + 256) ** 2 / 1024**2)
+    assert phase_of(tiled, "decode", "single").trace.end_s == pytest.approx(seconds)
+    held = [phase_of(of, "decode", "single").phase.plan.resident[0][-1].size_bytes for of in (whole, tiled)]
+    image = 3 * 1024**2 * 2
+    assert held[1] == pytest.approx(held[0] / 4 + sum(shares) * image)
+
+
+def test_the_ways_to_divide_an_image_exclude_one_another():
+    with pytest.raises(InputError, match=r"vae_tile is 512, but --vae-tile and --vae-parallel"):
+        pixart(4, vae_tile=512, vae_parallel=4)
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_every_convolution_of_a_divided_decoder_needs_a_row_of_its_input_from_each_neighbour(scale):
+    """The receptive field of a 3 x 3 window: channels x columns at its level, in half precision."""
+    scenario = pixart(pixels=1024 * scale)
+    decoder = scenario.model.components[scenario.decoders[0]]
+    found = dict(
+        zip([layer.name for layer in decoder.layers], seams(scenario, scenario.decoders[0]), strict=True)
+    )
+    columns = 128 * scale
+    assert found["post_quant_conv"].halos == 0  # 1 x 1
+    assert found["conv_in"] == (1, 2 * 4 * columns, 0)
+    assert found["middle.resnet0"] == (2, 2 * 2 * 512 * columns, 2)
+    assert found["up0.upsample"] == (1, 2 * 512 * 2 * columns, 0)
+    assert found["up2.resnet0"] == (2, 2 * (512 + 256) * 4 * columns, 2)
+    assert found["conv_out"] == (1, 2 * 128 * 8 * columns, 1)
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 8])
+def test_devices_that_divide_a_decoder_exchange_rows_and_gather_the_image(gpus):
+    scenario = pixart(gpus, vae_parallel=gpus, **PIXART_VAE)
+    decoder = scenario.decoders[0]
+    layers = scenario.model.components[decoder].layers
+    whole = whole_layers(scenario.model.components[decoder])
+    assert layers[whole - 1].name == "middle.attention"
+    part = phase_of(scenario, "decode", "ring")
+    plan = part.phase.plan
+    assert all(len(ops) == len(layers) for ops in plan.ops)
+    most = -(-128 // gpus) / 128
+    divided = scenario.costs.gpu_s(decoder, 1, Share(most, most))[whole:].sum()
+    first = scenario.costs.gpu_s(decoder, 1)[:whole].sum()
+    assert sum(op.duration_s for op in plan.ops[0]) == pytest.approx(first + divided)
+    rows = sum(min(2, gpus - 1) * seam.row_bytes for seam in seams(scenario, decoder)[whole:])
+    sent = Counter()
+    for collective in plan.collectives:
+        sent[collective.operation] += collective.size_bytes
+    assert sent["send_recv"] == pytest.approx(rows)
+    assert sent["all_gather"] == 3 * 1024**2 * 2
+    alone = phase_of(pixart(gpus, **PIXART_VAE), "decode", "ring")
+    assert part.measures.peak_memory_bytes < alone.measures.peak_memory_bytes
+    assert part.trace.end_s < alone.trace.end_s
+
+
+def test_no_more_devices_divide_a_decoder_than_there_are():
+    one, many = (phase_of(pixart(2, vae_parallel=of, **PIXART_VAE), "decode", "ring") for of in (2, 64))
+    assert one.trace.end_s == many.trace.end_s
+
+
+def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):
+    with pytest.raises(InputError, match="vae_parallel needs the kernels of vae"):
+        sampling(make, include=("vae",), vae_parallel=2)
+
+
+def test_embedded_guidance_is_one_prediction(make):
+    none, embedded = (latency_s(make, guidance=of) for of in ("none", "embedded"))
+    assert none == embedded == pytest.approx(latency_s(make, guidance="batch") / 2)
+
+
+def test_a_distilled_model_draws_in_its_own_steps():
+    model = replace(load_model("pixart"), steps=4, guidance="none")
+    assert sim.run(model, "single", resolution=512).asked["steps"] == 4
+    assert sim.run(model, "single", resolution=512, steps=6).asked["steps"] == 6

@@ -37,7 +37,7 @@ def test_every_other_name_stands_for_something_there_is():
     [
         ("model", "flux", "flux-dev"), ("model", "sd2", "sd21"), ("model", "SD2.1", "sd21"), ("model", "SDXL", "sdxl"),
         ("cluster", "h100", "h100-ib"), ("cluster", "P4DE", "p4de"), ("device", "H200", "h200-141gb-sxm"),
-        ("stack", "torch.compile", "compiled"), ("strategy", "fsdp", "zero3"), ("strategy", "1F1B", "1f1b"),
+        ("stack", "torch.compile", "compiled"), ("strategy", "hsdp", "fsdp"), ("strategy", "1F1B", "1f1b"),
     ],
 )  # fmt: skip
 def test_another_name_is_told_when_it_is_used(kind, other, name):

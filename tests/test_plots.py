@@ -103,8 +103,8 @@ def test_a_timeline_lists_bars_idle_spans_and_the_bubble_ratio(hand_off):
 
 
 def test_a_timeline_says_how_long_it_is_and_how_much_of_it_is_idle(hand_off):
-    assert title(plot_timeline(hand_off)) == "4,000 ms  |  bubble ratio 50.0 %"
-    assert title(plot_timeline(hand_off, "Two stages")) == "Two stages  |  4,000 ms  |  bubble ratio 50.0 %"
+    assert title(plot_timeline(hand_off)) == "4,000.0 ms  |  bubble ratio 50.0 %"
+    assert title(plot_timeline(hand_off, "Two stages")) == "Two stages  |  4,000.0 ms  |  bubble ratio 50.0 %"
 
 
 def test_a_timeline_has_a_row_per_device_and_its_axis_in_ms(hand_off):
@@ -180,7 +180,7 @@ def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pip
     assert {axes.get_xlim() for axes in figure.axes} == {(0.0, 4000.0)}
     assert {axes.get_ylim() for axes in figure.axes} == {(3.55, -0.55)}
     assert [axes.get_xlabel() for axes in figure.axes] == ["", "time in ms", "time in ms"]
-    assert title(figure) == "toy  |  4,000 ms  |  bubble ratio 50.0 %"
+    assert title(figure) == "toy  |  4,000.0 ms  |  bubble ratio 50.0 %"
     assert legend(figure) == [
         "forward", "backward", "optimizer", "frozen layers of the next iteration", "collective", "idle"
     ]  # fmt: skip

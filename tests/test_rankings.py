@@ -11,7 +11,9 @@ from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
-from sim.report.rankings import BEST, command, print_rows_json, print_sweep, shown
+from sim.report.columns import fitting
+from sim.report.descriptions import how
+from sim.report.rankings import BEST, Shown, columns, command, print_rows_json, print_sweep, shown
 from sim.report.tables import print_result
 from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
@@ -73,6 +75,22 @@ def test_points_that_look_alike_stand_once(sweep):
     (first, *_) = (point for point in sweep.ranked() if point.status == "simulated")
     other = replace(first, strategy=replace(first.strategy))
     assert [rank for rank, _ in shown([first, other], [first, other])] == [1]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_two_rows_of_a_table_carry_one_label(sweep, width):
+    points = [point for point in sweep.ranked() if point.status == "simulated"]
+    kept = fitting(columns(sweep, Shown(list(enumerate(points)), None, "")), width)
+    words = [column for column in kept if column.name in ("GPUs", "strategy", "P", "M", "D", "more")]
+    labels = list(zip(*(column.cells for column in words), strict=True))
+    assert len(set(labels)) == len(labels) > 20
+
+
+def test_points_that_differ_in_the_layers_of_their_stages_are_told_apart(result):
+    layers = (None, (7, 6, 6, 6), (6, 7, 6, 6))
+    same = [replace(result, parameters={**result.parameters, "layers": own}) for own in layers]
+    values = {"spp": {"pipeline_degree": {4}, "layers": set(layers)}}
+    assert [how(one, values) for one in same] == ["", "layers 7,6x3", "layers 6,7,6x2"]
 
 
 def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):

@@ -197,6 +197,6 @@ def test_hunyuan_samples_with_text_encoders_that_training_lacks(name, megaparame
     assert name in model.components[0].inputs
 
 
-def test_only_flux_samples_without_guidance():
-    assert load_model("flux-dev").guidance == "none"
+def test_flux_takes_its_guidance_as_an_input():
+    assert load_model("flux-dev").guidance == "embedded"
     assert {load_model(name).guidance for name in DECODED if name != "flux-dev"} == {"batch"}

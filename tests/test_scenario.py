@@ -98,6 +98,7 @@ REPLACED = {
         "anchor_backbones": lambda _: (scaled(load_model("pixart").components[2]),),
         "multiple": lambda multiple: 2 * multiple,
         "largest": lambda _: 4096,
+        "steps": lambda _: 4,
         "resized_from": lambda _: (512, 512),
         "frames": lambda _: 9,
         "frame_step": lambda _: 4,
@@ -172,13 +173,16 @@ REPLACED = {
         "text_tokens": lambda _: None,
         "text": lambda _: "replicated",
         "frames": lambda _: 1,
+        "encoders": lambda _: "offloaded",
+        "vae_tile": lambda _: 128,
+        "vae_parallel": lambda _: 4,
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
-    "Model.resized_from", "Model.frames", "Model.frame_step", "Cluster.name", "Cluster.source", "Cluster.changes",
-    "Device.source", "train Model.dtype", "Device.rates",
+    "Model.resized_from", "Model.steps", "Model.frames", "Model.frame_step", "Cluster.name", "Cluster.source",
+    "Cluster.changes", "Device.source", "train Model.dtype", "Device.rates",
     *(f"Rates.{item.name}" for item in fields(Rates)),
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),

@@ -92,6 +92,15 @@ def test_a_factor_that_is_not_positive_is_refused(p4de, factor):
         p4de.scaled(inter_node=factor)
 
 
+def test_a_link_of_another_name_is_refused_with_those_there_are(p4de):
+    with pytest.raises(
+        InputError, match=r"^between is no link of a cluster, must be intra_node or inter_node$"
+    ):
+        p4de.scaled(between=2)
+    with pytest.raises(InputError, match=r"bandwidth is '2x', must be positive and finite"):
+        p4de.scaled(inter_node="2x")
+
+
 def test_a_link_that_is_not_there_cannot_be_scaled(make):
     with pytest.raises(InputError, match=r"^cluster made has no inter-node link to multiply$"):
         make.cluster().scaled(inter_node=2.0)

@@ -18,8 +18,8 @@ from sim.cli.main import main
 from sim.contents import content_of, inputs_of
 from sim.explore import answers as answering
 from sim.explore.answers import Answer, Bounds, answer_of
-from sim.explore.comparison import read_records
 from sim.explore.points import Asked, find_points
+from sim.explore.records import read_records
 from sim.explore.store import Store, StoreFile
 from sim.explore.sweep import Sweep, run_sweep
 from sim.runs import run_within
@@ -185,6 +185,9 @@ def test_equal_values_have_equal_contents_and_others_do_not(make):
     assert content_of(one) == content_of(two)
     assert content_of(one) != content_of(replace(one, title="Another"))
     assert content_of((1, 2)) != content_of(((1,), 2))
+    assert content_of(({"a": 1, "b": [{"c": 2, "d": 3}]},)) == content_of(
+        ({"b": [{"d": 3, "c": 2}], "a": 1},)
+    )
 
 
 def test_every_result_says_of_which_inputs_it_is(tmp_path):
@@ -330,7 +333,7 @@ def test_a_store_with_bytes_of_chance_gives_the_same_answers_or_is_refused_in_on
         for extra in tmp_path.glob("store-*"):
             extra.unlink()
         try:
-            (record,) = read_records(path).values()
+            (record,) = read_records(path)
             found = record.points[record.winner].seconds
             expected = json.loads(uninterrupted)[0]["iteration_s"]
             assert found == expected

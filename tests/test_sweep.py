@@ -266,7 +266,7 @@ def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys)
 
 def test_on_one_gpu_pipelines_are_infeasible_with_the_reason():
     sweep = swept(sd21(1, 16))
-    whole = {"ddp", "zero2", "zero3"}
+    whole = {"ddp", "fsdp", "zero2", "zero3"}
     assert {point.name for point in simulated(sweep)} == whole
     reasons = {point.name: point.reason for point in sweep.ranked() if point.status == "infeasible"}
     assert set(reasons) == set(TRAINING) - whole

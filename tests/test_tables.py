@@ -10,6 +10,7 @@ from profiles.models import load_model
 from sim.api import run
 from sim.report.tables import (
     command_of,
+    console,
     print_clusters,
     print_models,
     print_result,
@@ -48,7 +49,7 @@ def test_models_are_shown_with_their_components(capsys):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("flux-dev", "several GPUs, no guidance"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
+    [("flux-dev", "several GPUs, guidance embedded"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
 )
 def test_models_are_shown_with_what_draws_images_with_them(capsys, name, words):
     print_models([load_model(name)], False)
@@ -138,3 +139,10 @@ def test_the_command_of_a_drawing_leaves_out_what_is_left_to_the_strategy(drawn)
         " --warmup-steps 1 --receive before --layers 7,7,7,7 --resolution 1024x2048 --steps 5 --guidance none"
         " --include text_encoder --decode-chunks 1 --text divided"
     )
+
+
+def test_what_is_piped_is_as_wide_as_the_environment_says(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "72")
+    assert console().width == 72
+    monkeypatch.delenv("COLUMNS")
+    assert console().width == 140

@@ -73,7 +73,7 @@ def test_a_bar_is_as_full_as_its_shares():
 def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict):
     names = [change.name for change in verdict.changes]
     assert names == ["checkpointing", "encoders cached", "twice the link between nodes"]
-    options = ({"checkpointing": "full"}, {"frozen": "cached"}, {})
+    options = ({"checkpointing": "block"}, {"frozen": "cached"}, {})
     for number, (change, asked) in enumerate(zip(verdict.changes, options, strict=True)):
         cluster = sim.load_cluster("p4de").scaled(inter_node=2.0 if number == 2 else 1.0)
         times = {}
@@ -86,6 +86,18 @@ def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict
         assert change.strategy == best
         assert change.speed == times[best].samples_per_s / verdict.best.samples_per_s
         assert change.stays == (best == verdict.best.strategy)
+
+
+def test_the_least_memory_is_told_with_what_it_costs_in_speed():
+    sweep = sim.sweep("sd21", gpus=8, batch_size=64, strategy="ddp,zero3", objective="memory", workers=1)
+    fastest = sim.sweep("sd21", gpus=8, batch_size=64, strategy="ddp,zero3", workers=1).best
+    told = dict(sweep.verdict.lines)
+    assert sweep.verdict.fastest.iteration_s == fastest.iteration_s
+    ratio = fastest.samples_per_s / sweep.best.samples_per_s
+    assert f": {ratio:.1f} x as fast, {fastest.iteration_s * 1e3:,.1f} ms in " in told["fastest"]
+    checkpointing = told["if"]
+    assert checkpointing.startswith("checkpointing: 0.")
+    assert " x the memory, 0." in checkpointing
 
 
 def test_a_change_says_what_becomes_of_the_answer():

@@ -65,6 +65,25 @@ def test_both_halves_of_a_video_autoencoder_are_all_of_it(model, megaparameters)
     assert sum(half.parameters for half in halves) / 1e6 == pytest.approx(megaparameters, rel=4e-3)
 
 
+@pytest.mark.parametrize(
+    ("model", "half", "layer", "flop"),
+    [
+        ("wan2.1-14b", "decoder", "conv_in", 21 * 2 * 27 * 16 * 384 * 60 * 104),
+        ("wan2.1-14b", "decoder", "conv_out", 81 * 2 * 27 * 96 * 3 * 480 * 832),
+        ("wan2.1-14b", "encoder", "conv_in", 81 * 2 * 27 * 3 * 96 * 480 * 832),
+        ("qwen-image", "decoder", "conv_out", 2 * 27 * 96 * 3 * 1328**2),
+        ("cogvideox-5b", "decoder", "conv_in", 13 * 2 * 27 * 16 * 512 * 60 * 90),
+        ("hunyuanvideo", "decoder", "conv_in", (10 * 5 + 3) * 2 * 27 * 512 * 16 * 90 * 160),
+        ("ltx-video", "decoder", "conv_in", 21 * 2 * 27 * 128 * 512 * 16 * 22),
+    ],
+)
+def test_the_outer_convolutions_of_an_autoencoder_see_every_frame_once_or_where_tiles_overlap_again(
+    model, half, layer, flop
+):
+    (found,) = (of for of in part(load_model(model), f"vae_{half}").layers if of.name.endswith(layer))
+    assert found.conv_flop == pytest.approx(flop)
+
+
 # Tokens
 
 

@@ -8,9 +8,9 @@ import pytest
 import sim
 from profiles.clusters import load_cluster
 from profiles.devices import load_device
-from profiles.errors import InputError
+from profiles.errors import DiffusimWarning, InputError
 from profiles.units import GB, GIB
-from profiles.whatifs import WHAT_IFS, changed, whatif_words
+from profiles.whatifs import WHAT_IFS, changed, idle, whatif_words
 from sim.cli.main import main
 
 P4DE = load_cluster("p4de")
@@ -90,6 +90,29 @@ def test_memory_is_of_each_device(value, size):
     assert changed(P4DE, dict(found.changes)).device.memory_bytes == size
 
 
+@pytest.mark.parametrize(
+    ("given", "gpus", "told"),
+    [
+        ({"link": "intra=2x"}, 1, "what if link intra=2x changes nothing: one GPU has no link inside a node"),
+        ({"link": "inter=2x"}, 8, "what if link inter=2x changes nothing: 8 GPUs have no link between nodes"),
+    ],
+)
+def test_what_can_change_nothing_is_said(given, gpus, told):
+    assert list(idle(changed(P4DE, given), gpus)) == [told]
+    assert not list(idle(changed(P4DE, given), 32))
+    with pytest.warns(DiffusimWarning, match=told):
+        sim.run("sd21", "ddp", gpus=gpus, batch_size=32, **given)
+
+
+def test_of_several_numbers_of_gpus_the_largest_says_what_can_change_nothing(recwarn):
+    sim.sweep("sd21", gpus=[8, 16], batch_size=64, strategy="ddp", link="inter=2x", workers=1)
+    assert not recwarn.list
+    sim.sweep("sd21", gpus=[4, 8], batch_size=64, strategy="ddp", link="inter=2x", workers=1)
+    assert [str(warning.message).split(":")[0] for warning in recwarn] == [
+        "what if link inter=2x changes nothing"
+    ]
+
+
 def test_nothing_given_changes_nothing():
     assert changed(P4DE, {"link": None, "batch_size": 8}) is P4DE
     assert whatif_words(()) == ()
@@ -117,6 +140,7 @@ REFUSED = [
     ("device", "h201", "unknown device 'h201'; did you mean h20"),
     ("device", "no.toml", "no.toml: no such file"),
     ("memory", "40", "--memory is '40', must be a size such as 40GiB"),
+    ("memory", "1KiB", "such as 40GiB, in MiB, GiB, TiB, MB, GB, TB, at most 1e+06 GiB"),
     ("memory", "40GiBs", "--memory is '40GiBs', must be a size"),
     ("memory", "0GiB", "--memory is '0GiB', must be a size"),
     ("memory", float("nan"), "--memory is nan, must be a size"),

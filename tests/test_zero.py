@@ -11,10 +11,11 @@ from sim.parts import jobs, replay
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from sim.runs import least_memory_bytes, run_point
+from strategies.pipelining.cutting import cut_units
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.training.zero3 import UNIT_PARAMETERS, cut_units
+from strategies.training.zero3 import UNIT_PARAMETERS
 
 GPUS, UNITS = 4, 3
 WIRE = 1e9
@@ -309,7 +310,7 @@ def test_units_are_whole_blocks_of_enough_parameters(make, sizes, blocks, bounda
     parameters = [int(size * UNIT_PARAMETERS) for size in sizes]
     layers = [replace(layer, parameters=own) for layer, own in zip(component.layers, parameters, strict=True)]
     component = replace(component, layers=tuple(layers))
-    cut = cut_units(make.scenario(make.model(component), make.cluster(), 1, 1), 0)
+    cut = cut_units(make.scenario(make.model(component), make.cluster(), 1, 1), 0, UNIT_PARAMETERS)
     assert (cut.boundaries, cut.positions) == (boundaries, (0,) * (len(boundaries) - 1))
 
 

@@ -58,8 +58,8 @@ def print_experiment(options: argparse.Namespace) -> int:
     flags = setting(scenario)
     if request.names is not None:
         flags["strategy"] = ",".join(request.names)
-    if command == "sweep":
-        flags |= {"task": scenario.task, "objective": options.objective}
+    if command == "sweep":  # what is set says the task: ``run`` knows no flag of it
+        flags["objective"] = options.objective
     flags |= request.parameters | {name: getattr(options, name) for name in MEASURED}
     sys.stdout.write(f"# sim {command} --experiment FILE\n{as_toml(flags)}")
     return 0

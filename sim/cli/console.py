@@ -15,9 +15,13 @@ WORDINGS: Final = (
     (r"argument (.+): expected one argument", r"\1 needs a value"),
     (r"argument (.+): ignored explicit argument (.*)", r"\1 is \2, but takes no value"),
     (r"argument (.+?): (.*)", r"\1 \2"),
-    (r"the following arguments are required: (.*)", r"\1 must be given"),
 )
 """Refusals in the words of argparse, and in those of this project."""
+REQUIRED: Final = "the following arguments are required: "
+
+
+class MissingFlagError(InputError):
+    """A flag that must be given is not; another may be it, mistyped."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +34,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong, in this project's words."""
+        if message.startswith(REQUIRED):
+            raise MissingFlagError(f"{message.removeprefix(REQUIRED)} must be given")
         for pattern, wording in WORDINGS:
             match = re.fullmatch(pattern, message, re.DOTALL)
             if match:

@@ -11,12 +11,23 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
 from profiles.components import TASKS
-from profiles.errors import shown
+from profiles.errors import InputError, shown
 from profiles.recipes import EMA_BYTES, RECIPES
 from profiles.stacks import DEFAULT_STACK
+from sim.explore.counts import counts_in
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
-from strategies.plans.workloads import CHECKPOINTINGS, DRAWS, FROZEN, GUIDANCES, PLACEMENTS, TEXTS
+from strategies.plans.workloads import (
+    AUTO,
+    CHECKPOINTINGS,
+    DRAWS,
+    FROZEN,
+    GUIDANCES,
+    PLACEMENTS,
+    RELIEF,
+    RESIDENCES,
+    TEXTS,
+)
 from strategies.registry import class_of, strategies_of
 
 MAX_INTEGER: Final = 10**12
@@ -107,9 +118,10 @@ def add_scenario(
         help="flags as keys, in TOML, or a result in JSON; those given beside it go before",
     )
     _add_what_ifs(parser)
-    for task, add in (("train", _add_training), ("sample", _add_sampling)):
-        if task in tasks:
-            add(parser, task in shown)
+    if "train" in tasks:
+        _add_training(parser, "train" in shown, several)
+    if "sample" in tasks:
+        _add_sampling(parser, "sample" in shown)
 
 
 def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +137,7 @@ def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
 
 
-def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
+def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) -> None:
     add = _adder(parser, "training", shown)
     add(
         "--frozen",
@@ -141,20 +153,28 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool) -> None:
     )
     add("--self-conditioning", type=number, metavar="P", help="probability (default: the model's)")
     add("--self-conditioning-draw", choices=DRAWS, help="who draws (default: iteration)")
-    add("--checkpointing", choices=CHECKPOINTINGS, help="what is recomputed (default: none)")
+    words = f"what is recomputed (default: {AUTO}: none, {RELIEF} where a point lacks memory)"
+    add(
+        "--checkpointing",
+        choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
+        help=words if searched else "what is recomputed (default: none)",
+    )
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 
 
 def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     add = _adder(parser, "sampling", shown)
-    add("--steps", type=integer, help="denoising steps (default: 20)")
+    add("--steps", type=integer, help="denoising steps (default: those of a distilled model, else 20)")
     add(
         "--guidance",
         choices=GUIDANCES,
-        help="no guidance, both predictions in one batch, or on two groups of GPUs (default: the model's)",
+        help="none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
     )
-    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas")
+    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
+    add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
+    add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
+    add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
     add("--decode-chunks", type=integer, help="bands of rows in which an included VAE decodes (default: 1)")
     add("--text-tokens", type=integer, help="of the text beside the image's (default: the model's)")
     add("--text", choices=TEXTS, help="whether sequence parallelism divides the text (default: divided)")
@@ -222,27 +242,12 @@ def integer(text: str) -> int:
 
 def gpu_counts(text: str) -> int | tuple[int, ...]:
     """A number of GPUs, or several: between commas, or doublings from one to another."""
-    if "," not in text and "-" not in text[1:]:
+    if re.fullmatch(r"\s*[+-]?\w*\s*", text):
         return integer(text)
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        found += doublings(integer(first), integer(last)) if dash else [integer(first)]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"is '{text}', must be of numbers of GPUs, such as 1,2,4 or 8-64")
-    return tuple(sorted(set(found)))
-
-
-def doublings(first: int, last: int) -> list[int]:
-    """Numbers from the first to the last, each twice the one before; the last is always among them."""
-    if not 1 <= first <= last:
-        raise argparse.ArgumentTypeError(
-            f"is '{first}-{last}', must lead from a positive number to one no smaller"
-        )
-    found = [first]
-    while 2 * found[-1] <= last:
-        found.append(2 * found[-1])
-    return sorted({*found, last})
+    try:
+        return counts_in(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ")) from None
 
 
 def small_integer(text: str) -> int:

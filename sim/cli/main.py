@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, TextIO
 
 from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
-from sim.cli.console import Parser, guarded
+from sim.cli.console import MissingFlagError, Parser, guarded
 from sim.cli.examples import epilog
 from sim.interrupts import as_one
 
@@ -60,7 +60,12 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
 
 def _asked(arguments: Sequence[str], experiment: "Experiment | None" = None) -> int:
     """Do what the arguments ask for, those of an experiment among them."""
-    options, unknown = _parser(arguments).parse_known_args(arguments)
+    parser = _parser(arguments)
+    try:
+        options, unknown = parser.parse_known_args(arguments)
+    except MissingFlagError:
+        _check_flags(parser, arguments)  # the missing one may be there, mistyped
+        raise
     if unknown:
         flag = unknown[0].partition("=")[0]
         where = f"{experiment.path}: " if experiment is not None and experiment.gives(flag) else ""
@@ -70,6 +75,20 @@ def _asked(arguments: Sequence[str], experiment: "Experiment | None" = None) -> 
         return _do(options)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
         return _do(options)
+
+
+def _check_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Refuse flags that the command asked for does not have.
+
+    Raises:
+        InputError: there is one.
+    """
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    command = commands.choices.get(next((a for a in arguments if not a.startswith("-")), ""))
+    for flag in (argument.partition("=")[0] for argument in arguments if argument.startswith("--")):
+        if command is not None and flag not in command._option_string_actions:
+            own = argparse.Namespace(flags=command.get_default("flags"))
+            raise InputError(_describe_unknown(flag, own))
 
 
 def _do(options: argparse.Namespace) -> int:
@@ -295,6 +314,12 @@ def _add_compare(compare: argparse.ArgumentParser, *_: object) -> None:
         "before", type=Path, metavar="A", help="a store, rows of a sweep (.csv) or results (.json)"
     )
     compare.add_argument("after", type=Path, metavar="B", help="another")
+    compare.add_argument(
+        "--question",
+        type=lambda text: [key for key in text.split(",") if key],
+        metavar="KEY",
+        help="of files with several questions those to compare, by keys that a refusal lists; one of each with a comma",
+    )
     compare.add_argument("--json", action="store_true", help="print JSON")
     compare.set_defaults(command=compare_command)
 

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from profiles.errors import InputError
 from profiles.files import path_kind
-from sim.explore.comparison import CODE, Comparison, Record, compare
+from sim.explore.comparison import Comparison, compare
+from sim.explore.records import CODE, Recorded
 from sim.explore.store import StoreFile
 from sim.report.tables import console
 
@@ -20,7 +21,7 @@ SHOWN: Final = 10
 
 def compare_command(options: argparse.Namespace) -> int:
     """Print what changed between two files."""
-    found, before, after = compare(options.before, options.after)
+    found, before, after = compare(options.before, options.after, options.question or ())
     if options.json:
         compared = [one.to_json() for one in found]
         told = {"compared": compared, "only_before": before, "only_after": after}
@@ -74,7 +75,7 @@ def _winner(one: Comparison) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _best(record: Record) -> str:
+def _best(record: Recorded) -> str:
     key = record.winner
     return "none" if key is None else f"{key} ({record.points[key].seconds:.6g} s)"
 

@@ -11,11 +11,12 @@ from typing import Any
 from profiles.errors import InfeasibleError
 from sim import api
 from sim.cli.commands import check_files, print_experiment, write_files
-from sim.cli.requests import arguments, named
+from sim.cli.requests import arguments, named, parameters
 from sim.contents import content_of
-from sim.explore.scaling import Scaling
+from sim.explore.scaling import Scaling, each_count
 from sim.explore.sweep import Sweep
 from sim.interrupts import held
+from sim.scenarios import OPTIONS
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -33,7 +34,7 @@ def sweep_command(options: argparse.Namespace) -> int:
             _run(options, sweep)
     except KeyboardInterrupt:
         with held():
-            _write_reached(sweeps, out.with_name(f"{out.stem}-incomplete{out.suffix}"))
+            _write_reached(sweeps, _incomplete(out))
         if options.store is not None:
             print(
                 f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr
@@ -41,8 +42,9 @@ def sweep_command(options: argparse.Namespace) -> int:
         raise
     with held():
         write_rows(_all(sweeps), out)
-    print(f"sim: wrote {sum(map(len, sweeps))} rows to {out}", file=sys.stderr)
-    chosen = _chosen(sweeps)
+        _incomplete(out).unlink(missing_ok=True)  # what an interrupted sweep left of the same question
+    _tell_rows(sweeps, out)
+    chosen = Scaling(tuple(sweeps)).chosen
     found = any(point.status == "simulated" for point in chosen)
     if found:
         _draw(options, sweeps, chosen)
@@ -52,21 +54,32 @@ def sweep_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _incomplete(out: Path) -> Path:
+    """The file of what an interrupted sweep has come to know, beside that of a complete one."""
+    return out.with_name(f"{out.stem}-incomplete{out.suffix}")
+
+
+def _tell_rows(sweeps: Sequence[Sweep], out: Path) -> None:
+    """Say how many rows were written, and why there are more points."""
+    rows, points = sum(map(len, sweeps)), sum(len(sweep.points) for sweep in sweeps)
+    alike = f"; {points - rows} of {points} points have the result of another" if rows < points else ""
+    print(f"sim: wrote {rows} rows to {out}{alike}", file=sys.stderr)
+
+
 def _start(options: argparse.Namespace) -> list[Sweep]:
     """A sweep for each number of GPUs."""
     given = arguments(options)
     counts = given.pop("gpus")
-    return [
-        api.start_sweep(
-            strategy=named(options),
-            task=options.task,
-            objective=options.objective,
-            exhaustive=options.exhaustive,
-            gpus=count,
-            **given,
-        )
-        for count in (counts if isinstance(counts, tuple) else (counts,))
-    ]
+    asked = {
+        "strategy": named(options),
+        "task": options.task,
+        "objective": options.objective,
+        "exhaustive": options.exhaustive,
+        **given,
+    }
+    if not isinstance(counts, tuple):
+        return [api.start_sweep(gpus=counts, **asked)]
+    return each_count(api.start_sweep, counts, **asked)
 
 
 def _run(options: argparse.Namespace, sweep: Sweep) -> None:
@@ -90,23 +103,29 @@ def _all(sweeps: Sequence[Sweep]) -> Sweep | Scaling:
     return sweeps[0] if len(sweeps) == 1 else Scaling(tuple(sweeps))
 
 
-def _chosen(sweeps: Sequence[Sweep]) -> Sweep:
-    """The sweep of which pictures are drawn: that of the knee; the last where nothing recommended fits."""
-    knee = Scaling(tuple(sweeps)).knee
-    counts = [sweep.scenario.workload.num_gpus for sweep in sweeps]
-    return sweeps[-1 if knee is None else counts.index(knee.gpus)]
-
-
 def _print(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
     from sim.report import rankings, scalings
 
+    note, markdown = _task_words(options, sweeps[0]), options.format == "markdown"
     if options.json:
         rankings.print_rows_json(_all(sweeps))
     elif len(sweeps) == 1:
-        (rankings.print_markdown if options.format == "markdown" else rankings.print_sweep)(sweeps[0])
+        (rankings.print_markdown if markdown else rankings.print_sweep)(sweeps[0], note)
     else:
-        show = scalings.print_markdown if options.format == "markdown" else scalings.print_scaling
-        show(Scaling(tuple(sweeps)))
+        (scalings.print_markdown if markdown else scalings.print_scaling)(Scaling(tuple(sweeps)), note)
+
+
+def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
+    """A remark that the question is of training, where nothing says so and the model could draw; else empty."""
+    from sim.report.facts import sampled_on
+
+    own = (name for name in OPTIONS["train"] if name not in OPTIONS["sample"])
+    said = (
+        options.task or options.strategy or parameters(options) or any(hasattr(options, name) for name in own)
+    )
+    if said or sweep.scenario.task != "train" or sampled_on(sweep.scenario.model) is None:
+        return ""
+    return "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
 
 
 def _why(sweep: Sweep) -> str:
@@ -148,7 +167,7 @@ def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -
     if options.report is not None:
         from sim.report.html.contents import write_sweep_report
 
-        write_sweep_report(sweeps, options.report, options.line)
+        write_sweep_report(sweeps, options.report, options.line, _task_words(options, sweeps[0]))
         print(f"sim: wrote {options.report}", file=sys.stderr)
 
 

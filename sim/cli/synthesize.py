@@ -44,7 +44,7 @@ METHODS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Solved:
     """Outcome of one problem.
 
     Attributes:
@@ -277,21 +277,21 @@ def _larger_positions(problem: Problem, degree: int) -> tuple[int, ...]:
     return positions
 
 
-def _solve(problem: Problem, time_limit_s: float) -> Answer:
+def _solve(problem: Problem, time_limit_s: float) -> Solved:
     before = perf_counter()
     synthesis = synthesize(problem, time_limit_s)
-    return Answer(problem, synthesis, perf_counter() - before)
+    return Solved(problem, synthesis, perf_counter() - before)
 
 
-def _extend(answer: Answer, larger: Problem) -> Answer:
+def _extend(answer: Solved, larger: Problem) -> Solved:
     before = perf_counter()
     ordering = extend(answer.problem, answer.synthesis.ordering, larger)
     bound_s = lower_bound_s(larger)
     proven = agree(bound_s, ordering.makespan_s)
-    return Answer(larger, Synthesis(bound_s, ordering, proven, PATTERN), perf_counter() - before)
+    return Solved(larger, Synthesis(bound_s, ordering, proven, PATTERN), perf_counter() - before)
 
 
-def _print_json(answers: Sequence[Answer]) -> None:
+def _print_json(answers: Sequence[Solved]) -> None:
     result = answers[0].to_json()
     result["extension"] = None
     for extension in answers[1:]:
@@ -300,7 +300,7 @@ def _print_json(answers: Sequence[Answer]) -> None:
     print(json.dumps(result, allow_nan=False))
 
 
-def _print(answers: Sequence[Answer], *, as_torch: bool) -> None:
+def _print(answers: Sequence[Solved], *, as_torch: bool) -> None:
     """Print each answer and its rows; for torch the rows of the last alone, and the rest on stderr."""
     words = sys.stderr if as_torch else sys.stdout
     for number, answer in enumerate(answers):
@@ -317,7 +317,7 @@ def _print(answers: Sequence[Answer], *, as_torch: bool) -> None:
         sys.stdout.write(format_torch(answers[-1].synthesis.ordering.rows))
 
 
-def _print_answer(answer: Answer, to: TextIO) -> None:
+def _print_answer(answer: Solved, to: TextIO) -> None:
     problem, synthesis = answer.problem, answer.synthesis
     bound, makespan = synthesis.bound_s, synthesis.ordering.makespan_s
     micro_batches = len(problem.chains[0].micro_batches)

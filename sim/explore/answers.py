@@ -10,8 +10,8 @@ from math import inf
 from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
-from sim.explore.points import Asked
-from sim.results import Result
+from sim.explore.points import Asked, Point
+from sim.results import OUT_OF_MEMORY, Result, missing_memory
 from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
 from strategies.strategy import AnyScenario
 
@@ -54,7 +54,7 @@ class Answer:
 
 def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
     """Bounds of a point, or the reason why it does not exist."""
-    there = scenario.on(asked.num_gpus)
+    there = asked.at(scenario)
     try:
         return Bounds(bound(asked.strategy, there), least_memory_bytes(asked.strategy, there))
     except InfeasibleError as error:
@@ -63,7 +63,7 @@ def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
 
 def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
     """The answer of a point, replayed as far as a limit."""
-    there = scenario.on(asked.num_gpus)
+    there = asked.at(scenario)
     known_s: list[float] = []
     try:
         check_held_memory(asked.strategy, there)
@@ -88,3 +88,26 @@ class Task(NamedTuple):
 
 
 Answers = Sequence[Bounds | InfeasibleError | Answer]
+
+
+def take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> None:
+    """Note what a point cannot undercut; give it up if it lacks memory whatever its order."""
+    if isinstance(bounds, InfeasibleError):
+        point.reason, point.kind = str(bounds), bounds.kind
+        return
+    point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
+    if memory_bytes is not None and point.least_memory_bytes > memory_bytes:
+        point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
+        point.kind = OUT_OF_MEMORY
+
+
+def take_outcome(point: Point, outcome: Outcome) -> None:
+    """Note what the replay of a point gave."""
+    if isinstance(outcome, float):
+        point.bound_s = max(point.bound_s, outcome)
+    elif isinstance(outcome, InfeasibleError):
+        point.reason, point.kind = str(outcome), outcome.kind
+    else:
+        point.result = outcome
+        if outcome.missing_memory:
+            point.reason, point.kind = outcome.missing_memory, OUT_OF_MEMORY

@@ -32,7 +32,7 @@ def row(
     Args:
         sweep: the sweep.
         point: one of its points.
-        tie: whether it ties with the best.
+        tie: whether it is the best, or ties with it.
         inputs: the hashes of what the sweep read, where they are known already.
     """
     head: dict[str, Any] = {"status": point.status}

@@ -11,6 +11,7 @@ from sim.results import Result
 from sim.runs import parameters_of
 from strategies.parameters import check_parameters, flag_of
 from strategies.registry import class_of, strategies_of
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
 
 REFUSED: Final = "parameter value not valid for this strategy"
@@ -21,10 +22,18 @@ BLOCKS, OPTIMAL = "blocks", "optimal"
 
 
 class Asked(NamedTuple):
-    """A strategy, and the number of GPUs it is to run on."""
+    """A strategy, the number of GPUs it is to run on, and what is recomputed where the scenario does not say it."""
 
     strategy: AnyStrategy
     num_gpus: int
+    checkpointing: str | None = None
+
+    def at(self, scenario: AnyScenario) -> AnyScenario:
+        """A scenario as this point asks about it."""
+        there = scenario.on(self.num_gpus)
+        if self.checkpointing is None or not isinstance(there, Scenario):
+            return there
+        return there.with_checkpointing(self.checkpointing)
 
 
 @dataclass(slots=True)
@@ -41,6 +50,7 @@ class Point:
         kind: the reason without its numbers.
         num_gpus: GPUs that it runs on; None: all that the sweep is about.
         seamless: whether no seams show in what it draws.
+        checkpointing: what is recomputed in it, where the scenario does not say it.
     """
 
     strategy: AnyStrategy | None
@@ -52,6 +62,7 @@ class Point:
     kind: str | None = None
     num_gpus: int | None = None
     seamless: bool = True
+    checkpointing: str | None = None
 
     @property
     def recommended(self) -> bool:
@@ -135,10 +146,11 @@ def find_points(
     for cls in classes:
         seamless = is_seamless(cls)
         try:
-            found = [Asked(check_parameters(s), gpus) for s, gpus in _keep(_candidates(cls, scenario), fixed)]
+            found = _keep(_candidates(cls, scenario), fixed)
+            found = [asked._replace(strategy=check_parameters(asked.strategy)) for asked in found]
             points += [
-                Point(strategy, cls.name, num_gpus=gpus, seamless=seamless)
-                for strategy, gpus in dict.fromkeys(found)
+                Point(asked.strategy, cls.name, num_gpus=asked.num_gpus, seamless=seamless)
+                for asked in dict.fromkeys(found)
             ]
         except InfeasibleError as error:
             points.append(Point(None, cls.name, reason=str(error), kind=error.kind, seamless=seamless))
@@ -197,7 +209,7 @@ def _keep(candidates: list[Asked], fixed: Mapping[str, Any]) -> list[Asked]:
         if candidates and hasattr(candidates[0].strategy, key):
             matching = [c for c in candidates if getattr(c.strategy, key) == value]
             candidates = matching or [
-                Asked(replace(strategy, **{key: value}), gpus)  # type: ignore[type-var]
-                for strategy, gpus in candidates
+                c._replace(strategy=replace(c.strategy, **{key: value}))  # type: ignore[type-var]
+                for c in candidates
             ]
     return candidates

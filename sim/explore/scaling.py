@@ -1,5 +1,6 @@
 """Scaling: sweeps over several numbers of GPUs, and where more of them stop paying."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -7,12 +8,17 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import DiffusimWarning, InputError
+from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
 from sim.results import Result
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from sim.report.verdicts import Verdict
 
 PAYS: Final = 0.5
 """Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
@@ -92,16 +98,51 @@ class Scaling:
         return knee_of(self.steps)
 
     @property
-    def at_knee(self) -> Sweep:
-        """The sweep on the knee's number of GPUs.
+    def fastest(self) -> Step | None:
+        """The step of the most samples per second; None where there is no step."""
+        return max(self.steps, key=lambda step: step.result.samples_per_s, default=None)
+
+    @property
+    def chosen(self) -> Sweep:
+        """The sweep on the knee's number of GPUs; on the most where nothing that is recommended fits."""
+        knee = self.knee
+        if knee is None:
+            return self.sweeps[-1]
+        return next(one for one in self.sweeps if one.scenario.workload.num_gpus == knee.gpus)
+
+    @property
+    def best(self) -> Result:
+        """The result at the knee: the fastest for which the GPUs still pay.
 
         Raises:
             InfeasibleError: nothing that is recommended fits, on any number of GPUs.
         """
-        knee = self.knee
-        if knee is None:
-            raise InfeasibleError("no point of the sweeps is feasible and recommended")
-        return next(one for one in self.sweeps if one.scenario.workload.num_gpus == knee.gpus)
+        return self.chosen.best
+
+    @property
+    def verdict(self) -> "Verdict | None":
+        """The verdict at the knee, which names the fastest too; None where nothing recommended fits."""
+        from sim.report.scalings import verdict_of
+
+        return verdict_of(self)
+
+    @property
+    def title(self) -> str:
+        """The question in words."""
+        counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
+        one = self.chosen
+        here = f" on {one.scenario.workload.num_gpus} GPUs of "
+        return one.title.replace(here, f" on {counts[0]} to {counts[-1]} GPUs of ", 1)
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure.
+
+        Raises:
+            InputError: nothing was simulated.
+        """
+        from sim.report.plots import plot_scaling
+
+        return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """The rows of all sweeps, by number of GPUs."""
@@ -150,21 +191,42 @@ def over_counts(function: Callable[..., Sweep]) -> Sweeping:
 
     @wraps(function)
     def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
+        if isinstance(gpus, str):
+            found = counts_in(gpus)
+            gpus = found if len(found) > 1 else found[0]
         if not isinstance(gpus, list | tuple | range):
             return function(model, cluster, gpus, **given)
-        return Scaling(tuple(function(model, cluster, count, **given) for count in counts(gpus)))
+        return Scaling(tuple(each_count(function, counts(gpus), model=model, cluster=cluster, **given)))
 
     swept: Sweeping = call  # type: ignore[assignment]  # as its overloads say
     return swept
 
 
-def counts(gpus: Iterable[int]) -> list[int]:
-    """Numbers of GPUs, ascending, each once.
+def each_count(
+    function: Callable[..., Sweep],
+    gpus: Sequence[int],
+    **given: Any,  # noqa: ANN401
+) -> list[Sweep]:
+    """What a function gives for each number of GPUs; it warns for the most of them alone.
 
     Raises:
-        InputError: there is none, or one is none that could be ordered.
+        InputError: a number cannot be used.
     """
-    given = list(gpus)
-    if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
-        raise InputError(f"--gpus is {given!r}, must be integers, at least one")
-    return sorted(set(given))
+    found = []
+    for count in gpus:
+        with warnings.catch_warnings():
+            if count != gpus[-1]:
+                warnings.simplefilter("ignore", DiffusimWarning)
+            try:
+                found.append(function(gpus=count, **given))
+            except InputError as error:
+                _name_all(error, count, gpus)
+                raise
+    return found
+
+
+def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:
+    """Let an error about a number of GPUs name those that it is one of."""
+    one, all_of_them = f"gpus is {count}, ", f"gpus is {', '.join(map(str, gpus))}, of which {count} "
+    error.flags = error.flags and error.flags.replace(one, all_of_them)
+    error.args = (str(error).replace(one, all_of_them), *error.args[1:])

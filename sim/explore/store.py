@@ -273,8 +273,11 @@ class Store(StoreFile):
             end = InfeasibleError(kept["reason"], kept["reason_kind"])
         elif "times" in kept:
             stages = [{**stage, "devices": tuple(stage["devices"])} for stage in kept["stages"]]
-            there, expected = self.scenario.on(point.num_gpus), Measures(**kept["expected"])
-            end = result_of(point.strategy, there, times=kept["times"], expected=expected, stages=stages)
+            there, expected = point.at(self.scenario), Measures(**kept["expected"])
+            phases = kept.get("phases", {})
+            end = result_of(
+                point.strategy, there, times=kept["times"], expected=expected, stages=stages, phases=phases
+            )
         return Answer(tuple(kept["known_s"]), end)
 
     def keep(self, points: Sequence[Asked], answers: Answers) -> None:
@@ -293,8 +296,15 @@ def text_of(point: Asked) -> str:
     """A point as JSON: what it is named, and asked."""
     own = _source_of(type(point.strategy))
     parameters = parameters_of(point.strategy)
+    again = {} if point.checkpointing is None else {"checkpointing": point.checkpointing}
     return json.dumps(
-        {"strategy": point.strategy.name, "num_gpus": point.num_gpus, **own, "parameters": parameters}
+        {
+            "strategy": point.strategy.name,
+            "num_gpus": point.num_gpus,
+            **again,
+            **own,
+            "parameters": parameters,
+        }
     )
 
 
@@ -323,5 +333,12 @@ def _written(answer: Bounds | InfeasibleError | Answer) -> dict[str, Any]:
     if isinstance(answer.end, Result):
         result = answer.end
         stages = [dict(stage) for stage in result.stages]
-        return {**known, "times": dict(result.times), "expected": asdict(result.expected), "stages": stages}
+        times, phases = dict(result.times), dict(result.phases)
+        return {
+            **known,
+            "times": times,
+            "expected": asdict(result.expected),
+            "stages": stages,
+            "phases": phases,
+        }
     return known if answer.end is None else known | _written(answer.end)

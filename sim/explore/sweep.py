@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
 from sim.contents import content_of, inputs_of
-from sim.explore.answers import Bounds, Outcome
+from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
+from sim.explore.relief import relieved
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.parts import named_traces, replay_parts
-from sim.results import OUT_OF_MEMORY, Result, activity, missing_memory
+from sim.results import Result, activity
 from sim.runs import source_of
 from sim.scenarios import KIND
 from strategies.parameters import check_integer
@@ -72,6 +73,7 @@ class Sweep:
         points: all points, in the order in which they were found.
         top: so many of the best points are exact.
         exhaustive: whether every point that may fit is simulated, also those that can no longer be the best.
+        relief: checkpointing with which points that lack memory are tried again; None: with none.
     """
 
     scenario: AnyScenario
@@ -79,6 +81,7 @@ class Sweep:
     points: list[Point] = field(default_factory=list)
     top: int = TOP
     exhaustive: bool = False
+    relief: str | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
@@ -163,7 +166,7 @@ class Sweep:
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
-        there = self.scenario.on(result.num_gpus)
+        there = Asked(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
         source = source_of(strategy, there, replayed)
         return replace(result, inputs=inputs_of(self.scenario), source=source)
@@ -179,8 +182,9 @@ class Sweep:
     @property
     def content(self) -> str:
         """Hash of what is asked: the scenario by its content, the points and what is wanted of them."""
-        asked = [(point.name, point.num_gpus, point.strategy) for point in self.points]
-        wanted = self.objective, self.top, self.exhaustive
+        own = [point for point in self.points if point.checkpointing is None]
+        asked = [(point.name, point.num_gpus, point.strategy) for point in own]
+        wanted = (self.objective, self.top, self.exhaustive, *([self.relief] if self.relief else []))
         return content_of((inputs_of(self.scenario), self.scenario.workload, wanted, asked))
 
     @property
@@ -222,7 +226,7 @@ class Sweep:
         ranked, inputs = self.ranked(), inputs_of(self.scenario)
         best = {point.name: point for point in reversed(ranked)}
         chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
-        ties = set(map(id, self.ties()))
+        ties = set(map(id, (self.best_point(), *self.ties())))
         return [row(self, point, tie=id(point) in ties, inputs=inputs) for point in chosen]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
@@ -297,10 +301,18 @@ def run_sweep(
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with Workers(sweep.scenario, count, executor) as staff:
         desk = Desk(staff, store)
-        _bound_points(sweep, desk, report)
-        open_points = [point for point in sweep.points if point.reason is None]
-        queue = _leaders_first(sorted(open_points, key=lambda point: point.least_score(sweep.objective)))
-        _simulate_points(sweep, queue, desk, report)
+        _answer_points(sweep, sweep.points, desk, report)
+        again = relieved(sweep)
+        _answer_points(sweep, again, desk, report)
+    sweep.points += [point for point in again if point.status == "simulated"]
+
+
+def _answer_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:
+    """Bound points, then simulate those that can still matter."""
+    _bound_points(sweep, points, desk, report)
+    open_points = [point for point in points if point.reason is None]
+    queue = _leaders_first(sorted(open_points, key=lambda point: point.least_score(sweep.objective)))
+    _simulate_points(sweep, queue, desk, report)
 
 
 def _leaders_first(points: list[Point]) -> list[Point]:
@@ -309,16 +321,16 @@ def _leaders_first(points: list[Point]) -> list[Point]:
     return sorted(points, key=lambda point: leaders[point.name] is not point)
 
 
-def _bound_points(sweep: Sweep, desk: Desk, report: Report) -> None:
-    """Bound the points, together those of one degree and number of micro-batches: they share most of the work."""
-    groups = _groups(sweep.points)
+def _bound_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:
+    """Bound points, together those of one degree and number of micro-batches: they share most of the work."""
+    groups = _groups(points)
     alike: dict[Asked, list[Point]] = {}
     for point in chain.from_iterable(groups):
         alike.setdefault(_asked(sweep, [point])[0], []).append(point)
     done, total = 0, sum(map(len, groups))
     for asked, bounds in desk.bounds([dict.fromkeys(_asked(sweep, group)) for group in groups]):
         for point in alike[asked]:
-            _take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
+            take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             done += 1
             report("bounding", done, total)
 
@@ -341,23 +353,14 @@ def _groups(points: Iterable[Point]) -> list[list[Point]]:
 
 def _asked(sweep: Sweep, points: Iterable[Point]) -> list[Asked]:
     gpus = sweep.scenario.workload.num_gpus
-    return [Asked(p.strategy, p.num_gpus or gpus) for p in points if p.strategy is not None]
-
-
-def _take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> None:
-    """Note what a point cannot undercut; give it up if it lacks memory whatever its order."""
-    if isinstance(bounds, InfeasibleError):
-        point.reason, point.kind = str(bounds), bounds.kind
-        return
-    point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
-    if memory_bytes is not None and point.least_memory_bytes > memory_bytes:
-        point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
-        point.kind = OUT_OF_MEMORY
+    return [Asked(p.strategy, p.num_gpus or gpus, p.checkpointing) for p in points if p.strategy is not None]
 
 
 def _simulate_points(sweep: Sweep, queue: list[Point], desk: Desk, report: Report) -> None:
     """Simulate what can still matter, wave by wave; where all is asked for, everything."""
     done, known = 0, {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
+    for point in sweep.points:
+        known[point.recommended].add(point)
     while queue:
         limits = _limits(sweep, queue, known)
         queue = [point for point in queue if point.least_score(sweep.objective) < limits[id(point)]]
@@ -367,7 +370,7 @@ def _simulate_points(sweep: Sweep, queue: list[Point], desk: Desk, report: Repor
         asked = list(zip(_asked(sweep, ahead), limits_s, strict=True))
         queue, total = queue[count:], done + len(queue)
         for point, outcome in zip(wave, desk.outcomes(asked, count), strict=True):
-            _record(point, outcome)
+            take_outcome(point, outcome)
             known[point.recommended].add(point)
             done += 1
             report("simulating", done, total)
@@ -387,14 +390,3 @@ def _limits(sweep: Sweep, queue: list[Point], known: Mapping[bool, Threshold]) -
 def _limit_s(sweep: Sweep, point: Point, limit: float) -> float:
     """The seconds from which on a point does not matter, by the score from which on it does not."""
     return inf if sweep.objective == "memory" else limit / point.price(sweep.objective)
-
-
-def _record(point: Point, outcome: Outcome) -> None:
-    if isinstance(outcome, float):
-        point.bound_s = max(point.bound_s, outcome)
-    elif isinstance(outcome, InfeasibleError):
-        point.reason, point.kind = str(outcome), outcome.kind
-    else:
-        point.result = outcome
-        if outcome.missing_memory:
-            point.reason, point.kind = outcome.missing_memory, OUT_OF_MEMORY

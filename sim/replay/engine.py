@@ -265,7 +265,7 @@ class _Move:
         """Occupy the streams, and go on the wire after what comes before it."""
         route = self._route
         for stream in self._streams:
-            stream.begin(self._start, route.fixed_s + route.wire_s)
+            stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
         self._after(route.fixed_s)
 
     def _after(self, seconds: float) -> None:
@@ -279,7 +279,7 @@ class _Move:
             self._after(self._carry() - self._replay.env.now)
             return
         for stream in self._streams:
-            stream.end(self._replay.env.now)
+            stream.end(self._number, self._replay.env.now)
         self._replay.end_collective(self._number, self._start)
 
     def _carry(self) -> float:
@@ -296,7 +296,7 @@ class _Move:
             clocks[port] = max(clocks[port], begin) + hold / chunks
             end = max(end, clocks[port])
         for stream in self._streams:
-            stream.until = begin + route.wire_s * (chunks - self._chunk) / chunks
+            stream.until[self._number] = begin + route.wire_s * (chunks - self._chunk) / chunks
         self._chunk += 1
         return end
 
@@ -309,10 +309,11 @@ def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
         if transfer is None:
             legs.append(SIGNAL)
             continue
-        key = transfer.source, transfer.target, transfer.size_bytes
-        if key not in known:
-            known[key] = _leg(transfer, network)
-        legs.append(known[key])
+        key = transfer[1:]
+        leg = known.get(key)
+        if leg is None:
+            leg = known[key] = _leg(transfer, network)
+        legs.append(leg)
     return legs
 
 
@@ -339,25 +340,29 @@ class _Host:
 
 
 class _Stream:
-    """Busy spans of a device's communication stream, for the slowdown of compute beside it."""
+    """Busy spans of a device's communication streams, for the slowdown of compute beside them.
 
-    __slots__ = ("_spans", "running", "slowdown", "until")
+    ``until`` says for each collective that runs until when it does at least.
+    """
+
+    __slots__ = ("_spans", "slowdown", "until")
 
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
-        self.until = 0.0
-        self.running = False
+        self.until: dict[int, float] = {}
         self._spans: list[list[float]] = []
 
-    def begin(self, now: float, at_least_s: float) -> None:
+    def begin(self, number: int, now: float, at_least_s: float) -> None:
         """A collective begins; it takes at least so long."""
-        self.running, self.until = True, now + at_least_s
-        self._spans.append([now, inf])
+        if not self.until:
+            self._spans.append([now, inf])
+        self.until[number] = now + at_least_s
 
-    def end(self, now: float) -> None:
-        """The collective ends."""
-        self.running = False
-        self._spans[-1][1] = now
+    def end(self, number: int, now: float) -> None:
+        """A collective ends."""
+        del self.until[number]
+        if not self.until:
+            self._spans[-1][1] = now
 
     def overlaps(self, start: float) -> bool:
         """Whether a collective has run since a time."""
@@ -374,9 +379,10 @@ class _Stream:
 
     def estimate_s(self, work_s: float, now: float) -> float:
         """The seconds until work is done if no other collective begins; never too long."""
-        if not self.running or self.until <= now:
+        until = max(self.until.values(), default=now)
+        if until <= now:
             return work_s
-        beside = min(work_s * self.slowdown, self.until - now)
+        beside = min(work_s * self.slowdown, until - now)
         return beside + max(0.0, work_s - beside / self.slowdown)
 
 

@@ -9,6 +9,7 @@ another is born, both count; only a collective finds free what was freed when it
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter, itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ def residencies(wiring: Wiring) -> Residencies:
     A stay is known by one number, ``device * tensors + tensor``; of several births the last counts.
     """
     plan, clock = wiring.plan, _Clock.of(wiring)
-    sizes = np.fromiter((tensor.size_bytes for tensor in plan.tensors), np.float64, len(plan.tensors))
+    sizes = np.fromiter(map(attrgetter("size_bytes"), plan.tensors), np.float64, len(plan.tensors))
     sent = _sent(wiring)
     keys, moments = _events(_births(wiring, clock, sent), len(sizes))
     known, first, number = np.unique(keys, return_index=True, return_inverse=True)
@@ -111,9 +112,12 @@ def _table(rows: Iterable[Sequence[int]]) -> Events:
 
 def _sent(wiring: Wiring) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Tensor, source, target and slot of all transfers."""
-    rows = ((*transfer[:3], slot) for slot, transfer in enumerate(wiring.transfers) if transfer is not None)
-    table = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 4)
-    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+    slots = [slot for slot, transfer in enumerate(wiring.transfers) if transfer is not None]
+    messages = [transfer for transfer in wiring.transfers if transfer is not None]
+    tensors, sources, targets = (
+        np.fromiter(map(itemgetter(of), messages), np.int64, len(messages)) for of in range(3)
+    )
+    return tensors, sources, targets, np.array(slots, np.int64)
 
 
 def _births(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
@@ -160,11 +164,12 @@ def _uses(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Eve
     """What needs a tensor where it lies: ops that read it, messages on their way, collectives."""
     plan, (tensors, sources, _, slots) = wiring.plan, sent
     ops = [op for row in plan.ops for op in row]
-    reads = np.fromiter((len(op.reads) for op in ops), np.int64, len(ops))
+    read = [*map(attrgetter("reads"), ops)]
+    reads = np.fromiter(map(len, read), np.int64, len(ops))
     devices = np.repeat(np.arange(len(plan.ops)), [len(row) for row in plan.ops])
     return [
         (
-            np.fromiter(chain.from_iterable(op.reads for op in ops), np.int64, reads.sum()),
+            np.fromiter(chain.from_iterable(read), np.int64, reads.sum()),
             np.repeat(devices, reads),
             np.repeat(np.arange(len(ops)), reads),
         ),

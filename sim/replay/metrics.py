@@ -1,6 +1,8 @@
 """Metrics: the quantities of a result, each a function of a trace."""
 
 from collections.abc import Iterable
+from itertools import chain
+from operator import sub
 
 from strategies.plans.bubbles import Bubble, find_bubbles
 from strategies.plans.traces import Span, Trace
@@ -13,8 +15,8 @@ def bubbles(trace: Trace) -> list[Bubble]:
 
 def busy_s(trace: Trace) -> float:
     """The mean over devices of the seconds in which compute runs."""
-    total = sum(end - start for device in range(trace.plan.num_devices) for start, end in trace.busy(device))
-    return total / trace.plan.num_devices
+    ends, starts = chain.from_iterable(trace.ends), chain.from_iterable(trace.starts)
+    return sum(map(sub, ends, starts)) / trace.plan.num_devices
 
 
 def idle_s(trace: Trace) -> float:

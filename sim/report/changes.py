@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from profiles.clusters import Cluster
 from profiles.errors import InfeasibleError
 from profiles.stacks import DEFAULT_STACK, load_stack
-from sim.explore.points import Point
+from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
 from sim.results import Result
 from sim.runs import run_within
@@ -34,6 +34,7 @@ class Change:
         speed: samples per second over those of the answer as it is.
         stays: whether the answer is still of the same strategy.
         tie: whether the answer ties with the new best.
+        memory: peak memory over that of the answer as it is.
     """
 
     name: str
@@ -42,12 +43,15 @@ class Change:
     speed: float
     stays: bool
     tie: bool
+    memory: float = 1.0
 
-    def words(self, answer: str) -> str:
+    def words(self, answer: str, objective: str = "throughput") -> str:
         """What becomes of an answer, in words."""
         if self.strategy is None:
             return "none of the best few fits"
         speed = f"{self.speed:.2f} x the speed"
+        if objective == "memory":
+            speed = f"{self.memory:.2f} x the memory, {speed}"
         if self.stays:
             return f"{speed}, {answer} stays"
         return f"{speed}, {self.strategy} " + (
@@ -56,11 +60,12 @@ class Change:
 
 
 class Variation(NamedTuple):
-    """A scenario with one thing changed, and what that is."""
+    """A scenario with one thing changed, and what that is; ``recomputes`` where it is what is recomputed."""
 
     name: str
     flags: str
     scenario: AnyScenario
+    recomputes: bool = False
 
 
 def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
@@ -90,10 +95,10 @@ def _link_flag(cluster: Cluster, link: str) -> str:
 
 def _of_training(scenario: Scenario) -> Iterator[Variation]:
     workload = scenario.workload
-    other = "none" if workload.checkpointing == "full" else "full"
+    other = "block" if workload.checkpointing == "none" else "none"
     name = "no checkpointing" if other == "none" else "checkpointing"
     changed = replace(scenario, workload=replace(workload, checkpointing=other))
-    yield Variation(name, f"--checkpointing {other}", changed)
+    yield Variation(name, f"--checkpointing {other}", changed, recomputes=True)
     if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
         other = "online" if workload.frozen == "cached" else "cached"
         changed = replace(scenario, workload=replace(workload, frozen=other))
@@ -113,10 +118,13 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
 def changes(sweep: Sweep, answer: Point) -> tuple[Change, ...]:
     """What would change an answer: what becomes of it and of the best of other strategies."""
     assert answer.result is not None
-    points = contenders(sweep, answer)
+    points, asked = contenders(sweep, answer), sweep.scenario
+    if isinstance(asked, Scenario):
+        own = asked.workload.checkpointing
+        points = [replace(point, checkpointing=point.checkpointing or own) for point in points]
+        asked = asked.with_checkpointing(answer.checkpointing or own)
     return tuple(
-        _change(variation, sweep.objective, points)
-        for variation in variations(sweep.scenario, answer.result.num_gpus)
+        _change(variation, sweep.objective, points) for variation in variations(asked, answer.result.num_gpus)
     )
 
 
@@ -130,6 +138,8 @@ def contenders(sweep: Sweep, answer: Point) -> list[Point]:
 
 
 def _change(variation: Variation, objective: str, points: Sequence[Point]) -> Change:
+    if variation.recomputes:
+        points = [replace(point, checkpointing=None) for point in points]
     first, *others = points
     assert first.result is not None
     answer = _again(first, variation.scenario, inf)
@@ -141,18 +151,33 @@ def _change(variation: Variation, objective: str, points: Sequence[Point]) -> Ch
     if best.result is None or best.status != "simulated":
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
     speed = best.result.samples_per_s / first.result.samples_per_s
+    memory = best.result.peak_memory_bytes / first.result.peak_memory_bytes
     tie = best is not answer and answer.tied(best, objective)
-    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie)
+    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory)
+
+
+def fastest_of(sweep: Sweep) -> Result | None:
+    """The fastest recommended point known of a sweep, with those that promise most of what it did not simulate."""
+    points = [point for point in sweep.points if point.recommended and point.reason is None]
+    found = min((p for p in points if p.result is not None), key=lambda p: p.score("latency"), default=None)
+    leaders: dict[str, Point] = {}
+    for point in sorted(points, key=lambda point: point.bound_s):
+        leaders.setdefault(point.name, point)
+    for point in list(leaders.values())[:CONTENDERS]:
+        limit_s = inf if found is None else found.score("latency")
+        if point.result is None and point.bound_s < limit_s:
+            again = _again(point, sweep.scenario, limit_s)
+            found = again if again.status == "simulated" else found
+    return None if found is None else found.result
 
 
 def _again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
     """A point in another scenario; without a result where it does not exist, or takes as long as the limit."""
     assert point.strategy is not None
+    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
     result: Result | float
     try:
-        result = run_within(
-            point.strategy, scenario.on(point.num_gpus or scenario.workload.num_gpus), limit_s
-        )
+        result = run_within(point.strategy, asked.at(scenario), limit_s)
     except InfeasibleError as error:
         return replace(point, result=None, reason=str(error))
     found = None if isinstance(result, float) else result

@@ -24,6 +24,7 @@ class Column:
         rank: 0 is never given up; of the others, the highest goes first.
         words: whether it holds words, which stand at the left and may go on in a second line.
         widest: characters that its words may take.
+        tells: whether it is of what tells rows apart; where it alone does, it is not given up.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Column:
     rank: int = 0
     words: bool = False
     widest: int | None = None
+    tells: bool = False
 
 
 def table_of(title: str, columns: Sequence[Column], above: int | None = None) -> Table:
@@ -56,11 +58,22 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
         return free
     kept = list(columns)
     while _width(kept) > width:
-        last = max(kept, key=lambda column: column.rank)
-        if last.rank == 0:
+        last = max(kept, key=lambda column: column.rank * _spare(column, kept))
+        if not last.rank * _spare(last, kept):
             break
         kept.remove(last)
     return kept
+
+
+def _spare(column: Column, columns: Sequence[Column]) -> bool:
+    """Whether rows are told apart without a column as well as with it."""
+    others = [other for other in columns if other is not column]
+    return not column.tells or _labels(others) == _labels(columns)
+
+
+def _labels(columns: Sequence[Column]) -> int:
+    """How many different rows there are by the columns that tell them apart."""
+    return len(set(zip(*(column.cells for column in columns if column.tells), strict=True)))
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -1,6 +1,7 @@
 """Descriptions: which points a sweep looked at, and how one differs from the others, in words."""
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from typing import Any, Final
 
 from sim.explore.points import Point
@@ -14,32 +15,41 @@ Tried = Mapping[str, Mapping[str, Collection[Any]]]
 
 
 def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
-    """The values of parameters among points, by strategy."""
+    """The values of parameters among points, by strategy; ``checkpointing`` where some were tried again with it."""
     found: dict[str, dict[str, set[Any]]] = {}
     for point in points:
+        if point.checkpointing is not None:
+            found.setdefault(point.name, {})["checkpointing"] = {point.checkpointing, "none"}
         for key, value in point.parameters.items():
             found.setdefault(point.name, {}).setdefault(key, set()).add(value)
     return found
 
 
-def varied(result: Result, values: Tried) -> dict[str, Any]:
-    """The parameters of a result of which its strategy was tried with several values."""
-    own = values.get(result.strategy, {})
-    return {key: value for key, value in result.parameters.items() if len(own.get(key, ())) > 1}
-
-
 def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
-    """What was varied of a result, in words; ``leave`` names parameters that are said elsewhere.
+    """What was varied of a result, in words; ``leave`` names parameters that are said elsewhere."""
+    given = {**result.parameters, "checkpointing": result.options.get("checkpointing")}
+    return varied(result.strategy, given, values, leave)
 
-    Lists, such as the layers of each stage, are left to the command that gives the result again.
+
+def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: Collection[str] = ()) -> str:
+    """The parameters in words of which a strategy was tried with several values.
+
+    What is not said of a parameter is its default: none, or a degree of 1.
     """
+    own = values.get(strategy, {})
     words = []
-    for key, value in varied(result, values).items():
+    for key, value in parameters.items():
         alone = key.endswith("_degree") and value == 1
-        if key not in leave and not alone and isinstance(value, str | int | float):
+        if len(own.get(key, ())) > 1 and key not in leave and not alone and value is not None:
             name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
-            words.append(f"{name} {value}")
+            words.append(f"{name} {runs_of(value) if isinstance(value, tuple | list) else value}")
     return ", ".join(words)
+
+
+def runs_of(values: Iterable[object]) -> str:
+    """A list in words, equal neighbours once: 7,6x2 for 7, 6, 6."""
+    runs = [(value, len(list(equal))) for value, equal in groupby(values)]
+    return ",".join(f"{value}x{count}" if count > 1 else str(value) for value, count in runs)
 
 
 def held_fixed(points: Iterable[Point], result: Result) -> str:
@@ -47,8 +57,9 @@ def held_fixed(points: Iterable[Point], result: Result) -> str:
 
     Where other strategies vary a parameter, those that do not are named.
     """
-    held = {key: {value} for key, value in result.options.items()}
     values_of = tried(points)
+    searched = {key for own in values_of.values() for key in own if key == "checkpointing"}
+    held = {key: {value} for key, value in result.options.items() if key not in searched}
     if "guidance" in result.asked:
         own = [name for name, parameters in values_of.items() if "guidance_degree" in parameters]
         whose = f" of all but {', '.join(own)}" if own else ""

@@ -1,17 +1,19 @@
 """Dials: a run to turn in a notebook; its timeline, bubble ratio, time with its band and memory follow."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from importlib.util import find_spec
 from typing import Any, Final
 
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import DiffusimError, DiffusimWarning, InputError
 from profiles.units import GIB
 from sim.api import run
 from sim.replay.timelines import COLLECTIVE
 from sim.report.html.replayed import memory_of, timeline_of
-from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, milliseconds, speed
+from sim.report.numbers import milliseconds
+from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, speed
 from sim.report.plots.space import UNITS
 from sim.report.plots.timeline import COLOURS
 from sim.results import Result
@@ -115,11 +117,14 @@ class Dials:
         asked, before = self.asked, self.result
         for name, dial in self.dials.items():
             dial.disabled = name not in asked
-        try:
-            self.result = run(**asked)
-            self.words.value = _table(_lines(self.result, before))
-        except DiffusimError as error:
-            self.result, self.words.value = None, f"<b>{escape(str(error))}</b>"
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", DiffusimWarning)
+            try:
+                self.result = run(**asked)
+                self.words.value = _table(_lines(self.result, before))
+            except DiffusimError as error:
+                self.result, self.words.value = None, f"<b>{escape(str(error))}</b>"
+        self.words.value += "".join(f"<i>{escape(str(warning.message))}</i>" for warning in told)
         with self.figure.batch_update():
             _draw(self.figure, self.result)
 

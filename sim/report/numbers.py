@@ -11,8 +11,9 @@ PER_SECOND: Final = {"ms": 1e3, "s": 1.0}
 
 
 def milliseconds(seconds: float) -> str:
-    """A time in words."""
-    return f"{seconds * 1e3:,.1f} ms"
+    """A time in words; short ones to three figures."""
+    value = seconds * 1e3
+    return f"{value:.3g} ms" if 0 < value < 10 else f"{value:,.1f} ms"
 
 
 def duration(result: Result) -> str:

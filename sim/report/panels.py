@@ -85,13 +85,24 @@ def trust_in(result: Result, device: str) -> Trust | None:
     return trust_of(result.task, device, result.strategy, result.num_gpus, timed=timed)
 
 
+def phase_words(result: Result) -> str:
+    """Seconds and peak memory of each phase of a run; empty where it has no phases."""
+    names = [key.removesuffix("_s") for key in result.phases if key.endswith("_s")]
+    words = (
+        f"{name} {result.phases[f'{name}_s']:,.3f} s, {result.phases[f'{name}_peak_memory_bytes'] / GIB:.1f} GiB"
+        for name in names
+    )
+    return "; ".join(words)
+
+
 def result_lines(result: Result) -> list[Line]:
-    """Speed, memory and where the time goes."""
-    return [
+    """Speed, memory and where the time goes, and what each phase of a run takes."""
+    lines = [
         ("speed", speed_words(result)),
         ("memory", memory_words(result)),
         ("time", time_words(result)),
     ]
+    return [*lines, ("phases", words)] if (words := phase_words(result)) else lines
 
 
 def panel_of(title: str, lines: Sequence[Line]) -> Panel:

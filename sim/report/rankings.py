@@ -17,7 +17,7 @@ from sim.report.descriptions import LETTERS, held_fixed, how, tried
 from sim.report.numbers import band, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
-from sim.report.verdicts import Verdict
+from sim.report.verdicts import Verdict, with_note
 from sim.results import Result
 from strategies.registry import baselines
 
@@ -44,10 +44,10 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
     print(json.dumps(items, allow_nan=False))
 
 
-def print_sweep(sweep: Sweep) -> None:
-    """Print the verdict, the best points and the best of each strategy, and what is infeasible and why."""
+def print_sweep(sweep: Sweep, note: str = "") -> None:
+    """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     screen, shown = console(), shown_points(sweep)
-    verdict = sweep.verdict
+    verdict = with_note(sweep.verdict, note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
     if shown.rows:
@@ -59,9 +59,9 @@ def print_sweep(sweep: Sweep) -> None:
         screen.print(line)
 
 
-def print_markdown(sweep: Sweep) -> None:
-    """Print the verdict and the table in Markdown."""
-    shown, verdict = shown_points(sweep), sweep.verdict
+def print_markdown(sweep: Sweep, note: str = "") -> None:
+    """Print the verdict with a note, and the table, in Markdown."""
+    shown, verdict = shown_points(sweep), with_note(sweep.verdict, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     parts += [markdown_of(shown.title, columns(sweep, shown))] if shown.rows else []
     print("\n\n".join([*parts, *remarks(sweep, verdict)]))
@@ -125,7 +125,7 @@ def columns(sweep: Sweep, shown: Shown) -> list[Column]:
     of_task = _of_sampling if sweep.scenario.task == "sample" else _of_training
     return [
         Column("#", heads),
-        Column("strategy", [r.strategy for r in results], words=True),
+        Column("strategy", [r.strategy for r in results], words=True, tells=True),
         *of_task(sweep, results),
     ]
 
@@ -138,14 +138,14 @@ def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
 def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     values, over = tried(sweep.points), _baseline(sweep)
     letters = [
-        Column(letter, [str(r.parameters.get(key) or "-") for r in results], rank)
+        Column(letter, [str(r.parameters.get(key) or "-") for r in results], rank, tells=True)
         for (key, letter), rank in zip(LETTERS.items(), (1, 1, 4), strict=True)
     ]
     speeds = ["-" if over is None else f"{r.samples_per_s / over.samples_per_s:.2f}" for r in results]
     return [
         *_counts(results, 2),
         *letters,
-        Column("more", [how(r, values, LETTERS) for r in results], 6, words=True),
+        Column("more", [how(r, values, LETTERS) for r in results], 6, words=True, widest=HOW, tells=True),
         Column("iteration\nms", [f"{r.expected.duration_s * 1e3:,.1f}" for r in results]),
         Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
         Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
@@ -160,7 +160,7 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     speeds = ["-" if one is None else f"{r.samples_per_s / one.samples_per_s:.2f}" for r in results]
     return [
         *_counts(results, 2),
-        Column("how", [how(r, values) for r in results], 1, words=True, widest=HOW),
+        Column("how", [how(r, values) for r in results], 1, words=True, widest=HOW, tells=True),
         Column("latency\ns", [f"{r.latency_s:.3f}" for r in results]),
         Column("8 of 10\nwithin", [band(r, "s") or "-" for r in results], 3),
         Column("over one\nGPU", speeds, 5),
@@ -172,7 +172,7 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
 def _counts(results: Sequence[Result], rank: int) -> list[Column]:
     """The column of GPUs, where results differ in them."""
     counts = [str(result.num_gpus) for result in results]
-    return [Column("GPUs", counts, rank)] if len(set(counts)) > 1 else []
+    return [Column("GPUs", counts, rank, tells=True)] if len(set(counts)) > 1 else []
 
 
 def _shares(results: Sequence[Result]) -> list[Column]:

@@ -1,42 +1,70 @@
 """Scalings: the best on each number of GPUs as a table, and the verdict at the knee."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
 from sim.report.columns import Column, markdown_of, show_table
-from sim.report.descriptions import how, tried
+from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, milliseconds
-from sim.report.panels import Line, panel_markdown, show_panel
+from sim.report.panels import Line, show_panel
 from sim.report.tables import console
+from sim.report.verdicts import Verdict, with_note
 
 NONE: Final = "best: none; nothing that is recommended fits, on any of these numbers of GPUs"
 
 
-def print_scaling(scaling: Scaling) -> None:
-    """Print the verdict at the knee, and the best on each number of GPUs."""
-    screen, steps = console(), scaling.steps
-    verdict = scaling.at_knee.verdict if steps else None
+def verdict_of(scaling: Scaling) -> Verdict | None:
+    """The verdict at the knee, after the fastest and the knee; None where nothing recommended fits."""
+    verdict, knee, fastest = scaling.chosen.verdict, scaling.knee, scaling.fastest
+    if verdict is None or knee is None or fastest is None:
+        return None
+    lead = [knee_line(scaling)]
+    if fastest.gpus != knee.gpus:
+        lead.insert(0, _fastest_line(scaling, fastest))
+    return replace(verdict, title=scaling.title, lead=tuple(lead))
+
+
+def _fastest_line(scaling: Scaling, fastest: Step) -> Line:
+    """The most samples per second, and what they cost."""
+    result = fastest.result
+    named = ", ".join(filter(None, (result.strategy, how(result, _values(scaling)))))
+    speed = f"{result.samples_per_s:,.4g} {_unit(scaling)}/s"
+    share = f"at {fastest.efficiency:.0%} of the speed per GPU on {scaling.steps[0].gpus}"
+    return ("fastest", f"{fastest.gpus} GPUs, {speed}, {share}: {named}")
+
+
+def _unit(scaling: Scaling) -> str:
+    return "images" if scaling.sweeps[0].scenario.task == "sample" else "samples"
+
+
+def _values(scaling: Scaling) -> Tried:
+    return tried(point for sweep in scaling.sweeps for point in sweep.points)
+
+
+def print_scaling(scaling: Scaling, note: str = "") -> None:
+    """Print the verdict at the knee with a note, and the best on each number of GPUs."""
+    screen, steps, verdict = console(), scaling.steps, with_note(scaling.verdict, note)
     if verdict is None:
         screen.print(NONE)
         return
-    show_panel(screen, verdict.title, [knee_line(scaling), *verdict.lines])
+    show_panel(screen, verdict.title, verdict.lines)
     screen.print()
     show_table(screen, title_of(scaling), columns(scaling, steps))
     screen.print()
     screen.print(f"again: {verdict.again}", soft_wrap=True)
 
 
-def print_markdown(scaling: Scaling) -> None:
+def print_markdown(scaling: Scaling, note: str = "") -> None:
     """Print the same in Markdown."""
-    verdict = scaling.at_knee.verdict if scaling.steps else None
+    verdict = with_note(scaling.verdict, note)
     if verdict is None:
         print(NONE)
         return
-    panel = panel_markdown(verdict.title, [knee_line(scaling), *verdict.lines])
     table = markdown_of(title_of(scaling), columns(scaling, scaling.steps))
-    print("\n\n".join([panel, f"```\n{verdict.again}\n```", table]))
+    print("\n\n".join([verdict.markdown(), f"```\n{verdict.again}\n```", table]))
 
 
 def title_of(scaling: Scaling) -> str:
@@ -66,7 +94,7 @@ def knee_line(scaling: Scaling) -> Line:
 def columns(scaling: Scaling, steps: Sequence[Step]) -> list[Column]:
     """The columns of the table, with the knee marked."""
     results = [step.result for step in steps]
-    values = tried(point for sweep in scaling.sweeps for point in sweep.points)
+    values = _values(scaling)
     sampled = scaling.sweeps[0].scenario.task == "sample"
     unit = "s" if sampled else "ms"
     times = [
@@ -80,9 +108,7 @@ def columns(scaling: Scaling, steps: Sequence[Step]) -> list[Column]:
         Column("how", [how(r, values) for r in results], 2, words=True, widest=18),
         Column(f"{'latency' if sampled else 'iteration'}\n{unit}", times, 1),
         Column("8 of 10\nwithin", [band(r, unit) or "-" for r in results], 4),
-        Column(
-            "images\nper s" if sampled else "samples\nper s", [f"{r.samples_per_s:,.4g}" for r in results]
-        ),
+        Column(f"{_unit(scaling)}\nper s", [f"{r.samples_per_s:,.4g}" for r in results]),
         Column("efficiency", [f"{step.efficiency:.0%}" for step in steps]),
         Column("gain", [f"{step.gain:.0%}" if place else "-" for place, step in enumerate(steps)], 3),
         Column("memory\nGiB", [f"{r.expected.peak_memory_bytes / GIB:.1f}" for r in results], 5),

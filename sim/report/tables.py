@@ -5,7 +5,8 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from shutil import get_terminal_size
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -24,10 +25,13 @@ from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 
+WIDE: Final = 140
+"""Characters of a line where no terminal is there and COLUMNS is not set."""
+
 
 def console() -> Console:
-    """The console that tables are printed on; 140 characters wide where it is no terminal."""
-    width = None if sys.stdout.isatty() else 140
+    """The console that tables are printed on; where it is no terminal, as wide as COLUMNS says, else 140 characters."""
+    width = None if sys.stdout.isatty() else get_terminal_size((WIDE, 0)).columns
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
@@ -63,15 +67,16 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
     screen = console()
     screen.print(table)
     screen.print(
-        "sampled on several GPUs: an exchanges.csv says what they need of one another; no guidance: one prediction"
-        " per step is the default",
+        "sampled on several GPUs: an exchanges.csv says what they need of one another; no guidance, or embedded: one"
+        " prediction per step is the default",
         soft_wrap=True,
     )
 
 
 def _sampled_words(model: Model) -> str:
     where = sampled_on(model)
-    return "-" if where is None else where + (", no guidance" if model.guidance == "none" else "")
+    said = {"none": ", no guidance", "embedded": ", guidance embedded"}
+    return "-" if where is None else where + said.get(model.guidance, "")
 
 
 def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from profiles.trust import Trust
 from profiles.units import GIB
 from sim.explore.sweep import Sweep
-from sim.report.changes import Change, changes
+from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import fairness, how, tried
 from sim.report.numbers import duration
 from sim.report.panels import Line, panel_html, panel_markdown, panel_text, result_lines, shares, trust_in
@@ -32,6 +32,10 @@ class Verdict:
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
         fair: what is to be said of how the strategies compare; empty where each has its best partition.
         again: the command line that gives the best result again.
+        fastest: the fastest point known, where memory is ranked by; else None.
+        fastest_how: its parameters.
+        lead: lines above all others, of a verdict on several numbers of GPUs.
+        note: what else is to be said; empty where there is nothing.
     """
 
     title: str
@@ -45,6 +49,10 @@ class Verdict:
     trust: Trust | None
     fair: str
     again: str
+    fastest: Result | None = None
+    fastest_how: str = ""
+    lead: tuple[Line, ...] = ()
+    note: str = ""
 
     @property
     def runner_up_ties(self) -> bool:
@@ -55,15 +63,32 @@ class Verdict:
     def lines(self) -> list[Line]:
         """The verdict line by line: a word, and what it says."""
         named = ", ".join(filter(None, (self.best.strategy, self.how)))
-        lines = [("best", named), *result_lines(self.best), ("runner-up", self._runner_up_words())]
+        lines = [
+            *self.lead,
+            ("at the knee" if len(self.lead) > 1 else "best", named),
+            *result_lines(self.best),
+        ]
+        if self.fastest is not None:
+            lines.append(("fastest", self._fastest_words(self.fastest)))
+        lines.append(("runner-up", self._runner_up_words()))
         said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
         if others := [name for name in self.ties if name not in said]:
             lines.append(("", f"ties too: {', '.join(others)}"))
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
-            lines.append((word, f"{change.name}: {change.words(self.best.strategy)}"))
+            lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
-        return [*lines, *([("note", self.fair)] if self.fair else [])]
+        notes = filter(None, (self.fair, self.note))
+        return [*lines, *(("note", words) for words in notes)]
+
+    def _fastest_words(self, fastest: Result) -> str:
+        """How much faster a point is than the one that takes the least memory."""
+        if fastest.samples_per_s <= self.best.samples_per_s:
+            return "as far as is known; points are ranked by memory"
+        ratio = fastest.samples_per_s / self.best.samples_per_s
+        named = ", ".join(filter(None, (fastest.strategy, self.fastest_how)))
+        there = f"{fastest.peak_memory_bytes / GIB:.1f} GiB"
+        return f"{named}: {ratio:.1f} x as fast, {duration(fastest)} in {there}"
 
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
@@ -105,6 +130,7 @@ class Verdict:
             "changes": [asdict(change) for change in self.changes],
             "trust": self.trust and asdict(self.trust),
             "note": self.fair,
+            **({} if self.fastest is None else {"fastest": _short(self.fastest)}),
             "again": self.again,
         }
 
@@ -133,6 +159,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     if best is None or best.result is None:
         return None
     values = tried(sweep.points)
+    fastest = fastest_of(sweep) if sweep.objective == "memory" else None
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     other = next((point for point in ranked if point.name != best.name), None)
     return Verdict(
@@ -147,4 +174,11 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),
         again=command_of(best.result),
+        fastest=fastest,
+        fastest_how="" if fastest is None else how(fastest, values),
     )
+
+
+def with_note(verdict: Verdict | None, note: str) -> Verdict | None:
+    """A verdict that also says something else."""
+    return verdict and replace(verdict, note=note)

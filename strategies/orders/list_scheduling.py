@@ -4,7 +4,7 @@ List scheduling answers at once, a one-machine bound says how far from the best 
 order is replayed for its times. No solver here; see ``strategies.orders.synthesis``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -13,6 +13,7 @@ from typing import Final
 from profiles.errors import DeadlockError
 from strategies.orders.capacity import Room, check_room, fits, peak_held_bytes, room_bound_s
 from strategies.orders.problem import (
+    ROUNDING,
     Chain,
     Lane,
     Problem,
@@ -26,8 +27,8 @@ from strategies.orders.problem import (
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 __all__ = [
-    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "dispatch", "evaluate", "list_schedule",
-    "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
+    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "dispatch", "evaluate", "least_held_bytes",
+    "list_schedule", "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
 ]  # fmt: skip
 
 
@@ -93,17 +94,36 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
 
 
 def _best(problem: Problem, priority: str) -> Ordering:
+    return min((of.run() for of in _schedulers(problem, priority)), key=attrgetter("makespan_s"))
+
+
+def least_held_bytes(
+    problem: Problem, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
+) -> float:
+    """Bytes that the fullest device holds at least, in whichever of its orders ``list_schedule`` takes.
+
+    Args:
+        problem: What is to be ordered, without capacities.
+        saved_bytes: Activations of one micro-batch on each stage.
+        resident_bytes: What lies on each device throughout.
+        enough_bytes: An order is followed only until a device holds more than this.
+    """
+    schedulers = _schedulers(problem, BEST)
+    held = (of.held_bytes(saved_bytes, resident_bytes, enough_bytes) for of in schedulers)
+    return min(held) * (1 - ROUNDING)
+
+
+def _schedulers(problem: Problem, priority: str) -> "Iterator[_ListScheduler]":
+    """The schedulers of a priority, or of all."""
     lanes = lanes_of(problem)
     rests_s = tails(problem, lanes)
-    orderings = []
     for name, key in PRIORITIES.items():
         if priority in (name, BEST):
             keys = [
                 [key(lane.tail_s, rest_s) for rest_s in of_lane]
                 for lane, of_lane in zip(lanes, rests_s, strict=True)
             ]
-            orderings.append(dispatch(problem, lanes, keys))
-    return min(orderings, key=attrgetter("makespan_s"))
+            yield _ListScheduler(problem, lanes, keys)
 
 
 def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> Ordering:
@@ -114,17 +134,16 @@ def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[fl
         lanes: Its lanes.
         keys: For each lane and micro-batch of its chain what it is ranked by; of equals the older goes first.
     """
-    ranks = [[(key, index, n) for index, key in enumerate(of_lane)] for n, of_lane in enumerate(keys)]
-    return _ListScheduler(problem, lanes, ranks).run()
+    return _ListScheduler(problem, lanes, keys).run()
 
 
 class _ListScheduler:
-    def __init__(
-        self, problem: Problem, lanes: Sequence[Lane], ranks: list[list[tuple[float, int, int]]]
-    ) -> None:
+    def __init__(self, problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> None:
         self.problem = problem
         self.lanes = lanes
-        self.ranks = ranks
+        self.ranks = [
+            [(key, index, n) for index, key in enumerate(of_lane)] for n, of_lane in enumerate(keys)
+        ]
         self.done = [0] * len(lanes)
         self.room = Room(problem, lanes, self.done)
         self.ready: list[list[float]] = [[] for _ in lanes]
@@ -136,6 +155,27 @@ class _ListScheduler:
         self.wakes = [(0.0, device) for device in devices]
 
     def run(self) -> Ordering:
+        for _ in self._passes():
+            pass
+        assert all(len(self.ready[n]) == done for n, done in enumerate(self.done)), "list scheduling is stuck"
+        return _ordering(self.rows, self.starts, self.free_s)
+
+    def held_bytes(
+        self, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
+    ) -> float:
+        """The most bytes that a device holds, until one holds more than enough."""
+        held = list(resident_bytes)
+        most = max(held)
+        for lane in self._passes():
+            size = saved_bytes[lane.stage]
+            held[lane.device] += size if lane.kind == FORWARD else -size
+            most = max(most, held[lane.device])
+            if most > enough_bytes:
+                break
+        return most
+
+    def _passes(self) -> Iterator[Lane]:
+        """The lane of each pass, as it starts."""
         first = 0
         for chain in self.problem.chains:
             self.ready[first] = [0.0] * len(chain.micro_batches)
@@ -146,8 +186,7 @@ class _ListScheduler:
                 rank = self._choose(device, now)
                 if rank is not None:
                     self._start(rank[2], now)
-        assert all(len(self.ready[n]) == done for n, done in enumerate(self.done)), "list scheduling is stuck"
-        return _ordering(self.rows, self.starts, self.free_s)
+                    yield self.lanes[rank[2]]
 
     def _choose(self, device: int, now: float) -> tuple[float, int, int] | None:
         best = None

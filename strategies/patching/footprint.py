@@ -7,7 +7,7 @@ from profiles.costs import HALF_BYTES
 from profiles.recipes import FROZEN_WEIGHT_BYTES
 from profiles.sampling_costs import REPLICATED_SHARE, Extent
 from profiles.units import GIB
-from strategies.plans.plan import Buffer
+from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
 
 RUNTIME_BYTES: Final = 1.9 * GIB
@@ -25,15 +25,15 @@ PASSING: Final = ("activations", "keys and values", "joined keys and values")
 
 
 def weights(scenario: SamplingScenario, parameters: float, devices: int) -> tuple[Buffer, ...]:
-    """The bytes of some parameters of the backbone, of all frozen components, and of the runtime.
+    """The bytes of some parameters of the backbone, of the frozen components that are kept, and of the runtime.
 
     Args:
         scenario: its model.
         parameters: of the backbone.
         devices: that work together.
     """
-    model = scenario.model
-    frozen = sum(model.components[i].parameters for i in model.frozen)
+    kept = scenario.decoders if scenario.workload.encoders == "offloaded" else scenario.model.frozen
+    frozen = sum(scenario.model.components[i].parameters for i in kept)
     return (
         Buffer("weights", parameters * FROZEN_WEIGHT_BYTES),
         Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
@@ -83,12 +83,24 @@ def _keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> 
     return HALF_BYTES * sum(exchange.elements for exchange in of) * scenario.extent.pixels
 
 
-def decoding_bytes(component: Component, extent: Extent, chunks: int) -> float:
-    """The largest activations of a decoder that works on bands of rows, one after another, per image.
+def decoding_bytes(component: Component, extent: Extent, share: float, whole: int = 0) -> float:
+    """The largest activations of a decoder that works on a share of the rows at a time, per image.
 
     A layer holds its input, and its output twice: normalised and convolved.
+
+    Args:
+        component: the decoder.
+        extent: size of the image.
+        share: of the rows.
+        whole: layers that it begins with, on all rows.
     """
     sizes = [layer.output_bytes for layer in component.layers]
     inputs = [0.0, *sizes[:-1]]
-    largest = max(before + 2 * after for before, after in zip(inputs, sizes, strict=True))
-    return largest * extent.tokens * extent.bytes / chunks
+    held = [before + 2 * after for before, after in zip(inputs, sizes, strict=True)]
+    largest = max([*held[:whole], *(share * size for size in held[whole:])])
+    return largest * extent.tokens * extent.bytes
+
+
+def between_phases(plan: Plan) -> list[tuple[Buffer, ...]]:
+    """Bytes that stay on each device before and after the denoising steps of a plan."""
+    return [tuple(buffer for buffer in row if buffer.name not in PASSING) for row in plan.resident]

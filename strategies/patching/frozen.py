@@ -1,12 +1,13 @@
 """Frozen phases: text encoders before the first denoising step, and the VAE's decoder after the last.
 
-Every device runs the text encoders on the prompts of its own predictions; the last stage's first device of each
-data-parallel group decodes the group's images, band by band of rows where it is told to.
+Every device runs the text encoders on the prompts of its own predictions; ``decoding`` says who decodes.
 """
 
-from profiles.shares import Share
+from profiles.host_links import copied_s
+from profiles.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.footprint import PASSING, decoding_bytes
+from strategies.patching.decoding import decode
+from strategies.patching.footprint import between_phases
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -23,60 +24,46 @@ def with_frozen(
         phases: of the denoising steps.
         guidance_groups: groups of devices that each do one of an image's predictions; 1 where none is divided.
     """
-    if not scenario.workload.include:
-        return phases
-    model, plan = scenario.model, phases[0].plan
-    included = [i for i in model.order if model.components[i].name in scenario.workload.include]
-    after = set(_after_backbone(scenario))
-    encoders = [i for i in included if i not in after]
-    decoders = [i for i in included if i in after]
+    plan = phases[0].plan
+    encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
     before = (Phase("encode", _encode(scenario, plan, encoders, guidance_groups), 1, 0),) if encoders else ()
-    last = (Phase("decode", _decode(scenario, plan, decoders), 1, 0),) if decoders else ()
+    last = (Phase("decode", decode(scenario, plan, decoders), 1, 0),) if decoders else ()
     return (*before, *phases, *last)
 
 
-def _after_backbone(scenario: SamplingScenario) -> list[int]:
-    """The components that need a backbone's output."""
-    model = scenario.model
-    reached = set(model.backbones)
-    for index in model.order:
-        if reached.intersection(model.inputs_of(index)):
-            reached.add(index)
-    return sorted(reached.difference(model.backbones))
-
-
 def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guidance_groups: int) -> Plan:
+    """The encoders one after another; one that is offloaded comes before its first layer and goes after its last.
+
+    Both copies hold the GPU's stream, as those of accelerate's ``cpu_offload_with_hook`` do, by which diffusers moves
+    whole components.
+    """
     builder = SamplingBuilder(plan.placement)
-    prompts = _images(scenario, plan) * scenario.workload.predictions // guidance_groups
+    images = scenario.workload.batch_size // plan.placement.num_groups
+    prompts = images * scenario.workload.predictions // guidance_groups
     for component in components:
-        for layer, seconds in enumerate(scenario.costs.forward_s(component, prompts)):
+        layers_s = [float(seconds) for seconds in scenario.costs.forward_s(component, prompts)]
+        moved_s = _moved_s(scenario, component)
+        layers_s[0] += moved_s
+        layers_s[-1] += moved_s
+        for layer, seconds in enumerate(layers_s):
             for device in range(plan.num_devices):
-                builder.compute(device, FrozenAction(component, layer, prompts), float(seconds))
-    return builder.build((), _weights(plan))
+                builder.compute(device, FrozenAction(component, layer, prompts), seconds)
+    return builder.build((), _resident(scenario, plan, components))
 
 
-def _decode(scenario: SamplingScenario, plan: Plan, components: list[int]) -> Plan:
-    builder = SamplingBuilder(plan.placement)
-    images, chunks = _images(scenario, plan), scenario.workload.decode_chunks
-    device = plan.stages[-1].position
-    held = 0.0
-    for component in components:
-        extent = scenario.costs.extents[component]
-        layers_s = scenario.costs.forward_s(component, images, Share(1 / chunks, 1 / chunks))
-        for _ in range(chunks):
-            for layer, seconds in enumerate(layers_s):
-                builder.compute(device, FrozenAction(component, layer, images), float(seconds))
-        held = max(held, images * decoding_bytes(scenario.model.components[component], extent, chunks))
-    resident = _weights(plan)
-    resident[device] = (*resident[device], Buffer("decoded rows", held))
-    return builder.build((), resident)
+def _moved_s(scenario: SamplingScenario, component: int) -> float:
+    """Seconds of an offloaded encoder's weights between the host's memory and the card's, one way."""
+    if scenario.workload.encoders == "resident":
+        return 0.0
+    size = scenario.model.components[component].parameters * FROZEN_WEIGHT_BYTES
+    return copied_s(scenario.cluster.device, size)
 
 
-def _images(scenario: SamplingScenario, plan: Plan) -> int:
-    """The images of one data-parallel group."""
-    return scenario.workload.batch_size // plan.placement.num_groups
-
-
-def _weights(plan: Plan) -> list[tuple[Buffer, ...]]:
-    """Bytes that stay on each device between the phases."""
-    return [tuple(buffer for buffer in row if buffer.name not in PASSING) for row in plan.resident]
+def _resident(scenario: SamplingScenario, plan: Plan, components: list[int]) -> list[tuple[Buffer, ...]]:
+    """Bytes that lie on each device while encoders run: of those that are offloaded, the largest."""
+    kept = between_phases(plan)
+    if scenario.workload.encoders == "resident":
+        return kept
+    largest = max(scenario.model.components[i].parameters for i in components)
+    here = Buffer("text encoder", largest * FROZEN_WEIGHT_BYTES)
+    return [(*row, here) for row in kept]

@@ -171,10 +171,10 @@ def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
             f" gpus({workload.num_gpus}) / {grid.positions} = {grid.data}",
             "GPUs left over have no image to draw",
         )
-    if grid.guidance > 1 and (grid.guidance != GUIDED or workload.guidance == "none"):
+    if grid.guidance > 1 and (grid.guidance != GUIDED or workload.predictions == 1):
         raise InfeasibleError(
             f"guidance_degree({grid.guidance}) is not 1"
-            + (", and --guidance is none" if workload.guidance == "none" else f" or {GUIDED}"),
+            + (f", and --guidance is {workload.guidance}" if workload.predictions == 1 else f" or {GUIDED}"),
             "guidance cannot be divided so",
         )
     if workload.guidance == "parallel" and grid.guidance != GUIDED:

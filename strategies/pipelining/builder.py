@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from strategies.pipelining.footprint import resident_buffers, saved_bytes
+from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
 from strategies.pipelining.receives import posted_in_time
 from strategies.pipelining.reduction import reduce_and_step
@@ -51,28 +51,26 @@ class Recipe:
 
 
 class _Column(NamedTuple):
-    """The tensors of one role and stage, one of each micro-batch.
+    """The tensors of one role and stage, one of each micro-batch, and whether a pass writes them, or reads them."""
 
-    Attributes:
-        role: the role.
-        stage: the stage.
-        size_bytes: of each.
-        known: the numbers of those that are known, by micro-batch.
-        written: whether a pass writes them, or reads them.
-    """
-
-    role: str
-    stage: int
-    size_bytes: float
-    known: dict[int, int]
+    tensors: range
     written: bool
 
 
 class _Pattern(NamedTuple):
-    """The duration, and the tensors, of all passes of one kind through one stage."""
+    """What the passes of one kind through one stage have in common.
+
+    Attributes:
+        duration_s: of each.
+        first: the first micro-batch.
+        reads: what the pass of each micro-batch reads.
+        writes: what it writes.
+    """
 
     duration_s: float
-    tensors: tuple[_Column, ...]
+    first: int
+    reads: Sequence[Sequence[int]]
+    writes: Sequence[Sequence[int]]
 
 
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
@@ -115,10 +113,12 @@ class PipelineBuilder:
         self.kept: list[tuple[int, int]] = []
         self.rows: list[list[Draft]] = [[] for _ in range(self.shape.degree)]
         self._known: dict[tuple[str, int], dict[int, int]] = {}
+        self._columns: dict[tuple[str, int], range] = {}
         self._patterns: dict[tuple[int, str], _Pattern] = {}
         in_place = recipe.in_place
         self._handovers = (0.0,) * len(self.stages) if in_place else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage, in_place=in_place) for stage in self.stages]
+        self._recomputed = [recomputed_bytes(layout, stage) for stage in self.stages]
         local = layout.skip_route == "local" and not in_place
         self._skips = self._skips_between_stages() if local else {}
         self._order = rows
@@ -213,23 +213,24 @@ class PipelineBuilder:
         pattern = self._patterns.get((stage, kind))
         if pattern is None:
             pattern = self._patterns[stage, kind] = self._pattern(stage, kind)
-        reads = inputs.get((stage, number), ()) if kind in (FORWARD, EXTRA_FORWARD) else ()
-        draft = Draft(action, pattern.duration_s, [*reads], [], [])
-        for role, of, size_bytes, known, written in pattern.tensors:
-            tensor = known.get(number)
-            if tensor is None:
-                tensor = known[number] = len(self.tensors)
-                self.tensors.append(Tensor(role, of, number, size_bytes))
-            (draft.writes if written else draft.reads).append(tensor)
-        return draft
+        duration_s, first, reads, writes = pattern
+        frozen = inputs.get((stage, number), ()) if inputs and kind in (FORWARD, EXTRA_FORWARD) else ()
+        return Draft(action, duration_s, [*frozen, *reads[number - first]], [*writes[number - first]], [])
 
     def _pattern(self, stage: int, kind: str) -> "_Pattern":
         """What the passes of a kind through a stage have in common."""
+        numbers = self.layout.micro_batches(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
-            return _Pattern(self.stages[stage].forward_s, tuple(self._of_forward(stage, kind)))
-        weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(self.stages[stage])
-        duration_s = weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
-        return _Pattern(duration_s, tuple(self._of_backward(stage, kind)))
+            duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
+        else:
+            weight_s = 0.0 if kind == BACKWARD else self.layout.weight_part_s(self.stages[stage])
+            duration_s = weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
+            columns = [*self._of_backward(stage, kind)]
+        reads, writes = (
+            [*zip(*(c.tensors for c in columns if c.written == written), strict=True)] or [()] * len(numbers)
+            for written in (False, True)
+        )
+        return _Pattern(duration_s, numbers.start, reads, writes)
 
     def _of_forward(self, stage: int, kind: str) -> Iterator["_Column"]:
         """Tensors of a forward, or of the extra one, which saves nothing and whose output is fed back."""
@@ -253,6 +254,8 @@ class PipelineBuilder:
     def _of_backward(self, stage: int, kind: str) -> Iterator["_Column"]:
         """Tensors of a backward, or of the part of it that gradients of inputs or of weights take."""
         yield self._column("saved", stage, self._saved[stage], written=False)
+        if kind != BACKWARD and self._recomputed[stage]:  # gradients of weights need it too, and come later
+            yield self._column("recomputed", stage, self._recomputed[stage], written=kind == BACKWARD_INPUT)
         if kind == BACKWARD_WEIGHT:
             yield self._column("output gradients", stage, 0.0, written=False)
             return
@@ -268,7 +271,12 @@ class PipelineBuilder:
                 yield self._column(f"skip gradient to {source}", target, size, written=stage == target)
 
     def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> "_Column":
-        return _Column(role, stage, size_bytes, self._known.setdefault((role, stage), {}), written)
+        tensors = self._columns.get((role, stage))
+        if tensors is None:
+            known, numbers = len(self.tensors), self.layout.micro_batches(self.seats[stage].cut)
+            self.tensors += [Tensor(role, stage, number, size_bytes) for number in numbers]
+            tensors = self._columns[role, stage] = range(known, len(self.tensors))
+        return _Column(tensors, written)
 
     def _hidden(self, prefix: str, stage: int, *, written: bool) -> "_Column":
         carried = self.layout.component(self.stages[stage]).carried_bytes * self.batch

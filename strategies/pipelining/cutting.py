@@ -9,6 +9,7 @@ from strategies.parameters import PARTITIONS, check_choice
 from strategies.partitions.chain import ChainCosts, Partition, block_partition, optimal_partition
 from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.stages import Cut
+from strategies.scenario import Scenario
 
 
 def cut_chain(
@@ -100,3 +101,23 @@ def chain_costs(pipeline: Pipeline, backbone: int, *, local_skips: bool = False)
         sync_latency_s=law.time(stage_bytes).fixed_s,  # what no byte adds to, of a stage of mean size
         legal_cuts=legal if local_skips else None,
     )
+
+
+def cut_units(scenario: Scenario, backbone: int, least: int) -> Cut:
+    """A backbone cut into units of whole blocks, all on one position; a remainder goes with the last one.
+
+    Args:
+        scenario: what is asked about.
+        backbone: its index.
+        least: trained parameters of a unit.
+    """
+    layers = scenario.model.components[backbone].layers
+    boundaries, held = [0], 0
+    for index, layer in enumerate(layers):
+        held += layer.parameters if layer.backward == "full" else 0
+        ends_block = index + 1 == len(layers) or layers[index + 1].block != layer.block
+        if ends_block and held >= least:
+            boundaries.append(index + 1)
+            held = 0
+    boundaries = [*boundaries[: max(1, len(boundaries) - 1)], len(layers)]
+    return Cut(backbone, tuple(boundaries), (0,) * (len(boundaries) - 1))

@@ -1,4 +1,4 @@
-"""Data parallelism: what ``ddp``, ``zero2`` and ``zero3`` share: every GPU trains whole backbones on its samples.
+"""Data parallelism: what ``ddp``, ``zero2``, ``zero3`` and ``fsdp`` share: whole backbones, each GPU on its samples.
 
 Several backbones are trained one after the other by all GPUs, or side by side, each by its part of the GPUs and on
 a batch of its own. Source: DiffusionPipe, section 6, DeepSpeed-S and DeepSpeed-P.
@@ -13,7 +13,7 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.candidates import divisors
-from strategies.pipelining.footprint import trained_parameters
+from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.reduction import buckets_of, reduce_and_step
@@ -26,11 +26,6 @@ from strategies.strategy import Job, Strategy
 
 class DataParallel(Strategy, Protocol):
     """The fields of data parallelism."""
-
-    @property
-    def overlap(self) -> str:
-        """``buckets``: the GPUs exchange during backwards; ``none``: after them."""
-        ...
 
     @property
     def micro_batches(self) -> int:
@@ -211,3 +206,27 @@ def reduced_s(layout: Layout, stage: Stage, overlap: str, operation: str, every:
     # The backward goes on after the last bucket where the first layers are locked.
     ended_s = work_s - stage.backward_s + last_s + collective_s(layout, operation, last * size)
     return max(work_s, ended_s, work_s - after_s + all_s)
+
+
+def replicated_least_bytes(layout: Layout) -> float:
+    """Bytes that each device cannot do without where it holds whole backbones.
+
+    Args:
+        layout: every backbone as one stage.
+    """
+    state = sum(buffer.size_bytes for buffer in resident_buffers(layout, layout.stages))
+    return state + max(saved_bytes(layout, stage) for stage in layout.stages)
+
+
+def replicated_least_s(layout: Layout, overlap: str) -> float:
+    """Seconds that no iteration can undercut which reduces all gradients of whole backbones, and then steps.
+
+    Args:
+        layout: every backbone as one stage.
+        overlap: when the GPUs sum.
+    """
+    recipe, count, total_s = layout.scenario.workload.recipe, layout.shape.micro_batches, 0.0
+    for stage in layout.stages:
+        step_s = layout.scenario.costs.optimizer_s(trained_parameters(layout, stage), recipe)
+        total_s += reduced_s(layout, stage, overlap, "all_reduce", count) + step_s
+    return total_s

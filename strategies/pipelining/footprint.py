@@ -1,11 +1,24 @@
-"""Footprint: the bytes that a stage keeps on its device, whatever the order of its micro-batches."""
+"""Footprint: the bytes that a stage keeps on its device, whatever the order of its micro-batches.
 
-from collections.abc import Sequence
+Where blocks are checkpointed each keeps its input: the hidden state, skips that end in it, and what it reads of frozen
+components. The layers of a block that lie in one stage are recomputed together; what they need from outside they keep.
+"""
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from profiles.components import Component
+from profiles.costs import FloatArray
 from profiles.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.plan import Buffer, Stage
 from strategies.scenario import Scenario
+
+if TYPE_CHECKING:
+    from strategies.pipelining.layout import Layout
 
 
 def trained_parameters(pipeline: Pipeline, stage: Stage) -> int:
@@ -13,29 +26,117 @@ def trained_parameters(pipeline: Pipeline, stage: Stage) -> int:
     return pipeline.component(stage).trained_parameters(stage.first_layer, stage.last_layer + 1)
 
 
-def saved_bytes(pipeline: Pipeline, stage: Stage, *, in_place: bool = False) -> float:
-    """Bytes one micro-batch keeps for its backward: its activations, or the input they are recomputed from.
+def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> float:
+    """Bytes one micro-batch keeps for its backward: its activations, or what they are recomputed from.
 
     Args:
-        pipeline: the pipeline.
+        layout: the pipeline.
         stage: the stage.
         in_place: all stages of the component lie on one device, where no skip is kept more than once.
     """
-    scenario, component, batch = pipeline.scenario, pipeline.component(stage), pipeline.local_batch
-    first, last = stage.first_layer, stage.last_layer
-    if scenario.workload.checkpointing == "full":
-        if in_place:
-            return _recomputed_from_bytes(scenario, stage) * batch
+    checkpointing, batch = layout.scenario.workload.checkpointing, layout.local_batch
+    if checkpointing == "full":
+        return _stage_input_bytes(layout, stage, in_place=in_place) * batch
+    if checkpointing == "none":
+        return float(_activations(layout, stage).sum()) * batch
+    kept = _blocks_input_bytes(layout, stage, in_place=in_place)
+    if checkpointing == "selective":
+        kept += float(_attended(layout, stage).sum())
+    return kept * batch
+
+
+def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
+    """Bytes that one micro-batch's activations take beyond what it kept, once its blocks have run again."""
+    checkpointing = pipeline.scenario.workload.checkpointing
+    if checkpointing in ("none", "full"):
+        return 0.0
+    return sum(_recomputed(pipeline, stage)) * pipeline.local_batch
+
+
+def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
+    """Bytes per sample that the activations of each block of a stage take beyond what it kept of them."""
+    saved = _activations(pipeline, stage)
+    if pipeline.scenario.workload.checkpointing == "selective":
+        saved = saved - _attended(pipeline, stage)
+    first = stage.first_layer
+    blocks = blocks_of(pipeline.component(stage), stage)
+    return [max(0.0, float(saved[of.start - first : of.stop - first].sum())) for of in blocks]
+
+
+def blocks_of(component: Component, stage: Stage) -> list[range]:
+    """The layers of a stage, block by block; blocks without a backward are not among them."""
+    layers = range(stage.first_layer, stage.last_layer + 1)
+    runs = (list(run) for _, run in groupby(layers, lambda layer: component.layers[layer].block))
+    passed = (run for run in runs if any(component.layers[layer].backward != "none" for layer in run))
+    return [range(run[0], run[-1] + 1) for run in passed]
+
+
+def _activations(pipeline: Pipeline, stage: Stage) -> FloatArray:
+    """Bytes per sample that each layer of a stage saves for its backward."""
+    costs = pipeline.scenario.costs.components[stage.component]
+    return costs.saved_bytes[stage.first_layer : stage.last_layer + 1]
+
+
+def _attended(pipeline: Pipeline, stage: Stage) -> FloatArray:
+    """Bytes per sample that attention leaves in each layer of a stage that has a backward."""
+    costs, layers = pipeline.scenario.costs.components[stage.component], pipeline.component(stage).layers
+    passed = np.array([layer.backward != "none" for layer in layers])
+    return (passed * costs.attention_bytes)[stage.first_layer : stage.last_layer + 1]
+
+
+def _blocks_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
+    """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
+    model, component = layout.scenario.model, layout.component(stage)
+    blocks = blocks_of(component, stage)
+    kept = {of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage, in_place=in_place))
+    reads = (
+        size
+        for source in model.inputs_of(stage.component)
+        for layer, size in model.reads_of(stage.component, source)
+        if any(layer in of for of in blocks)
+    )
+    carried = 0.0 if in_place and stage.first_layer else component.carried_bytes
+    return sum(component.layers[layer].output_bytes for layer in kept) + sum(reads) + carried
+
+
+def _skips_kept(layout: "Layout", stage: Stage, *, in_place: bool) -> Iterator[int]:
+    """Sources of the skips whose tensors a stage keeps.
+
+    Within a stage those that lead from one block to another; of those that come from elsewhere the copy received. On
+    one device there is no copy: the tensor is kept where it was made, as long as that needs it, or by the next stage,
+    whose input it is.
+    """
+    component, first, last = layout.component(stage), stage.first_layer, stage.last_layer
+    for source, target in ((skip.source, skip.target) for skip in component.skips):
+        starts, ends = first <= source <= last, first <= target <= last
+        if starts and ends:
+            if component.layers[source].block != component.layers[target].block:
+                yield source
+        elif in_place:
+            if starts and source < last:
+                yield source
+        elif ends and not _made_beside(layout, stage, source):
+            yield source
+
+
+def _made_beside(layout: "Layout", stage: Stage, source: int) -> bool:
+    """Whether an earlier stage on the same device keeps the output of a layer, as the input of a block of its own."""
+    if layout.skip_route != "local":
+        return False
+    layers, number = layout.component(stage).layers, layout.stages.index(stage)
+    chain = (layout.stages[s] for s in layout.chain(layout.seats[number].cut))
+    maker = next(of for of in chain if of.first_layer <= source <= of.last_layer)
+    follows = source < maker.last_layer and layers[source].block != layers[source + 1].block
+    return follows and maker.position == stage.position
+
+
+def _stage_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
+    """Bytes per sample of a stage's input; in place what the first one carries, and the skips that leave it."""
+    scenario, component = layout.scenario, layout.component(stage)
+    first, last, layers = stage.first_layer, stage.last_layer, component.layers
+    if not in_place:
         received = component.cut_bytes(first - 1) if first else _input_bytes(scenario, stage.component)
-        return (received + component.carried_bytes) * batch
-    saved = scenario.costs.components[stage.component].saved_bytes
-    return float(saved[first : last + 1].sum()) * batch
-
-
-def _recomputed_from_bytes(scenario: Scenario, stage: Stage) -> float:
-    """Bytes per sample: a stage's input, what the first one carries, and the skips that leave it."""
-    component = scenario.model.components[stage.component]
-    layers, first, last = component.layers, stage.first_layer, stage.last_layer
+        return received + component.carried_bytes
     leaving = {skip.source for skip in component.skips if first <= skip.source < last < skip.target}
     if first:
         received = layers[first - 1].output_bytes
@@ -63,11 +164,11 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
     ]
     if recipe.ema_bytes:
         buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
-    if scenario.workload.checkpointing == "full":
-        costs = scenario.costs.components
-        largest_bytes = max(
-            float(costs[stage.component].saved_bytes[stage.first_layer : stage.last_layer + 1].max())
-            for stage in stages
-        )
-        buffers.append(Buffer("recomputed layer", largest_bytes * pipeline.local_batch))
+    checkpointing = scenario.workload.checkpointing
+    if checkpointing == "full":
+        largest = max(float(_activations(pipeline, stage).max()) for stage in stages)
+        buffers.append(Buffer("recomputed layer", largest * pipeline.local_batch))
+    elif checkpointing != "none":
+        largest = max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
+        buffers.append(Buffer("recomputed block", largest * pipeline.local_batch))
     return tuple(buffers)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import add
 from typing import TypeVar
 
 from profiles.errors import InfeasibleError
@@ -192,12 +193,16 @@ class Layout(Pipeline):
         Args:
             in_flight: for each stage the micro-batches whose activations it holds at once at least.
         """
-        fullest = 0.0
-        for hosted in self.hosted:
-            state = resident_buffers(self, [self.stages[s] for s in hosted])
-            held = sum(in_flight[s] * saved_bytes(self, self.stages[s]) for s in hosted)
-            fullest = max(fullest, sum(buffer.size_bytes for buffer in state) + held)
-        return fullest
+        saved, resident = self.held_bytes
+        held = (sum(in_flight[s] * saved[s] for s in hosted) for hosted in self.hosted)
+        return max(map(add, resident, held))
+
+    @cached_property
+    def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
+        buffers = [resident_buffers(self, [self.stages[s] for s in hosted]) for hosted in self.hosted]
+        resident = (float(sum(buffer.size_bytes for buffer in of)) for of in buffers)
+        return tuple(saved_bytes(self, stage) for stage in self.stages), tuple(resident)
 
     def refuse_distant_skips(self) -> None:
         """Refuse skips that must stay on one device although their ends lie on two.

@@ -6,12 +6,14 @@ Placement, network and batches are derived here, once; whatever depends on them 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from profiles.collectives import CollectiveLaw, collective_law
 from profiles.costs import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.models import Component
+from profiles.shares import WHOLE, Share
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.network import Network, network_of
@@ -90,12 +92,18 @@ class Pipeline:
         batch, gpus = workload.batch_size, workload.num_gpus
         devices = gpus * count
         if batch * degree % devices:
+            shared = f"batch_size({batch})" + (f" * pipeline_degree({degree})" if degree > 1 else "")
             raise InfeasibleError(
-                f"batch_size({batch}) * pipeline_degree({degree}) / (gpus({gpus}) *"
-                f" micro_batches({count})) = {batch * degree / devices:g} is not whole",
+                f"{shared} / (gpus({gpus}) * micro_batches({count})) = {batch * degree / devices:g} is not whole:"
+                f" batch_size must be a multiple of {devices // gcd(degree, devices)}",
                 "the batch does not divide",
             )
         return batch * degree // devices
+
+    @property
+    def share(self) -> Share:
+        """The part of a sample's work that one GPU does."""
+        return WHOLE
 
     @cached_property
     def extra_forward_probability(self) -> float:
@@ -108,15 +116,17 @@ class Pipeline:
 
     def layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds of each layer, for one micro-batch; recomputation is among the latter."""
-        costs = self.scenario.costs.components[component]
-        forward_s, backward_s = costs.forward_s(self.local_batch), costs.backward_s(self.local_batch)
-        if self.scenario.workload.checkpointing == "full":
-            backward_s = backward_s + forward_s
+        costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
+        forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
+        if (checkpointing := self.scenario.workload.checkpointing) != "none":
+            backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
         return forward_s, backward_s
 
     def stages_of(self, cut: Cut) -> tuple[Stage, ...]:
         """The stages of a cut."""
-        return self.scenario.remember(("stages", cut, self.local_batch), lambda: self._make_stages(cut))
+        return self.scenario.remember(
+            ("stages", cut, self.local_batch, self.share), lambda: self._make_stages(cut)
+        )
 
     def _make_stages(self, cut: Cut) -> tuple[Stage, ...]:
         forward_s, backward_s = self.layer_times(cut.component)

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
-from profiles.collectives import Group, collective_time, crossing_bytes, sent_bytes
+from profiles.collectives import CollectiveLaw, Group, collective_law, crossing_bytes, sent_bytes
 from profiles.fabrics import OPERATIONS
 from strategies.parameters import check_choice
-from strategies.plans.placement import Placement
+from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective
 from strategies.scenario import Scenario
 
@@ -58,7 +58,7 @@ class Network:
         self.placement = placement
         self._ports: dict[Hashable, int] = {}
         self._routes: dict[tuple[int, int], Route] = {}
-        self._groups: dict[tuple[int, ...], Group] = {}
+        self._groups: dict[Hashable, Group] = {}
         self._collectives: dict[Hashable, CollectiveRoute] = {}
 
     @property
@@ -99,6 +99,7 @@ class Network:
             collective.size_bytes,
             collective.group,
             collective.calls,
+            collective.subgroup,
         )
         if key not in self._collectives:
             self._collectives[key] = self._find_collective(collective)
@@ -108,9 +109,8 @@ class Network:
         check_choice("operation of a collective", collective.operation, OPERATIONS)
         placement = self.placement
         group = self._group(collective)
-        time = collective_time(
-            placement.cluster, collective.operation, collective.size_bytes, group, collective.calls
-        )
+        law = law_beside(placement, collective.operation, group, collective.subgroup)
+        time = law.time(collective.size_bytes, collective.calls)
         ports: dict[int, float] = {}
         for device in collective.devices:
             rank = placement.rank(0, device, 0)
@@ -119,7 +119,8 @@ class Network:
                     ports[self._port((placement.cluster.intra_node.kind, way, rank))] = time.device_port_s
                 if time.node_port_s:
                     ports[self._port(("nic", way, placement.node(rank)))] = time.node_port_s
-        groups = placement.copies if collective.group is None else 1
+        members = len(collective.group or collective.devices)
+        groups = members * placement.copies // group.size
         sent = sent_bytes(collective.operation, collective.size_bytes, group.size) * group.size * groups
         shared = tuple(self._shared(collective, group.size, time.device_port_s))
         wire_s = max([time.wire_s] + [hold for _, hold in shared])
@@ -134,7 +135,7 @@ class Network:
             return
         near = {placement.node(placement.rank(0, device, 0)) for device in collective.devices}
         held: list[dict[Hashable, float]] = []
-        for ranks in placement.groups(collective.devices, collective.group):
+        for ranks in placement.groups(collective.devices, collective.group, collective.subgroup):
             nodes = groupby(sorted(rank for rank in ranks if placement.node(rank) in near), placement.node)
             held.append({})
             for _, members in nodes:
@@ -175,9 +176,21 @@ class Network:
         if positions is None:
             nodes = {self.placement.node(self.placement.rank(0, d, 0)) for d in collective.devices}
             return Group(len(collective.devices), len(nodes))
-        if positions not in self._groups:
-            self._groups[positions] = self.placement.group(*positions)
-        return self._groups[positions]
+        key = (positions, collective.subgroup)
+        if key not in self._groups:
+            self._groups[key] = self.placement.group(*positions, subgroup=collective.subgroup)
+        return self._groups[key]
+
+
+def law_beside(
+    placement: Placement, operation: str, group: Group, subgroup: Subgroup | None = None
+) -> CollectiveLaw:
+    """The law of an operation of a group; of a subgroup, beside all others like it, which share the nodes' ports."""
+    law = collective_law(placement.cluster, operation, group)
+    if subgroup is None or group.num_nodes == 1:
+        return law
+    beside = min(placement.num_gpus, placement.cluster.devices_per_node) // group.members
+    return replace(law, node_port_s=law.node_port_s * beside)
 
 
 def network_of(scenario: Scenario, placement: Placement) -> Network:

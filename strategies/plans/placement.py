@@ -5,13 +5,22 @@ on ``group_size / num_positions`` neighbours (DiffusionPipe, section 4.1). All g
 simulated; the others enter as members of collectives and as load on shared ports.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from profiles.clusters import Cluster
 from profiles.collectives import Group
 from profiles.errors import InfeasibleError
+
+
+class Subgroup(NamedTuple):
+    """Some of the GPUs that a position stands for: ``size`` of them, ``stride`` apart; all such groups are alike."""
+
+    size: int
+    stride: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,17 +109,45 @@ class Placement:
             return list(range(first, first + step * self.num_groups, step))
         return [self.rank(g, position, i) for g in range(self.num_groups) for i in range(self.replicas)]
 
-    def group(self, *positions: int) -> Group:
-        """The group of all GPUs that hold one of some positions, which reduce their gradients together."""
-        [ranks] = self.groups((), positions)
-        each = self.cluster.devices_per_node
-        return Group(len(ranks), len({rank // each for rank in ranks}))
+    def group(self, *positions: int, subgroup: Subgroup | None = None) -> Group:
+        """The group of all GPUs that hold one of some positions, which reduce their gradients together; or a subgroup.
 
-    def groups(self, devices: Sequence[int], positions: Sequence[int] | None) -> list[tuple[int, ...]]:
-        """GPUs of each alike group of a collective: all replicas of some positions, or each replica of some devices."""
+        Raises:
+            InfeasibleError: some of them are not as many in each node that they are in.
+        """
+        ranks = self.groups((), positions, subgroup)[0]
+        nodes = Counter(map(self.node, ranks))
+        if subgroup is not None and len(set(nodes.values())) > 1:
+            raise InfeasibleError(
+                f"groups of {subgroup.size} GPUs, {subgroup.stride} apart, lie unevenly on nodes of"
+                f" devices_per_node({self.cluster.devices_per_node})",
+                "groups and nodes do not divide one another",
+            )
+        return Group(len(ranks), len(nodes))
+
+    def groups(
+        self, devices: Sequence[int], positions: Sequence[int] | None, subgroup: Subgroup | None = None
+    ) -> list[tuple[int, ...]]:
+        """GPUs of each alike group of a collective: all replicas of some positions, or each replica of some devices.
+
+        With a subgroup, of all replicas of some positions each so many.
+
+        Raises:
+            InfeasibleError: subgroups do not divide the GPUs.
+        """
         if positions is None:
             return list(zip(*map(self.ranks, devices), strict=True))
-        return [tuple(rank for position in positions for rank in self.ranks(position))]
+        ranks = tuple(rank for position in positions for rank in self.ranks(position))
+        if subgroup is None:
+            return [ranks]
+        size, stride = subgroup
+        if len(ranks) % (size * stride):
+            raise InfeasibleError(
+                f"gpus({len(ranks)}) is no multiple of {size} GPUs that are {stride} apart",
+                "groups do not divide the GPUs",
+            )
+        starts = (first + offset for first in range(0, len(ranks), size * stride) for offset in range(stride))
+        return [ranks[start : start + size * stride : stride] for start in starts]
 
     def devices(self, position: int) -> list[int]:
         """The GPUs of the first group that hold a position."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from strategies.plans.actions import Action, CollectiveAction, Entry, Listing, Order, number_pieces
 from strategies.plans.bubbles import Bubble
-from strategies.plans.placement import Placement
+from strategies.plans.placement import Placement, Subgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective of several devices; each device runs its collectives in the order of the plan.
+    """A collective of several devices; each device runs those of one stream in the order of the plan.
 
     Args:
         operation: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``send_recv`` (one round of a
@@ -84,6 +84,8 @@ class Collective:
             device in common with it.
         writes: tensors that are there, on all its devices, when it ends.
         calls: calls that it stands for, one after the other, where nothing else happens between them.
+        subgroup: the replicas of ``group`` that take part together, where not all of them do.
+        stream: number of its stream: collectives of several streams run beside one another.
     """
 
     operation: str
@@ -93,6 +95,8 @@ class Collective:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     calls: int = 1
+    subgroup: Subgroup | None = None
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,12 +128,13 @@ def _why_missing(plan: Plan, collective: Collective, tensor: int) -> str:
     return f"{waits}, which {writers[0].operation} leaves on none of its devices"
 
 
-def _slot(wiring: Wiring, tensor: int, device: int, transfer: Transfer | None = None) -> int:
-    key = (tensor, device)
+def _slot(wiring: Wiring, tensor: int, device: int) -> int:
+    """The slot of a signal, or of a collective's result."""
+    key = tensor, device
     slot = wiring.slots.get(key)
     if slot is None:
         slot = wiring.slots[key] = len(wiring.transfers)
-        wiring.transfers.append(transfer)
+        wiring.transfers.append(None)
     return slot
 
 
@@ -154,20 +155,22 @@ def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[
 
 def _deliver(wiring: Wiring, given: set[tuple[int, int]], device: int, index: int, tensor: int) -> int | None:
     """The slot that brings a tensor to a device, or None where it lies there already."""
-    slot = wiring.slots.get((tensor, device))
+    key = tensor, device
+    slot = wiring.slots.get(key)
     if slot is not None:
         return slot
     writer = wiring.writers.get(tensor)
     if writer is None:
-        if (tensor, device) in given:
+        if key in given:
             return None
         raise DeadlockError(
             f"deadlock: device {device} waits for {wiring.plan.tensors[tensor]}, which nobody writes"
         )
     source, at = writer
     if source != device:
-        transfer = Transfer(tensor, source, device, wiring.plan.tensors[tensor].size_bytes)
-        return _slot(wiring, tensor, device, transfer)
+        slot = wiring.slots[key] = len(wiring.transfers)
+        wiring.transfers.append(Transfer(tensor, source, device, wiring.plan.tensors[tensor].size_bytes))
+        return slot
     if at >= index:
         ops = wiring.plan.ops[device]
         raise DeadlockError(
@@ -217,9 +220,12 @@ def _wire_receives(wiring: Wiring) -> None:
 
 def _wire_sends(wiring: Wiring) -> None:
     of_tensor: dict[int, Slots] = {}
+    writers = wiring.writers
     for (tensor, _), slot in wiring.slots.items():
-        if tensor in wiring.writers:
-            of_tensor[tensor] = (*of_tensor.get(tensor, NONE), slot)
+        if tensor in of_tensor:
+            of_tensor[tensor] += (slot,)
+        elif tensor in writers:
+            of_tensor[tensor] = (slot,)
     for ops in wiring.plan.ops:
         wiring.sends.append([_collect(of_tensor, op.writes) for op in ops])
         wiring.early.append(
@@ -241,11 +247,12 @@ def _collect(of_tensor: dict[int, Slots], tensors: tuple[int, ...]) -> Slots:
 
 def previous_collectives(collectives: tuple[Collective, ...]) -> list[list[int]]:
     """For each collective those that precede it directly on the streams of its devices."""
-    last: dict[int, int] = {}
+    last: dict[tuple[int, int], int] = {}
     before = []
     for number, collective in enumerate(collectives):
-        before.append(sorted({last[device] for device in collective.devices if device in last}))
-        last.update(dict.fromkeys(collective.devices, number))
+        streams = [(device, collective.stream) for device in collective.devices]
+        before.append(sorted({last[stream] for stream in streams if stream in last}))
+        last.update(dict.fromkeys(streams, number))
     return before
 
 

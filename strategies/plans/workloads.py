@@ -1,6 +1,6 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
 
@@ -8,18 +8,32 @@ from profiles.errors import wrong
 from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, sides_of
 from profiles.texts import MAX_TEXT
-from strategies.parameters import check_integer, check_option
+from strategies.parameters import check_integer, check_option, flag_of
 
 DRAWS: Final = ("iteration", "rank")
-CHECKPOINTINGS: Final = ("none", "full")
+CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
+AUTO: Final = "auto"
+"""Of a sweep: no checkpointing, and where a point lacks memory ``RELIEF``."""
+RELIEF: Final = "block"
+"""What training scripts do where memory is short: diffusers' ``--gradient_checkpointing``, and nearly all of FastVideo,
+diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
-GUIDANCES: Final = ("none", "batch", "parallel")
+GUIDANCES: Final = ("none", "embedded", "batch", "parallel")
+ONE_PREDICTION: Final = GUIDANCES[:2]
+"""Ways of guidance that take one prediction a step: none, or a scale that the backbone was trained to take as input."""
+ALL: Final = "all"
+"""Stands for every frozen component among those that run too."""
+RESIDENCES: Final = ("resident", "offloaded")
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_FRAMES: Final = 65536
 MAX_STEPS: Final = 10_000
+LEAST_TILE: Final = 64
+"""Pixels of the smallest tile: below, overlaps and borders are most of it."""
+OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel")
+"""Options of sampling that are said of a run only where they are not as usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +46,10 @@ class TrainingWorkload:
         self_conditioning: probability of the extra forward pass of all backbones; None takes their own.
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
             draws, and the slowest decides.
-        checkpointing: ``none``, or ``full``: keep each stage's input, run its forward again before its backward.
+        checkpointing: ``none``; ``block``: keep the input of each block, run its forward again before its backward
+            (``torch.utils.checkpoint`` around every block); ``selective``: keep besides what attention leaves, and
+            run all but attention again (``create_selective_checkpoint_contexts`` with a policy that saves
+            ``scaled_dot_product_attention``); ``full``: keep each stage's input alone.
         memory_recipe: bytes per trained parameter, a key of ``RECIPES``.
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
@@ -90,15 +107,21 @@ class SamplingWorkload:
         height: pixels.
         width: pixels.
         steps: denoising steps.
-        guidance: classifier-free guidance: ``none``; ``batch`` runs both predictions in one batch; ``parallel``
-            on two groups of GPUs.
+        guidance: ``none``; ``embedded``, where the backbone takes its scale as an input and one prediction is enough;
+            classifier-free in ``batch``, which runs both predictions in one batch, or ``parallel`` on two groups of
+            GPUs.
         batch_size: images drawn together.
-        include: frozen components that run too, by name; all are resident in any case.
+        include: frozen components that run too, by name, or ``ALL`` of them.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
         frames: of a video; None takes the model's.
         text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
         text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
             or ``replicated`` on all devices, as xDiT did before.
+        encoders: whether text encoders are ``resident`` on every device, or ``offloaded``: each is brought from the
+            host's memory before it is used, and taken back.
+        vae_tile: pixels of the sides of the tiles in which the VAE decodes an image, one after another, where it is
+            included; None decodes the image as it is.
+        vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
     """
 
     num_gpus: int
@@ -112,6 +135,9 @@ class SamplingWorkload:
     text_tokens: int | None = None
     text: str = TEXTS[0]
     frames: int | None = None
+    encoders: str = RESIDENCES[0]
+    vae_tile: int | None = None
+    vae_parallel: int = 1
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -124,10 +150,36 @@ class SamplingWorkload:
         check_option("text", self.text, TEXTS)
         if self.frames is not None:
             check_integer("frames", self.frames, most=MAX_FRAMES)
+        check_option("encoders", self.encoders, RESIDENCES)
+        check_integer("vae_parallel", self.vae_parallel)
+        if self.vae_tile is not None:
+            check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
+        self._check_decoding()
         if self.text_tokens is not None:
             check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {self.include!r}, must be a tuple of names")
+        if ALL in self.include and len(self.include) > 1:
+            raise wrong("include", f"names {', '.join(self.include)}: '{ALL}' must stand alone")
+
+    def _check_decoding(self) -> None:
+        """Refuse more than one way to divide an image that the VAE decodes."""
+        ways = {
+            "decode_chunks": self.decode_chunks > 1,
+            "vae_tile": self.vae_tile is not None,
+            "vae_parallel": self.vae_parallel > 1,
+        }
+        given = [name for name, is_given in ways.items() if is_given]
+        if len(given) > 1:
+            names = " and ".join(map(flag_of, given))
+            raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
+
+    @property
+    def own_options(self) -> dict[str, int | str]:
+        """The options that not every run of the sampler has, those that are not as usual, by name."""
+        usual = {item.name: item.default for item in fields(self)}
+        given = {name: getattr(self, name) for name in OWN_OPTIONS}
+        return {name: value for name, value in given.items() if value != usual[name]}
 
     @property
     def resolution(self) -> str:
@@ -137,4 +189,4 @@ class SamplingWorkload:
     @property
     def predictions(self) -> int:
         """Noise predictions per image and step: with and without the prompt, where there is guidance."""
-        return 1 if self.guidance == "none" else 2
+        return 1 if self.guidance in ONE_PREDICTION else 2

@@ -75,7 +75,7 @@ class Hybrid(GridSampler):
         """
         workload = scenario.workload
         gpus, warmup = workload.num_gpus, min(2, workload.steps)
-        groups = {"none": (1,), "batch": (1, 2), "parallel": (2,)}[workload.guidance]
+        groups = {"batch": (1, 2), "parallel": (2,)}.get(workload.guidance, (1,))
         divisors = [d for d in range(1, gpus + 1) if gpus % d == 0]
         for guidance, ulysses, ring, pipeline, tensor in product(groups, *[divisors] * 4):
             degrees = (guidance, ulysses, ring, pipeline, tensor)

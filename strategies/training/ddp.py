@@ -10,14 +10,13 @@ from strategies.pipelining.builder import Recipe
 from strategies.pipelining.data_parallel import (
     jobs_of,
     points,
-    reduced_s,
+    replicated_least_bytes,
+    replicated_least_s,
     replicated_plan,
     whole,
 )
-from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
-from strategies.pipelining.layout import Layout
 from strategies.plans.actions import Rows
-from strategies.plans.plan import Plan, Stage
+from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 from strategies.strategy import Job
 
@@ -58,16 +57,8 @@ class DDP:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""
-        layout = whole(self, scenario)
-        state = sum(buffer.size_bytes for buffer in resident_buffers(layout, layout.stages))
-        return state + max(saved_bytes(layout, stage) for stage in layout.stages)
+        return replicated_least_bytes(whole(self, scenario))
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all reductions."""
-        layout = whole(self, scenario)
-        return sum(self._least_s(layout, stage) for stage in layout.stages)
-
-    def _least_s(self, layout: Layout, stage: Stage) -> float:
-        scenario, trained = layout.scenario, trained_parameters(layout, stage)
-        step_s = scenario.costs.optimizer_s(trained, scenario.workload.recipe)
-        return reduced_s(layout, stage, self.overlap, "all_reduce", self.micro_batches) + step_s
+        return replicated_least_s(whole(self, scenario), self.overlap)

@@ -11,8 +11,8 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import most_in_flight
-from strategies.orders.list_scheduling import Ordering, evaluate, list_schedule
-from strategies.orders.problem import wave_positions
+from strategies.orders.list_scheduling import Ordering, evaluate, least_held_bytes, list_schedule
+from strategies.orders.problem import Problem, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
 from strategies.partitions.chain import block_partition
@@ -68,8 +68,7 @@ class Pulse:
         together at the same time, list scheduling of messages that nobody waits for does not.
         """
         layout = self.layout(scenario)
-        ahead = self.in_flight * self.pipeline_degree
-        problem = layout.problem(in_flight=(ahead,) * len(layout.stages))
+        problem = self._problem(layout)
         if self.micro_batches > self.pipeline_degree:
             # group sizes on links alike have one answer
             return scenario.remember(("list schedule", problem), lambda: list_schedule(problem))
@@ -77,6 +76,11 @@ class Pulse:
         if self.p2p == "blocking":
             return wave
         return min(wave, list_schedule(problem), key=lambda ordering: ordering.makespan_s)
+
+    def _problem(self, layout: Layout) -> Problem:
+        """What is to be ordered."""
+        ahead = self.in_flight * self.pipeline_degree
+        return layout.problem(in_flight=(ahead,) * len(layout.stages))
 
     def layout(self, scenario: Scenario) -> Layout:
         """The stages and where they lie.
@@ -154,11 +158,16 @@ class Pulse:
         return layout.least_memory_bytes([1] * len(layout.stages))
 
     def held_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device holds at least; the order is made where only it can tell."""
+        """Bytes that the fullest device holds at least; the order is made as far as only it can tell."""
         layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
         stages, most = len(layout.stages), min(self.micro_batches, self.in_flight * self.pipeline_degree)
         if there is None or layout.least_memory_bytes([most] * stages) <= there:
             return self.least_memory_bytes(scenario)
+        if self.micro_batches > self.pipeline_degree:
+            saved, resident = layout.held_bytes
+            held = least_held_bytes(self._problem(layout), saved, resident, there)
+            if held > there:
+                return held
         return layout.least_memory_bytes(most_in_flight(self.ordering(scenario).rows))
 
 

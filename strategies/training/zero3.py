@@ -6,6 +6,7 @@ from typing import ClassVar, Final, Self
 
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.data_parallel import (
     backbones_of,
     before_s,
@@ -31,7 +32,6 @@ from strategies.pipelining.sharding import (
     step_on_shard,
     with_shards,
 )
-from strategies.pipelining.stages import Cut
 from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
@@ -84,7 +84,9 @@ class Zero3:
 
     def _layout(self, scenario: Scenario) -> Layout:
         backbones = backbones_of(self, scenario)
-        cuts = scenario.remember("units", lambda: tuple(cut_units(scenario, i) for i in backbones))
+        cuts = scenario.remember(
+            "units", lambda: tuple(cut_units(scenario, i, UNIT_PARAMETERS) for i in backbones)
+        )
         return layout_of(self, sharded(scenario), cuts)
 
     @classmethod
@@ -120,20 +122,6 @@ class Zero3:
             last_s = _collectives_s(layout, SCATTER, units[:1])
             work_s = max(work_s + self.micro_batches * bare_s + last_s, before_s(layout, units) + all_s)
         return work_s + sum(shard_step_s(layout, unit) for unit in units)
-
-
-def cut_units(scenario: Scenario, backbone: int) -> Cut:
-    """A backbone cut into units, all on one position; a remainder goes with the last one."""
-    layers = scenario.model.components[backbone].layers
-    boundaries, held = [0], 0
-    for index, layer in enumerate(layers):
-        held += layer.parameters if layer.backward == "full" else 0
-        ends_block = index + 1 == len(layers) or layers[index + 1].block != layer.block
-        if ends_block and held >= UNIT_PARAMETERS:
-            boundaries.append(index + 1)
-            held = 0
-    boundaries = [*boundaries[: max(1, len(boundaries) - 1)], len(layers)]
-    return Cut(backbone, tuple(boundaries), (0,) * (len(boundaries) - 1))
 
 
 def _units(layout: Layout) -> list[list[Stage]]:

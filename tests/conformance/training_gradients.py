@@ -1,12 +1,19 @@
 """What replicas exchange: gradients of every trained layer, and the parts of sharded states."""
 
 from collections import Counter
+from math import prod
 
 import numpy as np
 from conformance.checks import Checks
-from conformance.training_points import TOLERANCE_S, is_sharded, keeps_weights, kind_of, trained_of
-
-REDUCTIONS = ("all_reduce", "reduce_scatter")
+from conformance.training_points import (
+    TOLERANCE_S,
+    is_sharded,
+    keeps_weights,
+    kind_of,
+    members,
+    sums_of,
+    trained_of,
+)
 
 check = Checks()
 
@@ -24,10 +31,12 @@ def replicas_reduce_the_gradients_of_every_trained_layer_once(point):
     for layer, positions in holders.items():
         if point.plan.placement.copies * len(positions) > 1:
             trained[tuple(sorted(positions))] += sizes[layer]
-    for collective in point.plan.collectives:
-        assert collective.group == tuple(sorted(collective.devices))
-        if collective.operation in REDUCTIONS:
-            reduced[collective.group] += collective.size_bytes
+    assert all(c.group == tuple(sorted(c.devices)) for c in point.plan.collectives)
+    for (first, _), *others in sums_of(point):
+        reduced[first.group] += first.size_bytes
+        groups = [members(point, collective) for collective in (first, *(c for c, _ in others))]
+        assert prod(groups) == point.plan.placement.copies * len(first.group)
+        assert all(c.size_bytes == first.size_bytes / groups[0] for c, _ in others)
     each_bytes = point.scenario.workload.recipe.gradient_bytes
     each_bytes *= point.micro_batches if is_sharded(point) else 1
     assert reduced == {p: count * each_bytes for p, count in trained.items() if count}
@@ -38,9 +47,8 @@ def sharded_gradients_are_summed_after_every_backward_and_before_the_step(point)
     if not is_sharded(point):
         return
     scatters = {}
-    for collective, span in zip(point.plan.collectives, point.trace.collectives, strict=True):
-        if collective.operation == "reduce_scatter":
-            scatters.update(dict.fromkeys(collective.reads, span))
+    for sums in sums_of(point):
+        scatters.update(dict.fromkeys(sums[0][0].reads, sums[-1][1]))
     steps = {op.action.stage: start for *_, op, start, _ in point.ops if kind_of(op) == "O"}
     for *_, op, _, _ in point.ops:
         if kind_of(op) != "B":
@@ -67,8 +75,20 @@ def weights_are_gathered_before_every_use_or_else_after_the_step(point):
         assert [c.size_bytes for c in gathers] == list(sizes.values())
     else:
         written = {tensor: c.size_bytes for c in gathers for tensor in c.writes}
-        users = [op for *_, op, _, _ in point.ops if kind_of(op) in "FEBIW"]
-        for op in users:
-            held = [written.pop(tensor) for tensor in op.reads if tensor in written]
-            assert held == [sizes[op.action.stage]], op
-        assert not written
+        users = {tensor: [] for tensor in written}
+        for *_, op, _, _ in point.ops:
+            if kind_of(op) in "FEBIW":
+                held = [tensor for tensor in op.reads if tensor in written]
+                assert [written[tensor] for tensor in held] == [sizes[op.action.stage]], op
+                users[held[0]].append(op.action)
+        for (
+            actions
+        ) in users.values():  # some are kept from a forward to the backward, none for the next iteration
+            assert len({action.stage for action in actions}) == 1
+            assert "".join(action.kind for action in actions) in (
+                "E",
+                "F",
+                "B",
+                "FB",
+                "E" * len(actions[:-2]) + "FB",
+            )

@@ -11,6 +11,7 @@ from strategies.plans.network import Network
 from strategies.registry import all_strategies
 
 TOLERANCE_S = 1e-9
+REDUCTIONS = ("all_reduce", "reduce_scatter")
 ROUNDING = 1e-12
 """A bound may add up the same seconds in another order, and no more than that."""
 
@@ -63,6 +64,28 @@ class Point:
 def is_sharded(point):
     """Whether each GPU keeps a part of what is trained, and so must sum up every micro-batch."""
     return any(collective.operation == "reduce_scatter" for collective in point.plan.collectives)
+
+
+def members(point, collective):
+    """How many GPUs take part in a collective."""
+    return len(point.plan.placement.groups(collective.devices, collective.group, collective.subgroup)[0])
+
+
+def parts_of(point):
+    """The GPUs among which what is trained is divided."""
+    scatters = [c for c in point.plan.collectives if c.operation == "reduce_scatter"]
+    (parts,) = {members(point, collective) for collective in scatters} or {1}
+    return parts
+
+
+def sums_of(point):
+    """The sums of gradients with their spans: an all-reduce, or a scatter and what sums its result over replicas."""
+    spans = zip(point.plan.collectives, point.trace.collectives, strict=True)
+    reductions = [(c, span) for c, span in spans if c.operation in REDUCTIONS]
+    results = {tensor for c, _ in reductions for tensor in c.writes}
+    following = {t: (c, span) for c, span in reductions for t in c.reads if t in results}
+    firsts = [(c, span) for c, span in reductions if not results.intersection(c.reads)]
+    return [[(c, span), *(following[t] for t in c.writes if t in following)] for c, span in firsts]
 
 
 def trained_of(point, number):

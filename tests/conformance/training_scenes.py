@@ -151,7 +151,7 @@ SCENES = {
     "two frozen, drawn by rank, small nodes": (
         chained, nodes,
         {"num_gpus": 4, "batch_size": 8, "self_conditioning": 0.3, "self_conditioning_draw": "rank",
-         "checkpointing": "full", "memory_recipe": "fp32"},
+         "checkpointing": "block", "memory_recipe": "fp32"},
     ),
     "lopsided, odd batch": (lopsided, free, {"num_gpus": 2, "batch_size": 3}),
     "lopsided, odd shares": (lopsided, node, {"num_gpus": 4, "batch_size": 6}),
@@ -169,7 +169,7 @@ SCENES = {
     "cascade, drawn by rank, checkpointing, small nodes": (
         cascade, nodes,
         {"num_gpus": 8, "batch_size": 16, "self_conditioning": 0.5, "self_conditioning_draw": "rank",
-         "checkpointing": "full"},
+         "checkpointing": "block"},
     ),
 }  # fmt: skip
 

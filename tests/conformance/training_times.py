@@ -77,10 +77,13 @@ def critical_path_s(point):
     for number, collective in enumerate(plan.collectives):
         route = point.network.collective(collective)
         duration_s[number] = route.wire_s + route.fixed_s
+        streams = [(device, collective.stream) for device in collective.devices]
+        before = [last[stream] for stream in streams if stream in last]
+        before += [results[tensor] for tensor in collective.reads if tensor in results]
+        after[number] = [(other, duration_s[other]) for other in before]
+        after[number] += [writers[tensor] for tensor in collective.reads if tensor in writers]
+        last.update(dict.fromkeys(streams, number))
         results.update(dict.fromkeys(collective.writes, number))
-        after[number] = [(last[d], duration_s[last[d]]) for d in collective.devices if d in last]
-        after[number] += [writers[tensor] for tensor in collective.reads]
-        last.update(dict.fromkeys(collective.devices, number))
     for device, index, op, _, _ in point.ops:
         duration_s[device, index] = op.duration_s
         for tensor in op.reads:

@@ -6,7 +6,7 @@ from math import ceil
 
 import pytest
 from conformance.checks import Checks
-from conformance.training_points import TOLERANCE_S, is_sharded, kind_of, trained_of
+from conformance.training_points import TOLERANCE_S, kind_of, parts_of, trained_of
 
 from strategies.plans.actions import FrozenAction, StageAction, format_order, parse_order
 
@@ -59,7 +59,7 @@ def every_stage_with_trained_layers_steps_once_after_its_backwards(point):
         if layer.backward == "full"
     }
     assert steps == dict.fromkeys(trained, 1)
-    parts = point.scenario.workload.num_gpus if is_sharded(point) else 1
+    parts = parts_of(point)
     for *_, op, _, _ in point.ops:
         if kind_of(op) == "O":
             stepped = trained_of(point, op.action.stage) / parts
@@ -95,7 +95,7 @@ def the_compute_of_the_backbones_is_that_of_their_layers(point):
         * point.micro_batches
         for direction in ("forward_s", "backward_s")
     )
-    again_s = forward_s if point.scenario.workload.checkpointing == "full" else 0.0
+    again_s = 0.0 if point.scenario.workload.checkpointing == "none" else forward_s
     assert planned["F"] == pytest.approx(forward_s)
     assert planned["B"] == pytest.approx(backward_s + again_s)
     assert planned["E"] == pytest.approx(forward_s if point.scenario.workload.extra_forward else 0.0)

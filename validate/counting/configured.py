@@ -82,7 +82,7 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
         granularity=size.scale * max(size.patch[1:]),
         remark="; ".join(remarks),
         dtype=asked.dtype,
-        guidance="none" if main.config.get("guidance_embeds") else "batch",
+        guidance="embedded" if main.config.get("guidance_embeds") else "batch",
     )
     return ModelCount(architecture, size.height, size.width, components)
 

@@ -100,6 +100,8 @@ def model_text(name: str, model: ModelCount) -> str:
     head = {"name": name, "title": architecture.title, "source": _source(model), "dtype": architecture.dtype}
     if architecture.guidance != "batch":
         head["guidance"] = architecture.guidance
+    if architecture.steps is not None:
+        head["steps"] = architecture.steps
     reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
     if architecture.largest is not None:
         reference["largest"] = architecture.largest

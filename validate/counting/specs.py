@@ -90,8 +90,9 @@ class Architecture:
     Components have inputs first, but those of sampling alone last, so that training counts the same. ``configs`` says
     where the configurations were published, ``remark`` what else the model file's source should say; both sides must be
     multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
-    has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, else ``none``. Frames are one more
-    than a multiple of ``frame_step``, its frames per latent frame.
+    has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, ``embedded`` where its scale is an
+    input, else ``none``; ``steps`` are those in which it was distilled to draw. Frames are one more than a multiple of
+    ``frame_step``, its frames per latent frame.
     """
 
     title: str
@@ -106,6 +107,7 @@ class Architecture:
     guidance: str = "batch"
     frames: int = 1
     frame_step: int = 1
+    steps: int | None = None
 
 
 def plain(name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from profiles.models import Component, MeasuredTime, Model
 from profiles.stacks import load_stack
 from sim.parts import replay, replay_parts
 from sim.runs import step_s
-from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
+from strategies.plans.workloads import ONE_PREDICTION, SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -156,7 +156,7 @@ def alone(device: Device) -> Cluster:
 
 def predictions(architecture: Architecture) -> int:
     """Predictions of an image that one sampling step makes."""
-    return 1 if architecture.guidance == "none" else 2
+    return 1 if architecture.guidance in ONE_PREDICTION else 2
 
 
 def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int) -> Model:

@@ -9,15 +9,16 @@ from typing import Any, Final
 from profiles.units import GIB
 from sim.contents import inputs_of
 from sim.explore.points import Point
-from sim.explore.scaling import Step, knee_of, steps_of
+from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
-from sim.report.descriptions import LETTERS, Tried, held_fixed, how, tried
+from sim.report.descriptions import LETTERS, Tried, held_fixed, tried, varied
 from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.panels import Line, shares
 from sim.report.plots.looks import MARKERS, strategy_look
 from sim.report.tables import command_of, lines_of
+from sim.report.verdicts import with_note
 from sim.results import Result
 from strategies.strategy import AnyScenario
 
@@ -26,7 +27,7 @@ SYMBOLS: Final = dict(
         MARKERS,
         (
             "circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-left", "x",
-            "triangle-right", "star", "pentagon", "hexagon",
+            "triangle-right", "star", "pentagon", "hexagon", "octagon",
         ),
         strict=True,
     )
@@ -39,9 +40,9 @@ WHISKERS: Final = 60
 """Points whose bands are drawn: more would hide the points."""
 
 
-def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "") -> None:
+def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "") -> None:
     """Write the report of a sweep, or of sweeps over several numbers of GPUs."""
-    write_document(path, sweep_contents(sweeps, asked))
+    write_document(path, sweep_contents(sweeps, asked, note))
 
 
 def write_run_report(result: Result, path: Path, asked: str = "") -> None:
@@ -70,25 +71,25 @@ def run_contents(result: Result, asked: str = "") -> dict[str, Any]:
     }
 
 
-def sweep_contents(sweeps: Sequence[Sweep], asked: str = "") -> dict[str, Any]:
+def sweep_contents(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> dict[str, Any]:
     """The values of a sweep's report; of several, the answer is that of the knee.
 
     Args:
         sweeps: one, or one for each number of GPUs, ascending.
         asked: the command line that gives the report again.
+        note: what the answer also says.
     """
-    steps = steps_of(sweeps)
-    knee = knee_of(steps)
-    chosen = sweeps[0] if knee is None else next(one for one in sweeps if _gpus(one) == knee.gpus)
-    verdict = chosen.verdict
+    scaling = Scaling(tuple(sweeps))
+    chosen, several = scaling.chosen, len(sweeps) > 1
+    verdict = with_note(scaling.verdict if several else chosen.verdict, note)
     values: dict[str, Any] = {
         "kind": "sweep",
-        "title": chosen.title,
+        "title": chosen.title if verdict is None else verdict.title,
         "lines": [("best", NOTHING)] if verdict is None else [*verdict.lines, ("again", verdict.again)],
         "bars": {} if verdict is None else _bars(verdict.best),
         "again": asked,
         "points": points_of(sweeps, chosen),
-        "scaling": _scaling(steps, knee, chosen) if len(sweeps) > 1 else None,
+        "scaling": _scaling(scaling) if several else None,
         "provenance": [
             *_held(chosen, None if verdict is None else verdict.best),
             *provenance(chosen.scenario),
@@ -107,10 +108,6 @@ def _bars(result: Result) -> dict[str, list[float]]:
     there = result.memory_bytes
     memory = {} if there is None else {"memory": [result.expected.peak_memory_bytes / there]}
     return {"time": [compute, wire], **memory}
-
-
-def _gpus(sweep: Sweep) -> int:
-    return sweep.scenario.workload.num_gpus
 
 
 def _held(sweep: Sweep, best: Result | None) -> list[Line]:
@@ -170,9 +167,7 @@ def _columns(point: Point, names: Sequence[str], scenario: AnyScenario, values: 
         "speed": _digits(samples / point.bound_s) if point.bound_s else 0.0,
         "memory": _digits(point.least_memory_bytes / GIB),
         "bubble": None,
-        "how": ", ".join(
-            f"{key.replace('_', '-')} {value}" for key, value in parameters.items() if _told(value)
-        ),
+        "how": varied(point.name, parameters, values),
     }
     if result is not None:
         found |= {
@@ -182,13 +177,8 @@ def _columns(point: Point, names: Sequence[str], scenario: AnyScenario, values: 
             "speed": _digits(result.samples_per_s),
             "memory": _digits(result.expected.peak_memory_bytes / GIB),
             "bubble": _digits(100 * result.bubble_ratio),
-            "how": how(result, values),
         }
     return found
-
-
-def _told(value: object) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 def _digits(value: float) -> float:
@@ -222,7 +212,8 @@ def _leaders(ranked: Sequence[Point]) -> Iterable[int]:
     return first.values()
 
 
-def _scaling(steps: Sequence[Step], knee: Step | None, sweep: Sweep) -> dict[str, Any]:
+def _scaling(scaling: Scaling) -> dict[str, Any]:
+    steps, knee = scaling.steps, scaling.knee
     return {
         "gpus": [step.gpus for step in steps],
         "speed": [step.result.samples_per_s for step in steps],
@@ -235,7 +226,7 @@ def _scaling(steps: Sequence[Step], knee: Step | None, sweep: Sweep) -> dict[str
         "efficiency": [100 * step.efficiency for step in steps],
         "strategy": [step.result.strategy for step in steps],
         "knee": None if knee is None else knee.gpus,
-        "unit": "images" if sweep.scenario.task == "sample" else "samples",
+        "unit": "images" if scaling.chosen.scenario.task == "sample" else "samples",
     }
 
 

@@ -19,7 +19,6 @@ from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from profiles.errors import InputError
-from profiles.units import MILLISECOND
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
 IDLE_FACE: Final = "#F6F6F6"
@@ -135,12 +134,6 @@ def set_title(axes: Axes, *parts: str) -> None:
     words = "  |  ".join(part for part in parts if part)
     lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)), replace_whitespace=False)
     axes.set_title("\n".join(lines), loc="left", fontsize=11, color=INK)
-
-
-def milliseconds(time_s: float) -> str:
-    """A time in words."""
-    value = time_s / MILLISECOND
-    return f"{value:,.0f} ms" if value >= 1000 else f"{value:.4g} ms"
 
 
 def contrast(colour: Sequence[float]) -> str:

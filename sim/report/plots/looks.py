@@ -14,6 +14,7 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "ddp": ("#1A1264", "o"),
     "zero2": ("#1F66E5", "s"),
     "zero3": ("#78C0FA", "D"),
+    "fsdp": ("#4800D8", "8"),
     # pipelines of the backbone alone
     "gpipe": ("#7A1F0A", "^"),
     "1f1b": ("#EA5A0C", "v"),
@@ -43,7 +44,7 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     # every GPU draws a step
     "paradigms": ("#A030A5", "*"),
 }
-MARKERS: Final = "osD^vP<X>*ph"
+MARKERS: Final = "osD^vP<X>*ph8"
 OTHERS: Final = "#222222"
 """The colour of strategies that other packages bring."""
 

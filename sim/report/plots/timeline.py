@@ -23,6 +23,7 @@ from sim.replay.timelines import (
     compute_bars,
     idle_spans,
 )
+from sim.report.numbers import milliseconds
 from sim.report.plots.charts import (
     IDLE_FACE,
     IDLE_HATCH,
@@ -32,7 +33,6 @@ from sim.report.plots.charts import (
     chart,
     contrast,
     inches,
-    milliseconds,
     set_title,
 )
 from sim.report.plots.patches import PatchColours

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, Final
 
 from profiles.stacks import Stack, load_stack
+from strategies.plans.workloads import ONE_PREDICTION
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import candidates, sampler
@@ -92,7 +93,7 @@ def guidance(row: SamplingRow, model_guidance: str) -> str:
         return "parallel"
     if said.startswith("yes"):
         return "batch"
-    if said.startswith(("no", "embedded")):
+    if said.startswith(("no", "embedded")) or (not said and model_guidance in ONE_PREDICTION):
         return "none"
     if not said:
         return model_guidance

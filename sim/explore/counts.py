@@ -1,0 +1,47 @@
+"""Counts: several numbers of GPUs, as words or as integers."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from profiles.errors import InputError, shown
+
+WORDS: Final = r"\s*\d{1,12}(-\d{1,12})?\s*(,\s*\d{1,12}(-\d{1,12})?\s*)*"
+"""Numbers of GPUs, or two that others lie between, with commas."""
+
+
+def counts_in(text: str) -> tuple[int, ...]:
+    """The numbers of GPUs that words give, ascending: between commas, or doublings from one to another.
+
+    Raises:
+        InputError: they give none.
+    """
+    if not re.fullmatch(WORDS, text, re.ASCII):
+        rule = "must be numbers of GPUs, such as 8, or 1,2,4, or 8-64, of which each doubles the one before"
+        raise InputError(f"--gpus is {shown(text)}, {rule}")
+    return tuple(sorted(set(_numbers(text))))
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        low, high = int(first), int(last or first)
+        if not 1 <= low <= high:
+            rule = "must lead from a positive number to one no smaller" if last else "must be positive"
+            raise InputError(f"--gpus is {shown(text)}, of which {part.strip()} {rule}")
+        while low < high:
+            yield low
+            low *= 2
+        yield high
+
+
+def counts(gpus: Iterable[int]) -> tuple[int, ...]:
+    """Numbers of GPUs, ascending, each once.
+
+    Raises:
+        InputError: there is none, or one is none that could be ordered.
+    """
+    given = list(gpus)
+    if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
+        raise InputError(f"--gpus is {given!r}, must be integers, at least one")
+    return tuple(sorted(set(given)))

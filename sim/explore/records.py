@@ -1,0 +1,287 @@
+"""Records: what stores, sweeps' rows and results hold, question by question.
+
+Questions are told apart by all that was asked, and by the content of what was read for them.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from profiles.components import TASKS
+from profiles.errors import InputError
+from profiles.files import parse_number, read_text
+from profiles.whatifs import WHAT_IFS
+from sim.contents import content_of
+from sim.explore.store import StoreFile
+from sim.scenarios import OPTIONS, fields_of
+from strategies.registry import strategies_of
+from strategies.strategy import is_seamless
+
+SHARED: Final = ("task", "model", "cluster", "stack", "batch_size")
+"""Keys of what is asked that every row has, beside those of its task in ``ASKED``."""
+ASKED: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": ("resolution", "frozen"),
+    "sample": ("resolution", "steps", "guidance"),
+}
+TIMES: Final = ("iteration_s", "latency_s")
+STATUSES: Final = ("simulated", "bounded", "infeasible")
+CODE: Final = "code"
+"""Key of the hash of what simulated, beside those of inputs."""
+SQLITE: Final = b"SQLite format 3\0"
+
+
+class Key(NamedTuple):
+    """What tells a point from the others of its question; parameters as their flags would take them."""
+
+    strategy: str
+    num_gpus: int
+    parameters: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        given = " ".join(f"{name.replace('_', '-')} {value}" for name, value in self.parameters)
+        return f"{self.strategy} on {self.num_gpus} GPUs{': ' if given else ''}{given}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a point: its status, seconds and bytes where it was simulated, the reason where it cannot be."""
+
+    status: str
+    seconds: float | None = None
+    peak_memory_bytes: float | None = None
+    reason: str = ""
+    recommended: bool = True
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A question with what is known of its points, best first.
+
+    Attributes:
+        asked: what is asked, by public keys.
+        inputs: hashes of what was read, and, of a store, of the code.
+        points: what is known of each point.
+    """
+
+    asked: dict[str, str]
+    inputs: dict[str, str] = field(default_factory=dict)
+    points: dict[Key, Known] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """All that is asked, in words that are the same wherever it is read from."""
+        first = (*SHARED, *ASKED.get(self.asked.get("task", ""), ()))
+        keys = sorted(self.asked, key=lambda key: (first.index(key) if key in first else len(first), key))
+        return ", ".join(f"{key} {self.asked[key]}" for key in keys)
+
+    @property
+    def key(self) -> str:
+        """What tells the question from all others, by content."""
+        return content_of((self.asked, self.inputs))[:8]
+
+    @property
+    def winner(self) -> Key | None:
+        """The best recommended point; None where none was simulated."""
+        ranked = (
+            key for key, found in self.points.items() if found.status == "simulated" and found.recommended
+        )
+        return next(ranked, None)
+
+
+def read_records(path: Path) -> list[Recorded]:
+    """The questions of a store, of a sweep's rows as CSV, or of results as JSON.
+
+    Raises:
+        InputError: it is none of these, or damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(SQLITE))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    if start == SQLITE:
+        records = list(_of_store(path))
+    else:
+        records = _of_rows(_csv_rows(path) if path.suffix == ".csv" else _json_rows(path))
+    if not records:
+        raise InputError(f"{path}: holds no {'question' if start == SQLITE else 'row'}")
+    return records
+
+
+class FileRow:
+    """A row of a file under public keys, flat, with where it stands."""
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        self.where = where
+        self.values = {key: value for key, value in values.items() if value not in (None, "")}
+
+    def text(self, key: str) -> str:
+        """The value of a key as text.
+
+        Raises:
+            InputError: there is none.
+        """
+        if key not in self.values:
+            raise InputError(f"{self.where}: {key} is missing: must be a row of a sweep, or a result")
+        return cell(self.values[key])
+
+    def number(self, key: str) -> float | None:
+        """A number; None where there is none."""
+        return None if key not in self.values else parse_number(self.where, key, cell(self.values[key]))
+
+    def flag(self, key: str) -> bool:
+        """Whether something holds; it does where the row does not speak of it.
+
+        Raises:
+            InputError: the value is neither true nor false.
+        """
+        said = cell(self.values.get(key, True))
+        if said.lower() not in ("true", "false"):
+            raise InputError(f"{self.where}: {key} is '{said[:40]}', must be True or False")
+        return said.lower() == "true"
+
+
+def cell(value: object) -> str:
+    """A value as a file of rows holds it."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _csv_rows(path: Path) -> Iterator[FileRow]:
+    reader = csv.DictReader(read_text(path).splitlines(), strict=True)
+    try:
+        for values in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in values:
+                raise InputError(f"{where}: the row has more cells than there are columns")
+            yield FileRow(where, values)
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
+
+
+def _json_rows(path: Path) -> Iterator[FileRow]:
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split()).lower()
+        raise InputError(f"{path}: is no store, no .csv, and not valid JSON: {reason}") from None
+    for number, item in enumerate(found if isinstance(found, list) else [found]):
+        where = f"{path}: row {number}" if isinstance(found, list) else str(path)
+        if not isinstance(item, dict):
+            raise InputError(f"{where}: is {str(item)[:40]!r}, must be a result")
+        flat = dict(item)
+        for key in ("parameters", "options"):
+            inner = flat.pop(key, {})
+            if not isinstance(inner, dict):
+                raise InputError(f"{where}: {key} is {str(inner)[:40]!r}, must be a mapping")
+            flat = inner | flat
+        yield FileRow(where, flat)
+
+
+def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
+    """The questions that rows are of."""
+    records: list[Recorded] = []
+    for row in rows:
+        task = row.text("task")
+        if task not in TASKS:
+            raise InputError(f"{row.where}: task is '{task[:40]}', must be one of {', '.join(TASKS)}")
+        shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
+        names = (*OPTIONS[task], *WHAT_IFS, "measured", "measured_run")
+        options = {key: row.text(key) for key in names if key in row.values and key not in shared}
+        record = _question_of(records, shared, options, _inputs(row))
+        record.points[_key(row, task)] = _known(row)
+    return records
+
+
+def _question_of(
+    records: list[Recorded], shared: Mapping[str, str], options: Mapping[str, str], inputs: Mapping[str, str]
+) -> Recorded:
+    """The question of a row; one without a result has no options, and is of the last that is else the same."""
+    for record in reversed(records):
+        own = {key: value for key, value in record.asked.items() if key not in shared}
+        same = record.inputs == inputs and shared.items() <= record.asked.items()
+        if same and (not options or not own or own == options):
+            record.asked |= options
+            return record
+    records.append(Recorded({**shared, **options}, dict(inputs)))
+    return records[-1]
+
+
+def _inputs(row: FileRow) -> dict[str, str]:
+    """The hashes of a row; none of one that an older version wrote."""
+    inputs = row.values.get("inputs", {})
+    if isinstance(inputs, str):
+        try:
+            inputs = json.loads(inputs)
+        except (ValueError, RecursionError):
+            inputs = None
+    if not isinstance(inputs, dict):
+        raise InputError(
+            f"{row.where}: inputs is {str(row.values['inputs'])[:40]!r}, must be a mapping as JSON"
+        )
+    return {str(name): str(value) for name, value in inputs.items()}
+
+
+def _key(row: FileRow, task: str) -> Key:
+    known = fields_of(strategies_of(task).values())
+    given = sorted((name, cell(value)) for name, value in row.values.items() if name in known)
+    gpus = row.number("num_gpus")
+    if gpus is None:
+        raise InputError(f"{row.where}: num_gpus is missing: must be a row of a sweep, or a result")
+    return Key(row.text("strategy"), int(gpus), tuple(given))
+
+
+def _known(row: FileRow) -> Known:
+    fits = row.flag("fits_memory")
+    status = cell(row.values.get("status", "simulated" if fits else "infeasible"))
+    if status not in STATUSES:
+        raise InputError(f"{row.where}: status is '{status[:40]}', must be one of {', '.join(STATUSES)}")
+    seconds = next((value for key in TIMES if (value := row.number(key)) is not None), None)
+    if status == "simulated" and seconds is None:
+        raise InputError(f"{row.where}: is simulated, but has no {' or '.join(TIMES)}")
+    recommended = row.flag("recommended")
+    reason = cell(row.values.get("reason", ""))
+    return Known(status, seconds, row.number("peak_memory_bytes"), reason, recommended)
+
+
+def _of_store(path: Path) -> Iterator[Recorded]:
+    """The questions of a store, their points by time."""
+    with StoreFile(path, reads=True) as store:
+        store.check_whole()
+        for question, code, asked, inputs in store.questions():
+            said = {key: cell(value) for key, value in asked.items() if value not in (None, "")}
+            said.pop("memory_bytes", None)
+            points = {_stored_key(text): known for text, known in _stored(store, question, asked)}
+            ranked = sorted(
+                points, key=lambda key: (STATUSES.index(points[key].status), points[key].seconds or 0.0)
+            )
+            yield Recorded(said, {**inputs, CODE: code}, {key: points[key] for key in ranked})
+
+
+def _stored_key(text: str) -> Key:
+    point = json.loads(text)
+    given = sorted((name, cell(value)) for name, value in point["parameters"].items() if value is not None)
+    return Key(point["strategy"], point["num_gpus"], tuple(given))
+
+
+def _stored(store: StoreFile, question: str, asked: Mapping[str, Any]) -> Iterator[tuple[str, Known]]:
+    """What a store knows of the points of a question: bounds, then whatever was simulated."""
+    there = asked.get("memory_bytes")
+    for text, kept in store.answers(question, "bounds"):
+        lacking = there is not None and kept.get("least_memory_bytes", 0.0) > there
+        status = "infeasible" if lacking or "reason" in kept else "bounded"
+        yield text, Known(status, reason=kept.get("reason", "out of memory" if lacking else ""))
+    seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
+    for text, kept in store.answers(question, "replay"):
+        name = json.loads(text)["strategy"]
+        if "expected" in kept:
+            peak, seconds = kept["expected"]["peak_memory_bytes"], kept["expected"]["duration_s"]
+            fits = there is None or peak <= there
+            status, reason = ("simulated", "") if fits else ("infeasible", "out of memory")
+            yield text, Known(status, seconds, peak, reason, seamless.get(name, True))
+        elif "reason" in kept:
+            yield text, Known("infeasible", reason=kept["reason"])

@@ -1,0 +1,32 @@
+"""Relief: points that lack memory, tried again with what recomputes activations."""
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from sim.explore.points import Point
+from sim.explore.thresholds import Threshold
+from sim.results import OUT_OF_MEMORY
+
+if TYPE_CHECKING:
+    from sim.explore.sweep import Sweep
+
+
+def relieved(sweep: "Sweep") -> list[Point]:
+    """The points of a sweep that lack memory, with its ``relief``, as far as they can still matter.
+
+    What is recomputed takes time: none is faster than it would be without. Where memory is ranked by, they matter only
+    if nothing fits.
+    """
+    fits = any(point.status == "simulated" for point in sweep.points)
+    if sweep.relief is None or (fits and sweep.objective == "memory"):
+        return []
+    short = [
+        Point(of.strategy, of.name, of.bound_s, num_gpus=of.num_gpus, checkpointing=sweep.relief)
+        for of in sweep.points
+        if of.kind == OUT_OF_MEMORY
+    ]
+    known = Threshold(sweep.objective, sweep.top)
+    for point in sweep.points:
+        known.add(point)
+    limits = dict.fromkeys(map(id, short), inf) if sweep.exhaustive else known.limits(short)
+    return [point for point in short if point.least_score(sweep.objective) < limits[id(point)]]

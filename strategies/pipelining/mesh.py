@@ -1,0 +1,276 @@
+"""The mesh: how the GPUs of sharded training are divided among replicas, shards, context and tensor parallelism.
+
+Tensor is innermost, then context, shards and replicas, as in torchtitan (``ParallelDims``: dp_replicate x dp_shard x cp
+x tp). Parameters are divided over shards and context together, which it flattens into one mesh for FSDP, and by tensor
+parallelism before that.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Final
+
+from profiles.collectives import CollectiveLaw
+from profiles.errors import InfeasibleError
+from profiles.models import Component
+from profiles.shares import Share
+from strategies.pipelining.candidates import divisors
+from strategies.pipelining.layout import Layout
+from strategies.plans.network import law_beside
+from strategies.plans.placement import Placement, Subgroup
+from strategies.scenario import Scenario
+
+WAYS: Final = ("ulysses", "ring")
+"""Ways of context parallelism."""
+MOST_CONTEXT: Final = 16
+"""The largest degree of context parallelism that a sweep looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Degrees that multiply to the GPUs.
+
+    Attributes:
+        replicas: groups with all parameters each.
+        shards: GPUs of a group that have samples of their own, or teams that have.
+        context: GPUs among which the tokens of a sample are divided.
+        tensor: GPUs among which matrices and heads are.
+        way: one of ``WAYS``.
+    """
+
+    replicas: int
+    shards: int
+    context: int = 1
+    tensor: int = 1
+    way: str = WAYS[0]
+
+    @classmethod
+    def of(cls, num_gpus: int, shard_size: int | None, context: int, tensor: int, way: str) -> "Mesh":
+        """The mesh of some degrees; without a shard size all that context and tensor leave are shards.
+
+        Raises:
+            InfeasibleError: they do not divide the GPUs.
+        """
+        inner = {"shard_size": shard_size, "context_degree": context, "tensor_degree": tensor}
+        product = (shard_size or 1) * context * tensor
+        if num_gpus % product:
+            factors = " * ".join(f"{name}({n})" for name, n in inner.items() if n not in (1, None))
+            raise InfeasibleError(
+                f"{factors} = {product} does not divide gpus({num_gpus})",
+                "the degrees do not give the number of GPUs",
+            )
+        left = num_gpus // product
+        return (
+            cls(left, shard_size, context, tensor, way) if shard_size else cls(1, left, context, tensor, way)
+        )
+
+    @property
+    def team(self) -> int:
+        """GPUs that work on the same samples."""
+        return self.context * self.tensor
+
+    @property
+    def parts(self) -> int:
+        """GPUs among which FSDP divides the parameters that tensor parallelism leaves each."""
+        return self.shards * self.context
+
+    @property
+    def sharding(self) -> Subgroup:
+        """The GPUs that gather weights and scatter gradients together."""
+        return Subgroup(self.parts, self.tensor)
+
+    @property
+    def replication(self) -> Subgroup:
+        """The GPUs that hold the same part of the parameters."""
+        return Subgroup(self.replicas, self.parts * self.tensor)
+
+    @property
+    def contexts(self) -> Subgroup:
+        """The GPUs that hold different tokens of the same samples."""
+        return Subgroup(self.context, self.tensor)
+
+    @property
+    def tensors(self) -> Subgroup:
+        """The GPUs that hold different parts of the same matrices."""
+        return Subgroup(self.tensor, 1)
+
+    @property
+    def share(self) -> Share:
+        """The part of a sample's work that one GPU does."""
+        ulysses = self.context if self.way == "ulysses" else 1
+        return Share(
+            ring=self.context // ulysses,
+            ulysses=ulysses,
+            tensor=self.tensor,
+            sequence_parallel=self.tensor > 1,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MeshLayout(Layout):
+    """Backbones whose units lie on every GPU of a mesh, in parts; a team of GPUs works on the same samples.
+
+    Attributes:
+        mesh: the GPUs.
+    """
+
+    mesh: Mesh = Mesh(1, 1)
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Teams of neighbouring GPUs.
+
+        Raises:
+            InfeasibleError: teams and nodes do not divide one another.
+        """
+        scenario, team = self.scenario, self.mesh.team
+        gpus, data_inner = scenario.workload.num_gpus, scenario.workload.placement == "data-inner"
+        return scenario.remember(
+            ("placement", team, 1),
+            lambda: Placement(scenario.cluster, gpus, team, 1, data_inner and team == 1),
+        )
+
+    @property
+    def share(self) -> Share:
+        """The part of a sample's work that one GPU does."""
+        return self.mesh.share
+
+    @cached_property
+    def group_batch(self) -> int:
+        """Samples of one team in one iteration.
+
+        Raises:
+            InfeasibleError: it is not whole.
+        """
+        return self._samples(1)
+
+    @cached_property
+    def local_batch(self) -> int:
+        """Samples of one micro-batch of a team.
+
+        Raises:
+            InfeasibleError: it is not whole.
+        """
+        return self._samples(self.shape.micro_batches)
+
+    def _samples(self, count: int) -> int:
+        workload, team = self.scenario.workload, self.mesh.team
+        batch, gpus = workload.batch_size, workload.num_gpus
+        if batch * team % (gpus * count):
+            of_team = f" * context_degree({self.mesh.context}) * tensor_degree({self.mesh.tensor})"
+            raise InfeasibleError(
+                f"batch_size({batch}){of_team if team > 1 else ''} / (gpus({gpus}) * micro_batches({count})) ="
+                f" {batch * team / (gpus * count):g} is not whole",
+                "the batch does not divide",
+            )
+        return batch * team // (gpus * count)
+
+    def law(self, operation: str, subgroup: Subgroup) -> CollectiveLaw:
+        """What an operation costs a subgroup beside all others like it.
+
+        Raises:
+            InfeasibleError: its GPUs are not as many in each node that they are in.
+        """
+
+        def make() -> CollectiveLaw:
+            group = self.placement.group(0, subgroup=subgroup)
+            return law_beside(self.placement, operation, group, subgroup)
+
+        return self.scenario.remember(("law", self.placement, operation, subgroup), make)
+
+    def seconds(self, operation: str, subgroup: Subgroup, size_bytes: float, calls: int = 1) -> float:
+        """Seconds of collectives of a subgroup, one after the other, on ports that only their likes use."""
+        if subgroup.size == 1 or not size_bytes:
+            return 0.0
+        return self.law(operation, subgroup).time(size_bytes, calls).total_s
+
+    def parameters(self, stage: int) -> float:
+        """Trained parameters of a unit that tensor parallelism leaves each GPU."""
+        return self.trained_parameters[stage] / self.mesh.tensor
+
+
+def mesh_layout(layout: Layout, mesh: Mesh) -> MeshLayout:
+    """The same cuts on a mesh."""
+    return MeshLayout(layout.scenario, layout.shape, layout.cuts, layout.skip_route, mesh)
+
+
+def check_divisible(scenario: Scenario, mesh: Mesh) -> None:
+    """Refuse degrees by which the backbones cannot be divided.
+
+    Raises:
+        InfeasibleError: there is one.
+    """
+    for index in scenario.model.backbones or (scenario.backbone_index,):
+        component = scenario.model.components[index]
+        if mesh.team > 1:
+            _check_transformer(component, mesh)
+        for heads in sorted({of.heads for of in component.exchanges if of.kind == "key_value"}):
+            _check_heads(heads, mesh)
+
+
+def _check_transformer(component: Component, mesh: Mesh) -> None:
+    """Refuse a U-Net, which nobody trains so, and a backbone that does not say what its tokens need of one another."""
+    degrees = {"context_degree": mesh.context, "tensor_degree": mesh.tensor}
+    asked = " and ".join(f"{name}({degree})" for name, degree in degrees.items() if degree > 1)
+    kinds = Counter(exchange.kind for exchange in component.exchanges)
+    if kinds["halo"]:
+        raise InfeasibleError(
+            f"{asked} needs a transformer, {component.name} has {kinds['halo']} convolutions that see"
+            " neighbouring rows",
+            "needs a transformer",
+        )
+    for kind in ("key_value", "reduce"):
+        if not kinds[kind]:
+            raise InfeasibleError(
+                f"{asked} needs rows of kind {kind} in exchanges.csv, {component.name} has none",
+                "the model has no exchanges.csv",
+            )
+
+
+def _check_heads(heads: int, mesh: Mesh) -> None:
+    """Refuse heads that GPUs which divide them cannot share evenly."""
+    degrees = {f"context_degree {mesh.context} (ulysses)": mesh.context if mesh.way == "ulysses" else 1}
+    degrees |= {f"tensor_degree {mesh.tensor}": mesh.tensor}
+    among = prod(degrees.values())
+    if heads % among:
+        asked = " * ".join(name for name, degree in degrees.items() if degree > 1)
+        asked += f" = {among}" if " * " in asked else ""
+        raise InfeasibleError(
+            f"{heads} heads, {asked}: {heads} % {among} = {heads % among}",
+            "the degree does not divide the heads",
+        )
+
+
+def meshes(scenario: Scenario, num_gpus: int) -> Iterator[Mesh]:
+    """The meshes worth a look: sharded over all GPUs, or over whole nodes; with context and tensor where that is legal.
+
+    Tensor parallelism stays inside a node (Narayanan et al., Megatron-LM, 2021, section 3.2). Shards of 1 are what
+    ``ddp`` does.
+    """
+    node = scenario.cluster.devices_per_node
+    for context, tensor in product(_doublings(num_gpus, MOST_CONTEXT), _doublings(num_gpus, node)):
+        if num_gpus % (context * tensor):
+            continue
+        left = num_gpus // (context * tensor)
+        sizes = [size for size in divisors(left) if size == left or not size * context * tensor % node]
+        for way in WAYS if context > 1 else WAYS[:1]:
+            found = [Mesh(left // size, size, context, tensor, way) for size in sizes]
+            if _is_legal(scenario, found[-1]):
+                yield from found
+
+
+def _is_legal(scenario: Scenario, mesh: Mesh) -> bool:
+    """Whether the backbones can be divided so."""
+    try:
+        check_divisible(scenario, mesh)
+    except InfeasibleError:
+        return False
+    return True
+
+
+def _doublings(num_gpus: int, most: int) -> list[int]:
+    """Powers of two up to the GPUs, and up to a number."""
+    return [2**k for k in range(min(num_gpus, most).bit_length())]

@@ -1,0 +1,241 @@
+"""Units: what FSDP2 exchanges for each block, and when it may.
+
+A unit, a block of a backbone, is gathered before it is used and freed after it; the last one stays from its forward to
+its backward, for it would be gathered again at once (torchtitan, ``apply_fsdp``). Forwards may gather up to two units
+ahead of the one at work, whose copy out of its buffer the gather after next waits for; backwards one. A sweep through
+all units begins with nothing gathered ahead. Gradients are scattered after each backward, the next unit but one waits
+for that, and all is summed before anything else runs: each micro-batch gathers and scatters anew, as without
+``set_requires_gradient_sync(False)`` and with ``set_reshard_after_backward(True)``. Gathers and scatters share a
+communicator; the sums over replicas have one of their own.
+
+Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` (``wait_for_unshard``,
+``pre_backward``, ``post_backward``) and ``_fsdp_state.py`` (``_root_pre_forward``,
+``_root_post_backward_final_callback``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from strategies.pipelining.builder import PipelineBuilder
+from strategies.pipelining.footprint import resident_buffers, saved_bytes
+from strategies.pipelining.mesh import Mesh, MeshLayout
+from strategies.pipelining.reduction import step_of
+from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
+from strategies.plans.placement import Subgroup
+from strategies.plans.plan import Buffer, Collective
+
+REDUCE: Final = "all_reduce"
+DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
+AHEAD_FORWARD: Final = 2
+"""Units that are gathered while another one is used, in a forward."""
+AHEAD_BACKWARD: Final = 1
+SHARDS, REPLICAS = range(2)
+"""Streams of the collectives of each subgroup."""
+
+
+class Collected(NamedTuple):
+    """A kind of collective: what it does, on which stream, and among which GPUs."""
+
+    operation: str
+    stream: int
+    subgroup: Subgroup
+
+
+class Pass(NamedTuple):
+    """A pass through a unit, and the first and last of its ops in the row."""
+
+    action: StageAction
+    first: int
+    last: int
+
+
+def keeps(last: int, unit: int, *, reshard: bool) -> bool:
+    """Whether a unit stays gathered after its forward.
+
+    Args:
+        last: the last unit of its backbone.
+        unit: the unit.
+        reshard: whether others are freed then.
+    """
+    return not reshard or unit == last
+
+
+def passes_of(builder: PipelineBuilder) -> list[list[Pass]]:
+    """The passes of each backbone, in order."""
+    (row,) = builder.rows
+    found: list[list[Pass]] = [[] for _ in builder.cuts]
+    numbered = enumerate(draft.action for draft in row)
+    for action, ops in groupby(numbered, key=lambda pair: pair[1]):
+        indices = [index for index, _ in ops]
+        if isinstance(action, StageAction) and action.kind != OPTIMIZER:
+            found[builder.seats[action.stage].cut].append(Pass(action, indices[0], indices[-1]))
+    return found
+
+
+@dataclass(slots=True)
+class UnitWriter:
+    """Adds to the passes of one backbone what their GPUs exchange.
+
+    Attributes:
+        builder: the plan under construction.
+        layout: its units on their mesh.
+        passes: those of the backbone.
+        reshard: whether units are freed after their forward.
+        gathered: the weights that lie on the GPU, by unit.
+        due: (op of the row after which they are issued, collective).
+        swept: the op of the row with which the last sweep backwards ended, and what says that all is summed.
+    """
+
+    builder: PipelineBuilder
+    layout: MeshLayout
+    passes: Sequence[Pass]
+    reshard: bool
+    gathered: dict[int, int] = field(default_factory=dict)
+    due: list[tuple[int, Collective]] = field(default_factory=list)
+    swept: tuple[int, list[int]] = (-2, [])
+
+    @property
+    def mesh(self) -> Mesh:
+        """The GPUs."""
+        return self.layout.mesh
+
+    def write(self) -> list[tuple[int, Collective]]:
+        """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
+        (row,) = self.builder.rows
+        scattered: list[int] = []
+        for number, own in enumerate(self.passes):
+            self._use(number)
+            if own.action.kind != BACKWARD:
+                continue
+            row[own.first].reads += scattered[-2:-1]
+            sums = self._sum(own)
+            scattered += sums[:1] if self.mesh.parts > 1 else []
+            if own.action.stage == self.builder.seats[own.action.stage].first:
+                row[own.last + 1].reads += sums
+                self.swept, scattered = (own.last, sums), []
+        return self.due
+
+    def _use(self, number: int) -> None:
+        """Let a pass wait for its weights, which are gathered unless they lie there."""
+        own = self.passes[number]
+        unit, kind, _ = own.action
+        if unit not in self.gathered:
+            if self.mesh.parts == 1:
+                return
+            self.gathered[unit] = self._gather(number)
+        (row,) = self.builder.rows
+        for index in sorted({own.first, own.last}):
+            row[index].reads.append(self.gathered[unit])
+        if kind == BACKWARD or not keeps(self.builder.seats[unit].last, unit, reshard=self.reshard):
+            del self.gathered[unit]
+
+    def _gather(self, number: int) -> int:
+        """Gather the weights of a pass as soon as there is room for them."""
+        (row,) = self.builder.rows
+        own, after = self.passes[number], self._room_after(number)
+        unit = own.action.stage
+        room: list[int] = []
+        if after >= 0:
+            room.append(self.builder.tensor("room", unit, own.first, 0.0))
+            row[after].writes += room
+        room += self.swept[1] if after == self.swept[0] else []
+        size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
+        gathered = self.builder.tensor("gathered", unit, own.first, size)
+        self._collect(after, Collected(GATHER, SHARDS, self.mesh.sharding), size, room, gathered)
+        return gathered
+
+    def _room_after(self, number: int) -> int:
+        """The op of the row after which the weights of a pass may be gathered; -1: none."""
+        unit, kind, _ = self.passes[number].action
+        if kind == BACKWARD:
+            return self.passes[number - AHEAD_BACKWARD - 1].last
+        first, before = number - (unit - self.builder.seats[unit].first), number - AHEAD_FORWARD - 1
+        return self.passes[before].last if before >= first else self.passes[first].first - 1
+
+    def _sum(self, own: Pass) -> list[int]:
+        """Sum the gradients of a backward over the GPUs that share their parts, then over replicas; what says so."""
+        mesh, (unit, _, number) = self.mesh, own.action
+        size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.gradient_bytes
+        steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
+        steps += [Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else []
+        if not steps:
+            return []
+        (row,) = self.builder.rows
+        reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
+        row[own.last].writes += reads
+        for step in steps:
+            done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
+            self._collect(own.last, step, size, reads, done[-1])
+            size, reads = size / mesh.parts, done[-1:]
+        return done
+
+    def _collect(
+        self, after: int, what: Collected, size_bytes: float, reads: Sequence[int], writes: int
+    ) -> None:
+        collective = Collective(
+            what.operation, (0,), size_bytes, (0,), tuple(reads), (writes,),
+            subgroup=what.subgroup, stream=what.stream,
+        )  # fmt: skip
+        self.due.append((after, collective))
+
+
+def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
+    """Add what the GPUs of a mesh exchange, and the optimizer steps, each on one GPU's part of a unit.
+
+    Of what follows the same op scatters are issued before gathers: ``post_backward`` runs before ``pre_backward``.
+    """
+    layout = builder.layout
+    assert isinstance(layout, MeshLayout)
+    due: list[tuple[int, Collective]] = []
+    for own in passes_of(builder):
+        if any(layout.trained_parameters[of.action.stage] for of in own):
+            due += UnitWriter(builder, layout, own, reshard).write()
+    due.sort(key=lambda pair: (pair[0], pair[1].operation == GATHER))
+    builder.collectives += [collective for _, collective in due]
+    for unit, trained in enumerate(layout.trained_parameters):
+        if trained:
+            step_of(builder, unit).duration_s = step_s(layout, unit)
+
+
+def step_s(layout: MeshLayout, unit: int) -> float:
+    """Seconds of the optimizer step on one GPU's part of a unit."""
+    part, scenario = layout.parameters(unit) / layout.mesh.parts, layout.scenario
+    return scenario.costs.optimizer_s(part, scenario.workload.recipe)
+
+
+def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
+    """The bytes that stay on each GPU: its part of what is trained, all that is frozen.
+
+    Where the optimizer has master weights, those are what is divided: they are cast for a gather, and nothing else of
+    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU.
+    """
+    mesh, recipe = layout.mesh, layout.scenario.workload.recipe
+    divided = {"gradients", "optimizer", "moving average", "weights"}
+    masters = mesh.parts > 1 and recipe.master_bytes
+    return tuple(
+        Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
+        for of in resident_buffers(layout, layout.stages)
+        if not (masters and of.name == "weights")
+    )
+
+
+def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
+    """Bytes that each GPU cannot do without.
+
+    When a backward ends, its unit's activations, weights and gradients are there, and the activations of all before it.
+    """
+    recipe, mesh = layout.scenario.workload.recipe, layout.mesh
+    held = 0.0
+    for units in map(layout.chain, range(len(layout.cuts))):
+        saved = gathered = 0.0
+        for unit in units:
+            size = layout.parameters(unit)
+            saved += saved_bytes(layout, layout.stages[unit], in_place=True)
+            weights = size * recipe.weight_bytes * (mesh.parts > 1)
+            gathered = weights if reshard else gathered + weights
+            summed = mesh.parts * mesh.replicas > 1
+            held = max(held, saved + gathered + size * recipe.gradient_bytes * summed)
+    return sum(buffer.size_bytes for buffer in resident(layout)) + held

@@ -1,0 +1,141 @@
+"""FSDP: blocks are sharded over some of the GPUs and replicated over others, beside context and tensor parallelism."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, Final, Self
+
+from strategies.bounds.unit_sweeps import least_s
+from strategies.parameters import parameter
+from strategies.pipelining import data_parallel as fields
+from strategies.pipelining.builder import Recipe
+from strategies.pipelining.candidates import divisors
+from strategies.pipelining.cutting import cut_units
+from strategies.pipelining.data_parallel import (
+    backbones_of,
+    jobs_of,
+    layout_of,
+    replicated_least_bytes,
+    replicated_least_s,
+    replicated_plan,
+    whole,
+)
+from strategies.pipelining.mesh import WAYS, Mesh, MeshLayout, check_divisible, mesh_layout, meshes
+from strategies.pipelining.sharding import sharded
+from strategies.pipelining.units import exchange, least_bytes, resident
+from strategies.plans.plan import Plan
+from strategies.scenario import Scenario
+from strategies.strategy import Job
+
+OVERLAP: Final = "buckets"
+"""Of gradients where nothing is sharded, as in DistributedDataParallel."""
+
+
+@dataclass(frozen=True, slots=True)
+class FSDP:
+    """Four axes that multiply to the GPUs: replicas, shards, context, tensor; the last are neighbours.
+
+    Each block is gathered before it is used and, with ``reshard``, freed between its forward and its backward; what
+    replicas have scattered they sum (hybrid sharding). A ``shard_size`` of 1 is ``ddp``. Parameters are sharded over
+    the GPUs of a context too. Frozen components lie whole on every GPU, and run there on all of its samples.
+
+    Source: Zhao et al., PyTorch FSDP, 2023; torchtitan (Liang et al., 2024), ``ParallelDims`` and ``apply_fsdp``;
+    FastVideo, ``hsdp_shard_dim`` and ``hsdp_replicate_dim``.
+    """
+
+    name: ClassVar[str] = "fsdp"
+    task: ClassVar[str] = "train"
+    summary: ClassVar[str] = (
+        "FSDP2: blocks sharded over some GPUs or all, with context and tensor parallelism"
+    )
+
+    shard_size: int | None = parameter(
+        None, "GPUs, each with samples of its own, that share a block's parameters (default: all)"
+    )
+    reshard: str = parameter("true", "free blocks after their forward", choices=("true", "false"))
+    context_degree: int = parameter(1, "GPUs among which the tokens of a sample are divided")
+    context: str = parameter("ulysses", "how those GPUs attend to one another's tokens", choices=WAYS)
+    tensor_degree: int = parameter(1, "GPUs among which matrices, heads and norms are divided")
+    micro_batches: int = fields.micro_batches()
+    backbones: str = fields.backbones()
+
+    @property
+    def group_size(self) -> int:
+        """GPUs that work on the same samples."""
+        return self.context_degree * self.tensor_degree
+
+    @property
+    def _reshards(self) -> bool:
+        return self.reshard == "true"
+
+    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+        """The jobs that train side by side."""
+        return jobs_of(self, scenario)
+
+    def layout(self, scenario: Scenario) -> MeshLayout:
+        """The blocks of all backbones on the mesh.
+
+        Raises:
+            InfeasibleError: degrees, heads, samples or nodes do not divide one another.
+        """
+        return scenario.remember(
+            ("mesh", self, scenario.workload.extra_forward), lambda: self._lay_out(scenario)
+        )
+
+    def _lay_out(self, scenario: Scenario) -> MeshLayout:
+        mesh = self._mesh(scenario)
+        check_divisible(scenario, mesh)
+        backbones = backbones_of(self, scenario)
+        cuts = scenario.remember("blocks", lambda: tuple(cut_units(scenario, i, 1) for i in backbones))
+        layout = mesh_layout(layout_of(self, sharded(scenario), cuts), mesh)
+        for subgroup in (mesh.sharding, mesh.replication):
+            layout.placement.group(0, subgroup=subgroup)
+        return layout
+
+    def _mesh(self, scenario: Scenario) -> Mesh:
+        degrees = self.context_degree, self.tensor_degree, self.context
+        return Mesh.of(scenario.workload.num_gpus, self.shard_size, *degrees)
+
+    def _replicates(self, scenario: Scenario) -> bool:
+        """Whether every GPU trains alone, as under DistributedDataParallel."""
+        mesh = self._mesh(scenario)
+        return mesh.parts * mesh.tensor == 1
+
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
+        if self._replicates(scenario):
+            return replicated_plan(whole(self, scenario), Recipe(buckets=True))
+        layout = self.layout(scenario)
+        recipe = Recipe(buckets=True, in_place=True)
+        plan = replicated_plan(layout, recipe, partial(exchange, reshard=self._reshards))
+        return replace(plan, resident=(resident(layout),))
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Every mesh worth a look and every accumulation of its samples; teams take all at once, or one at a time."""
+        batch, gpus = scenario.workload.batch_size, scenario.workload.num_gpus
+        ways = {"sequential": gpus}
+        if len(scenario.model.backbones) > 1:
+            ways["parallel"] = max(1, gpus // len(scenario.model.backbones))
+        for backbones, share in ways.items():
+            for mesh in meshes(scenario, share):
+                samples, left = divmod(batch * mesh.team, share)
+                if left and mesh.team > 1:
+                    continue
+                counts = divisors(samples) if not left else [1]
+                counts = counts if mesh.team == 1 else sorted({1, samples})
+                degrees = mesh.context, mesh.way, mesh.tensor
+                for reshard in ("true", "false") if mesh.team == 1 and mesh.parts > 1 else ("true",):
+                    yield from (cls(mesh.shards, reshard, *degrees, count, backbones) for count in counts)
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that each device cannot do without."""
+        if self._replicates(scenario):
+            return replicated_least_bytes(whole(self, scenario))
+        return least_bytes(self.layout(scenario), reshard=self._reshards)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut: the order of one micro-batch on ports that nobody shares."""
+        if self._replicates(scenario):
+            return replicated_least_s(whole(self, scenario), OVERLAP)
+        return least_s(self.layout(scenario), reshard=self._reshards)

@@ -1,0 +1,245 @@
+"""What is kept for a backward and what is recomputed before it: blocks, blocks without their attention, stages."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from profiles.clusters import load_cluster
+from profiles.components import Layer
+from profiles.costs import ComponentCosts
+from profiles.devices import load_device
+from profiles.errors import InputError
+from profiles.kernels import Kernel
+from profiles.models import load_model
+from profiles.stacks import load_stack
+from sim import run
+from sim.parts import replay
+from sim.replay.memory import memory_events_by_role, peak_memory_bytes, resident_bytes
+from sim.runs import bound, least_memory_bytes, run_point
+from strategies.pipelining.footprint import saved_bytes
+from strategies.plans.workloads import CHECKPOINTINGS, TrainingWorkload
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario
+from strategies.strategy import Holding
+
+HIDDEN, SAVED = 3.0, 100.0
+
+
+def chain(make, layers=6, **rest):
+    """Equal layers of 1 s forward and 2 s backward, each a block of its own."""
+    shape = {"output_bytes": HIDDEN, "saved_bytes": SAVED, **rest}
+    return make.model(make.component("unet", [1.0] * layers, **shape))
+
+
+def peak_beside_state(strategy, scenario):
+    """Bytes at the peak beyond weights, gradients and optimizer states, which weigh nothing here."""
+    return float(peak_memory_bytes(replay(strategy, scenario)).max())
+
+
+def kept(make, model, strategy, checkpointing="block", gpus=1, batch_size=1, in_place=False):
+    """Bytes that one micro-batch keeps in each stage."""
+    layout = strategy.layout(
+        make.scenario(model, make.cluster(), gpus, batch_size, checkpointing=checkpointing)
+    )
+    return [saved_bytes(layout, stage, in_place=in_place) for stage in layout.stages]
+
+
+def pipeline(name, degree, micro_batches=1, **rest):
+    return make_strategy(name, {"pipeline_degree": degree, "micro_batches": micro_batches, **rest})
+
+
+@pytest.mark.parametrize("layers", [1, 5])
+def test_blocks_of_a_chain_cost_one_forward_more_and_keep_their_inputs_beside_one_block(make, layers):
+    ddp, model = make_strategy("ddp", {}), chain(make, layers)
+    plain, blocks = (
+        make.scenario(model, make.cluster(), 1, 1, checkpointing=each) for each in ("none", "block")
+    )
+    assert replay(ddp, plain).end_s == layers * 3.0
+    assert replay(ddp, blocks).end_s == layers * 4.0 == bound(ddp, blocks)
+    assert peak_beside_state(ddp, plain) == layers * SAVED
+    assert peak_beside_state(ddp, blocks) == (layers - 1) * HIDDEN + SAVED  # nothing is read from outside
+
+
+def test_a_block_of_several_layers_keeps_one_input_and_runs_again_as_a_whole(make):
+    model = chain(make, 6, blocks=[0, 0, 0, 1, 1, 2])
+    scenario = make.scenario(model, make.cluster(), 1, 1, checkpointing="block")
+    assert peak_beside_state(make_strategy("ddp", {}), scenario) == 2 * HIDDEN + 3 * SAVED
+
+
+@pytest.mark.parametrize(("name", "in_flight"), [("1f1b", [4, 3, 2, 1]), ("gpipe", [6, 6, 6, 6])])
+def test_in_a_pipeline_each_micro_batch_in_flight_keeps_the_inputs_of_its_blocks(make, name, in_flight):
+    scenario = make.scenario(chain(make, 8), make.cluster(), 4, 6, checkpointing="block")
+    trace = replay(pipeline(name, 4, 6), scenario)
+    blocks = [1, 2, 2, 2]  # with an input of their own: the first reads nothing
+    held = [count * each * HIDDEN + SAVED for count, each in zip(in_flight, blocks, strict=True)]
+    own = [tensor for tensor in trace.plan.tensors if tensor.role == "saved"]
+    assert {tensor.size_bytes for tensor in own} == {HIDDEN, 2 * HIDDEN}
+    roles = memory_events_by_role(trace)
+    for device, expected in enumerate(held):
+        saved = [
+            change if role == "saved" else 0.0
+            for at, _, change, role in zip(*roles, strict=True)
+            if at == device
+        ]
+        assert np.cumsum(saved).max() + resident_bytes(trace)[device] == expected
+
+
+def test_a_skip_that_is_the_input_of_a_block_too_is_kept_once_and_one_from_within_a_block_beside_it(make):
+    ddp = make_strategy("ddp", {})
+    inputs = {1, 2, 3}  # of blocks 1 to 3, in outputs of layers
+    for skips, blocks, tensors in (
+        ([(0, 3), (1, 2)], None, len(inputs)),
+        ([(0, 3)], [0, 0, 1, 1], 2),
+        ([(2, 3)], [0, 0, 1, 1], 1),
+    ):
+        model = chain(make, 4, skips=skips, **({"blocks": blocks} if blocks else {}))
+        scenario = make.scenario(model, make.cluster(), 1, 1, checkpointing="block")
+        saved = [tensor.size_bytes for tensor in ddp.plan(scenario).tensors if tensor.role == "saved"]
+        assert saved == [tensors * HIDDEN], skips
+
+
+def test_a_skip_that_arrives_from_another_device_is_kept_where_it_ends_and_nowhere_on_its_way(make):
+    model = chain(make, 6, skips=[(0, 5)], carried_bytes=0.5)
+    assert kept(make, model, pipeline("1f1b", 3), gpus=3) == [
+        HIDDEN + 0.5,
+        2 * HIDDEN + 0.5,
+        2 * HIDDEN + HIDDEN + 0.5,
+    ]
+
+
+def test_a_local_skip_is_kept_once_where_both_its_ends_lie_on_one_device(make):
+    model = chain(make, 8, skips=[(0, 7), (1, 6), (2, 5), (3, 4)])
+    local, relayed = (
+        kept(make, model, pipeline("pulse", 2, 1, skip_route=route), gpus=2) for route in ("local", "relay")
+    )
+    # Layers 0 and 1, 2 and 3, 4 and 5, 6 and 7. The skip 3->4 is the hidden state; 1->6 leaves with the last layer of a
+    # stage, which does not keep it; the tensors of 2->5 and 0->7 are inputs of blocks where they were made.
+    assert local == [HIDDEN, 2 * HIDDEN, 2 * HIDDEN, 2 * HIDDEN + HIDDEN]
+    assert relayed == [HIDDEN, 2 * HIDDEN, 2 * HIDDEN + HIDDEN, 2 * HIDDEN + 2 * HIDDEN]
+
+
+def test_what_blocks_read_of_frozen_components_is_kept_by_the_stage_that_reads_it(make):
+    encoder = make.component("encoder", [1.0], trainable=False, output_bytes=7.0)
+    unet = make.component("unet", [1.0] * 2, inputs=["encoder"], output_bytes=2.0, saved_bytes=SAVED)
+    assert kept(make, make.model(encoder, unet), pipeline("1f1b", 2), gpus=2) == [7.0, 2.0]
+
+
+def test_units_of_one_device_keep_together_what_one_stage_of_them_all_would(make):
+    rest = {
+        "skips": [(0, 5), (2, 4)],
+        "blocks": [0, 0, 1, 1, 2, 2],
+        "carried_bytes": 0.5,
+        "parameters": 5 * 10**7,
+    }
+    model = chain(make, 6, **rest)
+    scenario = make.scenario(model, make.cluster(), 1, 1, checkpointing="block")
+    plans = [make_strategy(name, {}).plan(scenario) for name in ("zero3", "ddp")]
+    units, whole = ([t.size_bytes for t in plan.tensors if t.role == "saved"] for plan in plans)
+    assert len(units) > 1
+    assert sum(units) == sum(whole)
+
+
+def test_where_gradients_of_weights_come_later_recomputed_activations_wait_for_them(make):
+    scenario = make.scenario(chain(make, 4), make.cluster(), 2, 4, checkpointing="block")
+    plan = pipeline("zero-bubble", 2, 4).plan(scenario)
+    sizes = {t.size_bytes for t in plan.tensors if t.role == "recomputed"}
+    assert sizes == {2 * SAVED}
+    durations = {op.action.kind: op.duration_s for op in plan.ops[0]}
+    assert (durations["F"], durations["I"], durations["W"]) == (2.0, 2.0 + 2.0, 2.0)
+
+
+# Attention.
+
+HEADS, TOKENS, HEAD_DIM = 4, 256, 32
+LEFT = (
+    2.0 * HEADS * TOKENS * HEAD_DIM + 4 * HEADS * TOKENS
+)  # the output in half, the sums in single precision
+
+
+def transformer(layers=3):
+    """A backbone of equal blocks: two products around attention, counted."""
+    width = HEADS * HEAD_DIM
+    rows = {"m": TOKENS, "image_m": TOKENS}
+    kernels = (
+        Kernel("matmul", 2, 1, **rows, n=width, k=width, weight_bytes=2.0 * width**2),
+        Kernel("attention", 1, HEADS, **rows, n=TOKENS, image_n=TOKENS, k=HEAD_DIM, written_bytes=LEFT),
+        Kernel("dispatch", 1),
+    )
+    model = load_model("pixart")
+    backbone = model.components[model.backbones[0]]
+    own = tuple(
+        Layer(i, f"block{i}", 2 * width**2, "full", 0.0, 1e9, 1e8, 1e6, 3, 1000.0, 5 * LEFT)
+        for i in range(layers)
+    )
+    small = replace(
+        backbone,
+        inputs=(),
+        layers=own,
+        exchanges=(),
+        kernels=(kernels,) * layers,
+        half_kernels=(),
+        carried_bytes=0.0,
+    )
+    return replace(model, components=(small,), anchors=())
+
+
+def test_selective_runs_all_but_attention_again_and_keeps_what_attention_leaves(make):
+    device, stack = load_device("a100-80gb-sxm"), replace(load_stack(), forward_operator_s=0.0)
+    costs = ComponentCosts(transformer().components[0], device, stack=stack)
+    forward_s, own_s = costs.forward_s(8), costs.attention_s(8)
+    assert costs.recomputed_s(8) == pytest.approx(forward_s)
+    assert costs.recomputed_s(8, attention=False) == pytest.approx(forward_s - own_s)
+    assert np.all(own_s > 0.05 * forward_s)
+    assert costs.attention_bytes.tolist() == [LEFT] * 3
+
+
+def test_selective_peaks_at_inputs_attention_and_the_rest_of_one_block():
+    found = {each: peak_state(each, transformer()) for each in ("none", "block", "selective")}
+    assert found["none"] == 3 * 5 * LEFT
+    assert found["block"] == 2 * 1000.0 + 5 * LEFT
+    assert found["selective"] == 2 * 1000.0 + 3 * LEFT + 4 * LEFT
+
+
+def peak_state(checkpointing, model):
+    scenario = Scenario(model, load_cluster("p4de"), TrainingWorkload(1, 1, checkpointing=checkpointing))
+    trace = replay(make_strategy("ddp", {}), scenario)
+    state = 18 * model.components[0].parameters
+    return float(peak_memory_bytes(trace).max()) - state
+
+
+def test_times_fall_and_bytes_rise_from_blocks_over_selective_to_nothing_recomputed():
+    asked = {"gpus": 8, "batch_size": 64, "strategy": "ddp"}
+    none, selective, block = (
+        run("pixart", **asked, checkpointing=each) for each in ("none", "selective", "block")
+    )
+    assert none.iteration_s < selective.iteration_s < block.iteration_s
+    assert none.peak_memory_bytes > selective.peak_memory_bytes > block.peak_memory_bytes
+    assert block.options["checkpointing"] == "block"
+    assert "block checkpointing" in block.title
+
+
+def test_selective_is_refused_where_attention_is_not_fused():
+    stack = replace(load_stack(), name="products", attention="math")
+    with pytest.raises(
+        InputError, match="checkpointing is selective, but stack products has no fused attention"
+    ):
+        run("pixart", "ddp", stack=stack, checkpointing="selective")
+
+
+@pytest.mark.parametrize("checkpointing", CHECKPOINTINGS)
+@pytest.mark.parametrize("name", ["zero3", "1f1b", "pulse", "zero-bubble", "bidirectional", "diffusionpipe"])
+def test_of_a_unet_with_skips_neither_time_nor_memory_undercuts_its_bounds(make, name, checkpointing):
+    unet = make.component(
+        "unet", [0.11, 0.32, 0.27, 0.18, 0.41, 0.09, 0.23, 0.36], output_bytes=3e6, saved_bytes=5e6,
+        parameters=10**6, carried_bytes=1e5, skips=[(i, 7 - i) for i in range(4)], blocks=[0, 0, 1, 2, 2, 3, 4, 5],
+    )  # fmt: skip
+    cluster = make.cluster(make.link("nvswitch", 1e8, 0.01, 0.02), devices_per_node=8, slowdown=1.6)
+    scenario = make.scenario(make.model(unet), cluster, 4, 16, checkpointing=checkpointing)
+    given = {} if name == "zero3" else {"pipeline_degree": 2, "micro_batches": 4, "group_size": 2}
+    strategy = make_strategy(name, given)
+    result = run_point(strategy, scenario)
+    assert bound(strategy, scenario) <= result.iteration_s * (1 + 1e-9)
+    least = least_memory_bytes(strategy, scenario)
+    held = strategy.held_bytes(scenario) if isinstance(strategy, Holding) else least
+    assert least <= held <= result.peak_memory_bytes * (1 + 1e-9)

@@ -1,0 +1,69 @@
+"""Sweeps whose points lack memory are tried again with blocks recomputed, and say so."""
+
+import json
+from functools import cache
+
+import pytest
+
+import sim
+from profiles.errors import InfeasibleError
+from sim.cli.main import main
+from sim.report.rankings import command
+
+STRATEGIES = ("ddp", "gpipe")
+
+
+@cache
+def swept(memory, **more):
+    return sim.sweep("sd21", gpus=2, batch_size=64, strategy=STRATEGIES, workers=1, memory=memory, **more)
+
+
+def untied(rows):
+    return [{key: value for key, value in row.items() if key != "tie"} for row in rows]
+
+
+def test_where_the_best_fits_as_it_is_nothing_is_tried_again():
+    found = swept("80GiB", micro_batches=4, partition="blocks")
+    assert found.rows() == swept("80GiB", micro_batches=4, partition="blocks", checkpointing="none").rows()
+    assert found.relief == "block"
+
+
+def test_a_better_point_that_needs_blocks_recomputed_is_found_and_every_row_says_what_it_has():
+    found, plain, blocks = (
+        swept("24GiB"),
+        swept("24GiB", checkpointing="none"),
+        swept("24GiB", checkpointing="block"),
+    )
+    assert found.best.iteration_s == blocks.best.iteration_s < plain.best.iteration_s
+    again = [row for row in found.rows() if row.get("options", {}).get("checkpointing") == "block"]
+    assert {row["status"] for row in again} == {"simulated"}
+    assert untied(row for row in found.rows() if row not in again) == untied(plain.rows())
+    assert found.best_of("gpipe").iteration_s == blocks.best_of("gpipe").iteration_s  # none fits without
+
+
+def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how_to_ask_again(capsys):
+    found = swept("16GiB")
+    with pytest.raises(InfeasibleError):
+        _ = swept("16GiB", checkpointing="none").best
+    verdict, point = found.verdict, found.best_point()
+    assert "checkpointing block" in verdict.how
+    assert "block checkpointing" in verdict.best.title
+    assert (verdict.changes[0].name, verdict.changes[0].strategy) == ("no checkpointing", None)
+    assert "--checkpointing block" in verdict.again == command(point)
+    assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
+    assert main([*verdict.again.split()[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["iteration_s"] == verdict.best.iteration_s
+
+
+def test_an_answer_of_what_was_tried_again_comes_from_the_store_as_it_was(tmp_path):
+    asked = {"micro_batches": 16, "store": tmp_path / "store.db"}
+    first, second = (swept.__wrapped__("16GiB", **asked).rows() for _ in range(2))
+    assert first == second
+    assert first[0]["options"]["checkpointing"] == "block"
+
+
+def test_only_sweeps_of_training_try_again():
+    assert sim.api.start_sweep("pixart", gpus=2, steps=2).relief is None
+    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="auto").relief == "block"
+    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="none").relief is None
+    assert sim.api.start_sweep(swept("16GiB").scenario).relief is None
