@@ -97,7 +97,12 @@ def _kernel_row(component: str, index: str, kernel: Kernel) -> Sequence[object]:
 def model_text(name: str, model: ModelCount) -> str:
     """The contents of ``model.toml``."""
     architecture, components = model.architecture, model.components
-    head = {"name": name, "title": architecture.title, "source": _source(model), "dtype": architecture.dtype}
+    head: dict[str, object] = {
+        "name": name,
+        "title": architecture.title,
+        "source": _source(model),
+        "dtype": architecture.dtype,
+    }
     if architecture.guidance != "batch":
         head["guidance"] = architecture.guidance
     if architecture.steps is not None:
