@@ -105,6 +105,8 @@ def add_scenario(
         metavar="PIXELS",
         help="1024, or 1280x1920: width x height (default: the model's reference)",
     )
+    words = "of a video, such as 81 (default: the model's reference)"
+    shared.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
     if measured:
         words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
         shared.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")

@@ -33,6 +33,7 @@ QUALITY: Final = "quality not modelled"
 """What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
+MAX_FRAMES: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
@@ -72,6 +73,7 @@ class TrainingWorkload:
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference.
+        frames: of a video; None takes the model's.
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
@@ -93,12 +95,15 @@ class TrainingWorkload:
     ema: str = "none"
     trainable: str = WHOLE
     offload: str = "none"
+    frames: int | None = None
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("batch_size", self.batch_size)
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         share = self.self_conditioning
         if share is not None and (
             isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
@@ -166,6 +171,7 @@ class SamplingWorkload:
         batch_size: images drawn together.
         include: frozen components that run too, by name, or ``ALL`` of them.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
+        frames: of a video; None takes the model's.
         text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
         text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
             or ``replicated`` on all devices, as xDiT did before.
@@ -191,6 +197,7 @@ class SamplingWorkload:
     decode_chunks: int = 1
     text_tokens: int | None = None
     text: str = TEXTS[0]
+    frames: int | None = None
     encoders: str = RESIDENCES[0]
     vae_tile: int | None = None
     vae_parallel: int = 1
@@ -208,6 +215,8 @@ class SamplingWorkload:
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
         check_option("guidance", self.guidance, GUIDANCES)
         check_option("text", self.text, TEXTS)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         check_option("encoders", self.encoders, RESIDENCES)
         check_option("heads", self.heads, HEADS)
         check_option("precision", self.precision, PRECISIONS)
