@@ -52,10 +52,9 @@ def _xdit_scripts(start: Start) -> Written:
         }
     script = f"examples/{start.runtime.scripts[start.scenario.model.name]}"
     flags = {"--model": start.model, **_xdit_degrees(start), **piped, **_xdit_drawn(start)}
-    notes = ("run it in xDiT's repository",)
-    if start.result.batch_size > 1:
-        notes += (f"give {start.result.batch_size} prompts",)
-    return command([start.torchrun, script], flags), *notes
+    batch = start.result.batch_size
+    prompts = (f"give {batch} prompts",) if batch > 1 else ()
+    return command([start.torchrun, script], flags), "run it in xDiT's repository", *prompts
 
 
 def _sglang(start: Start) -> Written:

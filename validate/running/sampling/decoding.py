@@ -49,7 +49,7 @@ class Rows:
 
     def band(self, hidden: Tensor) -> Tensor:
         """The own rows of a hidden state that every rank has."""
-        return hidden.split(self.of, dim=2)[self.rank]
+        return torch.split(hidden, self.of, dim=2)[self.rank]
 
     @property
     def share(self) -> float:
