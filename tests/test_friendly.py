@@ -16,7 +16,7 @@ from profiles.stacks import load_stack, stack_names
 from sim.api import start_sweep
 from sim.cli.completion import SHELLS
 from sim.cli.examples import EXAMPLES
-from sim.cli.main import COMMANDS
+from sim.cli.offers import COMMANDS
 from sim.cli.progress import best_words, progress
 from sim.explore.sweep import run_sweep
 from strategies.registry import all_samplers, all_strategies

@@ -95,6 +95,13 @@ def phase_words(result: Result) -> str:
     return "; ".join(words)
 
 
+def runs_in_words(names: Sequence[str]) -> str:
+    """The runtimes that run a point, and how it is started there."""
+    if not names:
+        return "no runtime that is known here"
+    return f"{', '.join(names)}; `sim launch` in place of `sim run` starts it"
+
+
 def result_lines(result: Result) -> list[Line]:
     """Speed, memory and where the time goes, and what each phase of a run takes."""
     lines = [
