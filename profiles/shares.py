@@ -57,6 +57,11 @@ class Share(NamedTuple):
         return self.ring * self.ulysses * self.mesh_rows * self.mesh_columns
 
     @property
+    def held(self) -> float:
+        """Share of a sample's activations that one device holds, where what ``tensor`` leaves whole is in sequence."""
+        return 1 / (self.sequence * self.tensor)
+
+    @property
     def text(self) -> int:
         """Devices among which the tokens of the text are divided."""
         return 1 if self.whole_text else self.sequence

@@ -28,6 +28,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "train": (
         "resolution",
+        "frames",
         "frozen",
         "ema",
         "self_conditioning",
@@ -35,9 +36,12 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "checkpointing",
         "memory_recipe",
         "placement",
+        "trainable",
+        "offload",
     ),
     "sample": (
         "resolution",
+        "frames",
         "steps",
         "guidance",
         "include",
@@ -210,6 +214,8 @@ def scenario_of(request: Request) -> AnyScenario:
     rest = (model_name, cluster_name, stack, stack_name)
     given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
     given = {name: value for name, value in given.items() if value is not None}
+    if "frames" in given:
+        given["frames"] = _integer("frames", given["frames"], 1)
     batch_size = request.given.get("batch_size")
     scenario: AnyScenario
     if task == "train":

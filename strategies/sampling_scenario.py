@@ -17,6 +17,7 @@ from profiles.host_links import copied_s
 from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.levers import HALF, load_levers, products_in_fp8
 from profiles.recipes import FROZEN_WEIGHT_BYTES
+from profiles.resolutions import with_frames
 from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.texts import with_text
 from profiles.whatifs import whatif_words
@@ -38,6 +39,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         check_kinds(self, SamplingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
         model, tokens = self.model.for_task("sample"), self.workload.text_tokens
+        if self.workload.frames is not None:
+            model = with_frames(model, self.workload.frames, self.cluster.device)
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
@@ -81,7 +84,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         workload = self.workload
         given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
         tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
-        own = given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
+        own = given | self.frames | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
         return own | workload.own_options | self.shared_options
 
     @cached_property
@@ -106,7 +109,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @property
     def departures(self) -> tuple[str, ...]:
         """All that departs from the cluster as it is and from the usual way of drawing, in words."""
-        return (*self.workload.own_words, *whatif_words(self.cluster.changes))
+        frames = (f"{count} frames" for count in self.frames.values())
+        return (*frames, *self.workload.own_words, *whatif_words(self.cluster.changes))
 
     def with_steps(self, steps: int) -> "SamplingScenario":
         """The scenario of a run of another number of denoising steps, in all of which the backbone runs."""

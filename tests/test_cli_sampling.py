@@ -10,7 +10,7 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.cli.main import _parser, main
+from sim.cli.main import main, make_parser
 from sim.cli.requests import given
 from sim.contents import inputs_of
 from sim.runs import run_point
@@ -182,7 +182,8 @@ def test_a_person_reads_where_the_time_goes(sim, ask):
     assert f"{result['gpu_s_per_sample']:,.2f} GPU-seconds each" in words
     wire = result["exposed_communication_s"] / result["latency_s"]
     idle = result["bubble_ratio"] - wire
-    assert f"compute {1 - result['bubble_ratio']:.1%}, wire {wire:.1%}, idle {idle:.1%}" in words
+    bubble = f"bubble: wire {wire:.1%}, idle {idle:.1%}"
+    assert f"compute {1 - result['bubble_ratio']:.1%}, {bubble}" in words
     assert f"{result['p2p_bytes'] / 1e9:,.2f} GB point to point" in words
     assert "layer times estimated" in words
     assert re.findall(r"^ +(\d) ", out, re.MULTILINE) == list("0123")
@@ -290,7 +291,7 @@ def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
 
 def test_without_anything_of_sampling_a_sweep_trains():
     arguments = ["sweep", "--model", "pixart", "--pipeline-degree", "2"]
-    options = _parser(arguments).parse_args(arguments)
+    options = make_parser(arguments).parse_args(arguments)
     asked = Request("", "", None, None, given(options), options.task)
     assert find_task(asked) == "train"
 

@@ -14,6 +14,7 @@ from profiles.components import TASKS
 from profiles.errors import InputError, shown
 from profiles.levers import PRECISIONS, load_levers
 from profiles.recipes import EMA_BYTES, RECIPES
+from profiles.runtimes import runtime_names
 from profiles.stacks import DEFAULT_STACK
 from sim.explore.counts import counts_in
 from sim.scenarios import DEFAULT_CLUSTER
@@ -57,6 +58,7 @@ def add_scenario(
     shown: Collection[str] = TASKS,
     measured: str = "",
     several: bool = False,
+    runtime: bool = False,
 ) -> None:
     """Offer what says which model does what on which cluster.
 
@@ -68,6 +70,7 @@ def add_scenario(
         shown: those of them whose flags its help shows.
         measured: whose number ``--measured`` gives; empty where compute is not scaled.
         several: whether it takes several numbers of GPUs.
+        runtime: whether it keeps to a runtime.
     """
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
@@ -102,6 +105,8 @@ def add_scenario(
         metavar="PIXELS",
         help="1024, or 1280x1920: width x height (default: the model's reference)",
     )
+    words = "of a video, such as 81 (default: the model's reference)"
+    shared.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
     if measured:
         words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
         shared.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
@@ -112,6 +117,10 @@ def add_scenario(
             " `sim run --measured ... --json`; compute is scaled to it",
         )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+    if runtime:
+        shared.add_argument(
+            "--runtime", metavar="NAME", help=f"keep to what one runs: {', '.join(runtime_names())}"
+        )
     shared.add_argument(
         "--experiment",
         metavar="FILE",
@@ -159,6 +168,12 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
         choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
         help=words if searched else "what is recomputed (default: none)",
     )
+    add(
+        "--trainable",
+        metavar="WHAT",
+        help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
+    )
+    add("--offload", metavar="WHAT", help="on the host: none, optimizer, or layers:N blocks (default: none)")
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 from typing import Final
 
@@ -80,7 +81,7 @@ class Team:
         return [self.devices[start :: self.tensor] for start in range(self.tensor)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grid:
     """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
 
@@ -108,10 +109,15 @@ class Grid:
 
     def team(self, guided: int, stage: int) -> Team:
         """The devices of one stage of one guidance group."""
+        return self._teams[guided * self.pipeline + stage]
+
+    @cached_property
+    def _teams(self) -> tuple[Team, ...]:
         size = self.sequence * self.tensor
-        start = (guided * self.pipeline + stage) * size
-        devices = tuple(range(start, start + size))
-        return Team(devices, self.ring, self.ulysses, self.tensor, self.rows, self.columns)
+        parts = self.ring, self.ulysses, self.tensor, self.rows, self.columns
+        return tuple(
+            Team(tuple(range(start, start + size)), *parts) for start in range(0, self.positions, size)
+        )
 
     def teams(self) -> Iterator[tuple[int, int, Team]]:
         """Guidance group, stage and team."""

@@ -133,8 +133,7 @@ class _Runner:
         self._sum(what.sums - what.attentions)
 
     def _compute(self, seconds: float, host_s: float = 0.0) -> None:
-        for device in self.team.devices:
-            self.recorder.compute(device, self.action, seconds, host_s)
+        self.recorder.compute_together(self.team.devices, self.action, seconds, host_s)
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""

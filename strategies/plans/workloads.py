@@ -1,5 +1,6 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
+import re
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
@@ -32,6 +33,7 @@ QUALITY: Final = "quality not modelled"
 """What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
+MAX_FRAMES: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
@@ -45,6 +47,12 @@ OWN_OPTIONS: Final = (
     "cache_steps",
 )
 """Options of sampling that are said of a run only where they are not as usual."""
+WHOLE: Final = "all"
+"""All weights of the backbones are trained."""
+LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
+LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
+MAX_RANK: Final = 4096
+"""More than this is no thin product beside any linear of today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,13 @@ class TrainingWorkload:
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference.
+        frames: of a video; None takes the model's.
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
+        trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
+        offload: ``none``; ``optimizer``: its states and its step are the host's; ``layers:N``: the frozen weights of
+            the last N blocks lie in the host's memory and come up for each pass.
     """
 
     num_gpus: int
@@ -81,12 +93,17 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
+    trainable: str = WHOLE
+    offload: str = "none"
+    frames: int | None = None
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("batch_size", self.batch_size)
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         share = self.self_conditioning
         if share is not None and (
             isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
@@ -98,6 +115,40 @@ class TrainingWorkload:
         check_option("placement", self.placement, PLACEMENTS)
         check_option("frozen", self.frozen, FROZEN)
         check_option("ema", self.ema, tuple(EMA_BYTES))
+        if self.swapped and not self.rank:
+            raise wrong("offload", f"is {self.offload}, which needs frozen weights: --trainable lora:RANK")
+        if self.offload == "optimizer" and self.recipe.moved_bytes:
+            raise wrong("offload", f"is optimizer, but nothing steps {self.memory_recipe} on a host")
+
+    @property
+    def swapped(self) -> int:
+        """Blocks of a backbone whose weights lie in the host's memory.
+
+        Raises:
+            InputError: ``offload`` is none of its values.
+        """
+        if self.offload in ("none", "optimizer"):
+            return 0
+        found = LAYERS.fullmatch(self.offload) if isinstance(self.offload, str) else None
+        if found is None or not int(found[1]):
+            raise wrong("offload", f"is {self.offload!r}, must be none, optimizer or layers:N, N from 1")
+        return int(found[1])
+
+    @property
+    def rank(self) -> int:
+        """Rank of the adapters; 0 where all weights are trained.
+
+        Raises:
+            InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
+        """
+        if self.trainable == WHOLE:
+            return 0
+        found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
+        rank = int(found[1]) if found else 0
+        if not 1 <= rank <= MAX_RANK:
+            rule = f"must be {WHOLE} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            raise wrong("trainable", f"is {self.trainable!r}, {rule}")
+        return rank
 
     @property
     def recipe(self) -> MemoryRecipe:
@@ -120,6 +171,7 @@ class SamplingWorkload:
         batch_size: images drawn together.
         include: frozen components that run too, by name, or ``ALL`` of them.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
+        frames: of a video; None takes the model's.
         text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
         text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
             or ``replicated`` on all devices, as xDiT did before.
@@ -145,6 +197,7 @@ class SamplingWorkload:
     decode_chunks: int = 1
     text_tokens: int | None = None
     text: str = TEXTS[0]
+    frames: int | None = None
     encoders: str = RESIDENCES[0]
     vae_tile: int | None = None
     vae_parallel: int = 1
@@ -162,6 +215,8 @@ class SamplingWorkload:
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
         check_option("guidance", self.guidance, GUIDANCES)
         check_option("text", self.text, TEXTS)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         check_option("encoders", self.encoders, RESIDENCES)
         check_option("heads", self.heads, HEADS)
         check_option("precision", self.precision, PRECISIONS)
