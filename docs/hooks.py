@@ -1,13 +1,22 @@
-"""What MkDocs fills in while it builds: the help of each command, and tables of what is shipped.
+"""What MkDocs fills in while it builds: the help of each command, tables of what is shipped, and notebooks.
 
-A page asks with ``<!-- help: sim sweep -->`` or ``<!-- table: models -->``, on a line of its own.
+A page asks with ``<!-- help: sim sweep -->`` or ``<!-- table: models -->``, on a line of its own. Notebooks are shown
+as they were run: ``cp -r notebooks build/ && python -m pytest --nbmake --overwrite build/notebooks`` before. Without
+that they are shown without outputs.
 """
 
 import re
 import subprocess
 import sys
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from nbconvert import MarkdownExporter
 
 import sim
+
+ROOT = Path(__file__).parents[1]
 
 MARK = re.compile(r"^<!-- (?P<kind>help|table): (?P<what>[\w -]+) -->$", re.MULTILINE)
 TABLES = {
@@ -16,6 +25,19 @@ TABLES = {
     "stacks": (sim.stacks, ["name", "summary", "source"]),
     "strategies": (sim.strategies, ["name", "task", "summary", "parameters"]),
 }
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The files of the site with a page for each notebook, and the pictures that it drew."""
+    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        run = ROOT / "build" / "notebooks" / notebook.name
+        body, kept = MarkdownExporter().from_filename(str(run if run.exists() else notebook))
+        names = {name: f"{notebook.stem}-{name}" for name in kept["outputs"]}
+        for name, content in kept["outputs"].items():
+            body = body.replace(f"({name})", f"({names[name]})")
+            files.append(File.generated(config, f"notebooks/{names[name]}", content=content))
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=body))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:

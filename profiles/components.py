@@ -1,7 +1,7 @@
 """Components: chains of layers, their skips, what they read and exchange, and their measured times."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Final
@@ -25,7 +25,10 @@ TASKS: Final = ("train", "sample")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The smallest unit a cut may separate; work and bytes are of one sample's forward pass."""
+    """The smallest unit a cut may separate; work and bytes are of one sample's forward pass.
+
+    Of ``parameters`` ``adapters`` are of adapters, which are trained whatever ``backward`` says of the others.
+    """
 
     block: int
     name: str
@@ -38,6 +41,7 @@ class Layer:
     kernels: int
     output_bytes: float
     saved_bytes: float
+    adapters: int = 0
 
     def __post_init__(self) -> None:
         owner = f"layer '{self.name}'"
@@ -52,6 +56,11 @@ class Layer:
             output_bytes=self.output_bytes,
             saved_bytes=self.saved_bytes,
         )
+
+    @property
+    def trained_parameters(self) -> int:
+        """The parameters that have gradients."""
+        return self.parameters if self.backward == "full" else self.adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,7 @@ class Component:
     where that is as large as its prediction. ``cacheable`` is False of a frozen component whose output depends on the
     noise or the time step, so that nobody can compute it before training. ``kernels`` are those of each layer in the
     precision of the model, ``half_kernels`` in half precision; where nobody counted them there are none of any.
+    ``adapters`` are kernels too, of adapters beside frozen layers.
     """
 
     name: str
@@ -143,6 +153,7 @@ class Component:
     kernels: tuple[tuple[Kernel, ...], ...] = ()
     half_kernels: tuple[tuple[Kernel, ...], ...] = ()
     cacheable: bool = True
+    adapters: tuple[tuple[Kernel, ...], ...] = ()
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
@@ -184,7 +195,8 @@ class Component:
             check_index(owner, "layer of a read", read.layer, count, "number of layers")
         for exchange in self.exchanges:
             check_index(owner, "layer of an exchange", exchange.layer, count, "number of layers")
-        for key, kernels in (("kernels", self.kernels), ("half_kernels", self.half_kernels)):
+        for key in ("kernels", "half_kernels", "adapters"):
+            kernels = getattr(self, key)
             if len(kernels) not in (0, count):
                 raise InputError(f"{owner}: {key} are of {len(kernels)} layers, must be of its {count}")
             check_tuples(owner, **{f"{key} of layer {index}": of for index, of in enumerate(kernels)})
@@ -240,5 +252,10 @@ class Component:
 
     @cached_property
     def _trained_before(self) -> tuple[int, ...]:
-        trained = (layer.parameters if layer.backward == "full" else 0 for layer in self.layers)
-        return tuple(accumulate(trained, initial=0))
+        return tuple(accumulate((layer.trained_parameters for layer in self.layers), initial=0))
+
+    @cached_property
+    def of_adapters(self) -> "Component":
+        """The adapters alone, as layers of which all weights are trained."""
+        layers = tuple(replace(layer, backward="full") for layer in self.layers)
+        return replace(self, layers=layers, kernels=self.adapters, half_kernels=(), adapters=())

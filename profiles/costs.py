@@ -51,7 +51,7 @@ bytes of float32 per parameter: decay 8, first moment 12, second moment 8 + 12, 
 OPTIMIZER_OPERATORS: Final = {"fused": 0, "foreach": 0, "loop": 8}
 """Operators that the host dispatches for each tensor of parameters: those above, one after another."""
 TENSORS: Final = 2
-"""Tensors of parameters, weight and bias, of each product and norm."""
+"""Tensors of parameters, weight and bias, of each product and norm; an adapter's products have no bias."""
 WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 
@@ -142,6 +142,11 @@ class ComponentCosts:
         """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""
         return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
 
+    def attention_backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those in ``backward_s`` that self-attention takes, shape (layers,)."""
+        key = ("attention backward", batch, share)
+        return self._keep(key, lambda: self._times.attention_backward_s(batch, share))
+
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
         return self._scale * self._times.copied_s(moved_bytes, launches)
@@ -214,6 +219,8 @@ class ComponentCosts:
 class TaskCosts:
     """Times of all components of a model on one device, trained or drawn with at some resolution.
 
+    ``backbone_device`` is that device as the backbones see it, where they see it otherwise.
+
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
     """
@@ -228,6 +235,7 @@ class TaskCosts:
         *,
         training: bool,
         calibration: Calibration = UNSCALED,
+        backbone_device: Device | None = None,
     ) -> None:
         self.published: Final = published(model, device, height * width)
         """Factor on the estimates of the backbones."""
@@ -239,7 +247,7 @@ class TaskCosts:
         self.components: Final = tuple(
             ComponentCosts(
                 component,
-                device,
+                (backbone_device or device) if component.trainable else device,
                 self.published.factor if component.trainable else 1.0,
                 calibration=calibration.factor,
                 stack=stack,
@@ -294,10 +302,9 @@ class ModelCosts(TaskCosts):
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * used.forward_operator_s
-        self._step_s_per_byte = 0.0
+        self._traffic, self._pace = OPTIMIZER_TRAFFIC[used.optimizer], 0.0
         if device.laws is not None:
-            pace = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
-            self._step_s_per_byte = OPTIMIZER_TRAFFIC[used.optimizer] / pace
+            self._pace = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
 
     @cached_property
     def of_half_weights(self) -> "ModelCosts":
@@ -306,9 +313,10 @@ class ModelCosts(TaskCosts):
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""
-        if not self._step_s_per_byte:
+        if not self._pace:
             return 0.0
-        per_parameter = max(recipe.step_bytes * self._step_s_per_byte, self._host_s_per_parameter)
+        s_per_byte = (1.0 if recipe.moved_bytes else self._traffic) / self._pace
+        per_parameter = max(recipe.step_bytes * s_per_byte, self._host_s_per_parameter)
         return self.calibration.factor * parameters * per_parameter
 
 
@@ -316,11 +324,13 @@ def _tensors(model: Model) -> tuple[int, int]:
     """Tensors of parameters in the layers of a model that are trained, as far as known, and parameters."""
     tensors = parameters = 0
     for component in model.components:
-        for layer, kernels in zip(component.layers, component.kernels, strict=False):
-            if layer.backward == "full":
-                parameters += layer.parameters
+        for layer, kernels in zip(component.layers, component.adapters or component.kernels, strict=False):
+            if layer.trained_parameters:
+                parameters += layer.trained_parameters
                 with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS)
-                tensors += TENSORS * sum(kernel.count for kernel in with_weights)
+                tensors += (1 if component.adapters else TENSORS) * sum(
+                    kernel.count for kernel in with_weights
+                )
     return tensors, parameters
 
 

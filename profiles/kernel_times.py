@@ -84,11 +84,20 @@ class KernelTimes:
         stack: of the software.
         extent: size of the image.
         training: whether it is trained, in mixed precision; else it is drawn with, in half precision.
+        biased: whether its products have biases.
     """
 
     def __init__(
-        self, component: Component, laws: Laws, stack: Stack, extent: Extent, *, training: bool
+        self,
+        component: Component,
+        laws: Laws,
+        stack: Stack,
+        extent: Extent,
+        *,
+        training: bool,
+        biased: bool = True,
     ) -> None:
+        self._biased = biased
         self._table = component.table(half=not training)
         self._laws, self._pixels = laws, extent.pixels
         encoders = "autocast" if component.trainable else stack.encoders
@@ -97,6 +106,12 @@ class KernelTimes:
         self._task = "train" if training and encoders == "autocast" else "sample"
         self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
         self._passed = np.array([layer.backward != "none" for layer in component.layers], dtype=float)
+        self._adapters: KernelTimes | None = None
+        if training and component.adapters:  # frozen weights lie there in half precision
+            self._stack = replace(self._stack, cast_weights=False)
+            self._adapters = KernelTimes(
+                component.of_adapters, laws, stack, extent, training=True, biased=False
+            )
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer, shape (layers,); of several batches (batches, layers)."""
@@ -110,7 +125,7 @@ class KernelTimes:
         total = np.zeros((*batch.shape, len(self._passed)))
         for group, shapes in self._shapes(share):
             total += self._forward(group, shapes, each) @ group.counts.T
-        return total
+        return total if self._adapters is None else total + self._adapters.gpu_s(batch, share)
 
     def host_s(self) -> FloatArray:
         """Seconds in which the host dispatches the forward of each layer, shape (layers,)."""
@@ -124,6 +139,15 @@ class KernelTimes:
                 seconds = self._forward(group, shapes, np.asarray(float(batch)))
                 own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
         return own_s
+
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the GPU's backward seconds, shape (layers,)."""
+        own_s = np.zeros_like(self._passed)
+        for group, shapes in self._shapes(share):
+            if group.kind == "attention":
+                seconds = self._attention_backward_s(shapes, np.asarray(float(batch)))
+                own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
+        return np.asarray(own_s * self._passed)
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
@@ -145,14 +169,22 @@ class KernelTimes:
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
+        inputs_s, weights_s = self._backward_gpu_s(batch, share)
+        floor = self._floor(inputs_s + weights_s, self._host_s("backward"))
+        return inputs_s * floor, weights_s * floor
+
+    def _backward_gpu_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
+        """Those of the GPU alone in ``backward_s``."""
         inputs_s, weights_s = np.zeros((2, len(self._passed)))
         for group, shapes in self._shapes(share):
             for_input, locked, for_weight = self._backward(group, shapes, np.asarray(float(batch)))
             inputs_s += (for_input @ group.counts.T) * self._trained
             inputs_s += (locked @ group.counts.T) * (self._passed - self._trained)
             weights_s += (for_weight @ group.counts.T) * self._trained
-        floor = self._floor(inputs_s + weights_s, self._host_s("backward"))
-        return inputs_s * floor, weights_s * floor
+        if self._adapters is not None:
+            beside_inputs_s, beside_weights_s = self._adapters._backward_gpu_s(batch, share)
+            return inputs_s + beside_inputs_s, weights_s + beside_weights_s
+        return inputs_s, weights_s
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
@@ -191,7 +223,8 @@ class KernelTimes:
     @property
     def _operators(self) -> FloatArray:
         """Operators that the host dispatches for each layer."""
-        return self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
+        own = self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
+        return own if self._adapters is None else own + self._adapters._operators
 
     @staticmethod
     def _floor(gpu_s: FloatArray, host_s: float) -> FloatArray:
@@ -234,8 +267,10 @@ class KernelTimes:
         alone = shapes.weight_bytes == 0  # both operands are activations
         both = data + np.where(alone, weight, 0.0)
         weight = weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
-        bias = self._laws.memory_s("pointwise", batch * shapes.written_bytes) / self._stack.rates.memory
-        return both, both, np.where(alone, 0.0, weight + bias)
+        if self._biased:
+            bias = self._laws.memory_s("pointwise", batch * shapes.written_bytes) / self._stack.rates.memory
+            weight = weight + bias
+        return both, both, np.where(alone, 0.0, weight)
 
     def _conv_s(self, shapes: Shapes, batch: FloatArray, part: Part) -> FloatArray:
         moved = batch * shapes.moved_bytes + shapes.weight_bytes

@@ -101,6 +101,10 @@ class LumpedTimes:
         """Those of self-attention in them."""
         return batch * self._attention(share)
 
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the backward seconds."""
+        return np.asarray(self._pairs_back * batch * self._attention(share))
+
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without self-attention."""
         return np.asarray(batch * self._others(share) + self._launches)

@@ -37,6 +37,10 @@ class Times(Protocol):
         """Those of self-attention in the GPU's."""
         ...
 
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the backward seconds of each layer."""
+        ...
+
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without all that its attention takes: what runs again where that is kept."""
         ...
@@ -102,6 +106,13 @@ class MeasuredTimes:
             return np.zeros(len(self._curves))
         part = _over(self._here.attention_s(batch, share), self._here.gpu_s(batch, share), np.zeros(1))
         return np.asarray(part * self.forward_s(batch, share))
+
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the backward seconds, in proportion to the estimate; none without one."""
+        if self._here is None:
+            return np.zeros(len(self._curves))
+        own, whole = self._here.attention_backward_s(batch, share), sum(self._here.backward_s(batch, share))
+        return np.asarray(_over(own, np.asarray(whole), np.zeros(1)) * sum(self.backward_s(batch, share)))
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds without attention, in proportion to the estimate; all where there is no estimate."""

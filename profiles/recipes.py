@@ -8,30 +8,43 @@ FROZEN_WEIGHT_BYTES: Final = 2
 """A frozen weight is held in half precision, whatever the recipe."""
 
 
+QUANTIZED: Final = 2 * (1 + 4 / 256)
+"""Bytes of both moments of 8-bit Adam: a byte each, and the scale of a block of 256."""
+FACTORED: Final = 0.008
+"""Bytes of Adafactor's second moment: 4 (n + k) / (n k) of a matrix n by k, here 1,000 by 1,000; wider ones have less.
+Convolutions, which it factors by their window alone, have up to 2.7: Adafactor is for transformers."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryRecipe:
-    """Bytes per trained parameter, by what they hold."""
+    """Bytes per trained parameter, by what they hold.
+
+    ``moved_bytes`` are those that a step of an optimizer with kernels of its own moves, whatever the stack: its states
+    and what it computes in between, without weights in half precision and moving averages; 0 of Adam, which the stack
+    brings.
+    """
 
     name: str
     weight_bytes: int
     gradient_bytes: int
     master_bytes: int
-    moment_bytes: int
+    moment_bytes: float
     source: str
     ema_bytes: int = 0
+    moved_bytes: float = 0
 
     @property
-    def parameter_bytes(self) -> int:
+    def parameter_bytes(self) -> float:
         """Bytes resident per trained parameter."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.ema_bytes
 
     @property
-    def optimizer_bytes(self) -> int:
+    def optimizer_bytes(self) -> float:
         """Bytes of optimizer state per trained parameter: master weight and both moments."""
         return self.master_bytes + self.moment_bytes
 
     @property
-    def step_bytes(self) -> int:
+    def step_bytes(self) -> float:
         """Memory traffic of one optimizer step per parameter.
 
         The state is read and written, the gradient read, the weight written (and read where it is its own master).
@@ -39,6 +52,8 @@ class MemoryRecipe:
         """
         reread = 0 if self.master_bytes else self.weight_bytes
         averaged = (self.master_bytes or self.weight_bytes) + 2 * self.ema_bytes if self.ema_bytes else 0
+        if self.moved_bytes:
+            return self.moved_bytes + (self.weight_bytes if self.master_bytes else 0) + averaged
         return self.gradient_bytes + self.weight_bytes + reread + 2 * self.optimizer_bytes + averaged
 
 
@@ -52,6 +67,28 @@ RECIPES: Final = {
         MemoryRecipe("pulse", 2, 4, 0, 8, "PULSE, Eq. 14: 7 x the fp16 weights; how the 14 B divide is ours"),
         MemoryRecipe(
             "fp32", 4, 4, 0, 8, "fp32 weights and gradients; Adam; activations keep the model's type"
+        ),
+        MemoryRecipe(
+            "adam8bit",
+            2,
+            4,
+            4,
+            QUANTIZED,
+            "mixed precision with fp32 gradients; moments of a byte and a float32 scale for each 256 of them"
+            " (bitsandbytes, optim/optimizer.py, Optimizer2State); one kernel",
+            moved_bytes=4 + 2 * 4 + 2 * QUANTIZED,
+        ),
+        MemoryRecipe(
+            "adafactor",
+            2,
+            4,
+            4,
+            FACTORED,
+            "mixed precision with fp32 gradients; the second moment of a matrix by rows and columns, no first one"
+            " (Shazeer and Stern, 2018; torch/optim/_adafactor.py, whose operations move so much: norm of the weight 4,"
+            " both means of squares 8, their product 4, its division 8, clamp and root 16, gradient 12, norm 4, update"
+            " 12)",
+            moved_bytes=68,
         ),
     )
 }

@@ -12,7 +12,7 @@ from math import isqrt
 
 import numpy as np
 
-from profiles.components import Component, Layer, MeasuredTime
+from profiles.components import Component, Exchange, Layer, MeasuredTime
 from profiles.costs import ComponentCosts, FloatArray
 from profiles.devices import Device
 from profiles.errors import wrong
@@ -87,7 +87,7 @@ def _token_side(model: Model, component: Component) -> int:
 
 
 def resized(model: Model, height: int, width: int, device: Device) -> Model:
-    """A model at a resolution, as training on a device needs it: without what patches exchange.
+    """A model at a resolution, as training on a device needs it.
 
     Times measured on the device follow the work; those of other devices, whose rates nobody gives, are left out.
 
@@ -115,6 +115,12 @@ def resized(model: Model, height: int, width: int, device: Device) -> Model:
         anchor_backbones=tuple(_resized(c, extents, device) for c in model.anchor_backbones),
         resized_from=None if there == reference else reference,
     )
+
+
+def _resized_exchange(exchange: Exchange, extent: Extent) -> Exchange:
+    """What patches exchange: of all tokens, of a row, or of each patch alike."""
+    growth = {"key_value": extent.pixels, "reduce": extent.pixels, "halo": extent.width, "statistics": 1.0}
+    return replace(exchange, elements=round(exchange.elements * growth[exchange.kind]))
 
 
 def check_frames(model: Model, frames: int) -> None:
@@ -204,7 +210,7 @@ def _resized(component: Component, extents: Mapping[str, Extent], device: Device
         ),
         kernels=_resized_kernels(component.kernels, extent.pixels),
         half_kernels=_resized_kernels(component.half_kernels, extent.pixels),
-        exchanges=(),
+        exchanges=tuple(_resized_exchange(exchange, extent) for exchange in component.exchanges),
     )
     times = tuple(
         (name, _resized_times(component, changed, of, extent.tokens, device))

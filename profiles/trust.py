@@ -54,7 +54,8 @@ class Trust:
         return self.task, self.family, self.kind, " ".join(self.strategies), f"{self.numbers}", *errors
 
     def __str__(self) -> str:
-        where = f"{self.kind}, {'training' if self.task == 'train' else 'sampling'}, devices {self.family}"
+        doing = "training" if self.task == "train" else "sampling"
+        where = f"{doing}, {self.kind}, on GPUs {'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
         if not self.numbers:
             return f"no independent published number ({where})"
         count = f"{self.numbers} independent published number{'s' * (self.numbers > 1)} ({where})"

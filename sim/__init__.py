@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sim.api import sweep as sweep
     from sim.experiments import load_experiment as load_experiment
     from sim.explore.sweep import Sweep as Sweep
+    from sim.launching.launch import launch as launch
     from sim.listings import clusters as clusters
     from sim.listings import devices as devices
     from sim.listings import models as models
@@ -43,6 +44,7 @@ _HOMES = {
     "clusters": "sim.listings",
     "devices": "sim.listings",
     "equal_layers_model": "profiles.synthetic",
+    "launch": "sim.launching.launch",
     "load_cluster": "profiles.clusters",
     "load_experiment": "sim.experiments",
     "load_model": "profiles.models",
@@ -68,6 +70,7 @@ __all__ = [
     "clusters",
     "devices",
     "equal_layers_model",
+    "launch",
     "load_cluster",
     "load_experiment",
     "load_model",

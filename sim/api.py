@@ -25,6 +25,7 @@ from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
+from sim.legality import check_runs, within
 from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
 from sim.measured_runs import Run, calibrated
 from sim.parts import measured_parts, replay_parts, traces_of
@@ -79,6 +80,7 @@ def run(
     stack: str | Stack | None = None,
     measured: Given | None = None,
     measured_run: Run | None = None,
+    runtime: str | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one strategy on one scenario; the result keeps its traces.
@@ -93,10 +95,11 @@ def run(
             ``measured_run`` it is that run's number.
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
             what ``calibrate`` gives.
+        runtime: the name of one that must run it.
         given: options of the scenario and parameters of the strategy.
 
     Raises:
-        InputError: a name is unknown, or a value breaks its rule.
+        InputError: a name is unknown, a value breaks its rule, or the runtime does not run it.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
         DeadlockError: the strategy's order can never be carried out.
     """
@@ -107,6 +110,8 @@ def run(
     else:
         scenario = calibrated(scenario, measured, measured_run)
     bound(point, scenario)  # refuses what cannot exist before its order is written out
+    if runtime is not None:
+        check_runs(runtime, point, scenario)
     check_passes(point, MAX_SIMULATED)
     parts = measured_parts(point, scenario)
     traces = cache(lambda: traces_of(point, scenario, parts))
@@ -239,6 +244,7 @@ def sweep(
     stack: str | Stack | None = None,
     measured: Given | None = None,
     measured_run: Run | None = None,
+    runtime: str | None = None,
     top: int = TOP,
     exhaustive: bool = False,
     workers: int | None = None,
@@ -260,6 +266,7 @@ def sweep(
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
         measured: the number of ``measured_run``, where that does not hold it.
         measured_run: as of ``run``.
+        runtime: the name of one that must run all points.
         top: so many of the best of all are exact.
         exhaustive: simulate every point that may fit, also those that can no longer be the best.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
@@ -281,6 +288,7 @@ def sweep(
         stack=stack,
         measured=measured,
         measured_run=measured_run,
+        runtime=runtime,
         top=top,
         exhaustive=exhaustive,
         **given,
@@ -315,6 +323,7 @@ def start_sweep(
     stack: str | Stack | None = None,
     measured: Given | None = None,
     measured_run: Run | None = None,
+    runtime: str | None = None,
     top: int = TOP,
     exhaustive: bool = False,
     **given: Any,  # noqa: ANN401
@@ -335,6 +344,8 @@ def start_sweep(
     relief = RELIEF if auto and scenario.task == "train" else None
     found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive, relief=relief)
     found.points = find_points(scenario, request.names, request.parameters)
+    if runtime is not None:
+        found.points = within(runtime, found.points, scenario)
     return found
 
 

@@ -12,7 +12,7 @@ from profiles.units import GIB
 from sim.measures import Measures
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import ALL
-from strategies.strategy import AnyScenario
+from strategies.strategy import AnyScenario, AnyStrategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,11 +40,13 @@ class Source:
     """Origin of a result.
 
     Attributes:
+        strategy: with its parameters.
         scenario: what was asked.
         replay: gives the traces.
         remarks: what the strategy has to say about the point.
     """
 
+    strategy: AnyStrategy
     scenario: AnyScenario
     replay: Callable[[], Sequence[NamedTrace]]
     remarks: tuple[str, ...] = ()

@@ -168,7 +168,7 @@ def source_of(
 ) -> Source:
     """The source of a result, with the strategy's remarks about the point."""
     remarks = tuple(strategy.remarks(scenario)) if isinstance(strategy, Remarking) else ()
-    return Source(scenario, replay, remarks)
+    return Source(strategy, scenario, replay, remarks)
 
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from warnings import warn
 from profiles.clusters import Cluster, cluster_names, load_cluster
 from profiles.components import TASKS
 from profiles.errors import DiffusimWarning, InputError, near
+from profiles.levers import cached_share
 from profiles.models import Model, load_model, model_names
 from profiles.names import known_name
 from profiles.resolutions import check_whole_tokens, in_words
@@ -35,6 +36,8 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "checkpointing",
         "memory_recipe",
         "placement",
+        "trainable",
+        "offload",
     ),
     "sample": (
         "resolution",
@@ -48,6 +51,10 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "encoders",
         "vae_tile",
         "vae_parallel",
+        "heads",
+        "precision",
+        "all_to_all",
+        "cache_steps",
     ),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
@@ -249,6 +256,8 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
         for name in ("steps", "decode_chunks", "text_tokens", "vae_tile", "vae_parallel")
         if name in given
     }
+    if isinstance(share := given.get("cache_steps"), str):
+        given["cache_steps"] = cached_share(share)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from profiles.adapters import with_adapters
 from profiles.calibration import Calibration, MeasuredRun, check_same
 from profiles.clusters import Cluster
 from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
+from profiles.offloading import HostSide
 from profiles.resolutions import in_words, resized, sides_of, with_frames
 from profiles.stacks import Stack, load_stack
 from profiles.whatifs import whatif_words
@@ -44,7 +46,9 @@ class Scene(Generic[W]):
 
     def __repr__(self) -> str:
         where = f"{self.cluster_name} by stack {self.stack_name}"
-        return f"<{type(self).__name__} {self.model_name} on {where}: {self.workload}>"
+        given = ((item, getattr(self.workload, item.name)) for item in fields(self.workload))
+        own = ", ".join(f"{item.name}={value!r}" for item, value in given if value != item.default)
+        return f"<{type(self).__name__} {self.model_name} on {where}: {type(self.workload).__name__}({own})>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
@@ -159,19 +163,32 @@ class Scenario(Scene[TrainingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
-        object.__setattr__(self, "model", self._at_resolution(self.model.for_task("train")))
+        object.__setattr__(self, "model", self._trained(self._at_resolution(self.model.for_task("train"))))
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
         if self.workload.checkpointing == "selective" and self.stack.attention == "math":
             raise wrong(
                 "checkpointing", f"is selective, but stack {self.stack.name} has no fused attention to keep"
             )
+        if self.workload.offload != "none":
+            _ = self.host_side
         _ = self.costs
 
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
         return ModelCosts(self.model, self.cluster.device, self.paced_stack, calibration=self.calibration)
+
+    @cached_property
+    def host_side(self) -> HostSide:
+        """The host as the GPUs of a node reach it."""
+        return HostSide.of(self.cluster, self.workload.num_gpus)
+
+    def step_s(self, parameters: float) -> float:
+        """Seconds of the optimizer's step on so many parameters of a GPU, on the GPU or on its host."""
+        if self.workload.offload == "optimizer":
+            return self.host_side.step_s(parameters, self.workload.recipe)
+        return self.costs.optimizer_s(parameters, self.workload.recipe)
 
     def _at_resolution(self, model: Model) -> Model:
         workload, device = self.workload, self.cluster.device
@@ -180,6 +197,10 @@ class Scenario(Scene[TrainingWorkload]):
         return (
             model if workload.resolution is None else resized(model, *sides_of(workload.resolution), device)
         )
+
+    def _trained(self, model: Model) -> Model:
+        """A model as far as it is trained: with adapters, where those are all."""
+        return with_adapters(model, self.workload.rank)
 
     @cached_property
     def frozen(self) -> tuple[int, ...]:
@@ -197,6 +218,8 @@ class Scenario(Scene[TrainingWorkload]):
         """The options that, given back, ask for this again."""
         names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
         given = {name: getattr(self.workload, name) for name in names} | self.frames
+        given |= {"trainable": self.workload.trainable} if self.workload.rank else {}
+        given |= {"offload": self.workload.offload} if self.workload.offload != "none" else {}
         return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.shared_options}
 
     @property
@@ -207,6 +230,9 @@ class Scenario(Scene[TrainingWorkload]):
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
             *[f"{frames} frames" for frames in self.frames.values()],
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
+            *([f"LoRA of rank {workload.rank}"] if workload.rank else []),
+            *(["optimizer on the host"] if workload.offload == "optimizer" else []),
+            *([f"{workload.swapped} blocks on the host"] if workload.swapped else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
             *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),

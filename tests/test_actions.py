@@ -41,6 +41,7 @@ any_action = st.one_of(
         ("X1.4:32", FrozenAction(1, 4, 32)),
         ("2P1@7", PatchAction(2, 1, 7)),
         ("2P1@7.3", Piece(PatchAction(2, 1, 7), 3)),
+        ("0F0.5", Piece(StageAction(0, "F", 0), 5)),
         ("all_to_all#12", CollectiveAction("all_to_all", 12)),
     ],
 )
@@ -64,7 +65,22 @@ def test_a_device_without_work_keeps_its_row():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "F0", "0F", "0Z0", "0F0 ", "-1F0", "0F0.5", "X1.4", "O", "0O0", "0P1", "0P1@2.", "all_to_one#3"],
+    [
+        "",
+        "F0",
+        "0F",
+        "0Z0",
+        "0F0 ",
+        "-1F0",
+        "0F0.",
+        "0O.5",
+        "X1.4",
+        "O",
+        "0O0",
+        "0P1",
+        "0P1@2.",
+        "all_to_one#3",
+    ],
 )
 def test_a_text_that_is_no_action_is_refused_with_the_notation(text):
     with pytest.raises(InputError, match=r"is no action; actions look like 0F0"):

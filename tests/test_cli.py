@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import asdict
 
 import pytest
@@ -169,7 +171,7 @@ def test_every_option_is_given_back(ask):
     options = {
         "self_conditioning": 0.1, "self_conditioning_draw": "rank", "checkpointing": "full",
         "memory_recipe": "fp32", "placement": "data-inner", "ema": "fp32", "resolution": "256x384",
-        "frozen": "cached",
+        "frozen": "cached", "trainable": "lora:4", "offload": "optimizer",
     }  # fmt: skip
     result = ask(*RUN, "--strategy", "1f1b", *flags(options))
     assert result["options"] == options
@@ -380,7 +382,7 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 REFUSED = [
     # commands and flags
     ("--frob", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, sweep, tune, "),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, launch, sweep, tune, "),
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
@@ -560,12 +562,12 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
     assert process.wait() in (0, 1)
 
 
-def interrupted_after(seconds):
+def interrupted_after(num_answers, store):
     """Run a long sweep, interrupt it as Ctrl-C does, the command and its workers, and return what it said."""
-    process = shell(
-        "sweep", "--model", "sd21", "--gpus", 512, "--objective", "memory", "--out", "rows.csv", start_new_session=True
-    )  # fmt: skip
-    time.sleep(seconds)
+    asked = ("--model", "sd21", "--gpus", 512, "--objective", "memory", "--out", "rows.csv", "--store", store)
+    process = shell("sweep", *asked, start_new_session=True)
+    while process.poll() is None and num_kept(store) < num_answers:
+        time.sleep(0.05)
     assert process.poll() is None, "the sweep was over before it could be interrupted"
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=600)
@@ -574,18 +576,25 @@ def interrupted_after(seconds):
     return process.returncode, out, err
 
 
+def num_kept(store):
+    """The points that were replayed so far, as a store knows them."""
+    try:
+        with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as connection:
+            return connection.execute("SELECT count(*) FROM answers WHERE kind = 'replay'").fetchone()[0]
+    except sqlite3.OperationalError:  # it was not made yet
+        return 0
+
+
 @pytest.mark.slow
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
-    for seconds in (3, 6, 12):  # a slow machine needs longer to finish its first rows
-        code, out, err = interrupted_after(seconds)
-        if "simulated," in reached.read_text():
-            break
+    code, out, err = interrupted_after(4, elsewhere / "kept.sqlite")
     assert (code, out) == (130, "")
-    wrote, interrupted = err.splitlines()
+    wrote, stored, interrupted = err.splitlines()
     assert wrote.startswith("sim: wrote ")
     assert "points to rows-incomplete.csv; any that is bounded may still be the best" in wrote
     assert not (elsewhere / "rows.csv").exists()
+    assert stored.startswith("sim: "), stored
     assert interrupted == "sim: interrupted"
 
     with reached.open(newline="") as file:

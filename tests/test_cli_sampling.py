@@ -10,7 +10,7 @@ import pytest
 
 from profiles.clusters import load_cluster
 from profiles.models import load_model
-from sim.cli.main import _parser, main
+from sim.cli.main import main, make_parser
 from sim.cli.requests import given
 from sim.contents import inputs_of
 from sim.runs import run_point
@@ -182,7 +182,8 @@ def test_a_person_reads_where_the_time_goes(sim, ask):
     assert f"{result['gpu_s_per_sample']:,.2f} GPU-seconds each" in words
     wire = result["exposed_communication_s"] / result["latency_s"]
     idle = result["bubble_ratio"] - wire
-    assert f"compute {1 - result['bubble_ratio']:.1%}, wire {wire:.1%}, idle {idle:.1%}" in words
+    bubble = f"bubble: wire {wire:.1%}, idle {idle:.1%}"
+    assert f"compute {1 - result['bubble_ratio']:.1%}, {bubble}" in words
     assert f"{result['p2p_bytes'] / 1e9:,.2f} GB point to point" in words
     assert "layer times estimated" in words
     assert re.findall(r"^ +(\d) ", out, re.MULTILINE) == list("0123")
@@ -290,7 +291,7 @@ def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
 
 def test_without_anything_of_sampling_a_sweep_trains():
     arguments = ["sweep", "--model", "pixart", "--pipeline-degree", "2"]
-    options = _parser(arguments).parse_args(arguments)
+    options = make_parser(arguments).parse_args(arguments)
     asked = Request("", "", None, None, given(options), options.task)
     assert find_task(asked) == "train"
 
@@ -436,7 +437,7 @@ REFUSED = [
         f"{PIXART} --strategy pipefusion --layers 7,7",
         "layers(7,7) are 2 stages of 14 layers, not pipeline_degree(8) of 28",
     ),
-    (f"{PIXART} --strategy ulysses --gpus 3", "heads(16) of transformer is no multiple of ulysses_degree(3)"),
+    (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1"),
     (f"{PIXART} --strategy usp", "ulysses_degree(2) * ring_degree(2) = 4 are not gpus(8)"),
     (f"{PIXART} --strategy hybrid --pipeline-degree 3", "pipeline_degree(3) = 3 do not divide gpus(8)"),
     (f"{PIXART} --strategy single --gpus 4", "runs on one GPU, not on gpus(4)"),

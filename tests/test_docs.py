@@ -105,3 +105,5 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     build.build(config)
     assert (tmp_path / "tutorials/train/index.html").exists()
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        assert (tmp_path / "notebooks" / notebook.stem / "index.html").exists()

@@ -45,7 +45,7 @@ def first(sweep, condition):
 
 def test_a_simulated_row_has_a_status_and_the_keys_of_a_result(sweep):
     found = first(sweep, lambda p: p.status == "simulated")
-    assert list(found) == ["status", *RESULT_KEYS, "tie"]
+    assert list(found) == ["status", *RESULT_KEYS, "tie", "runs_in"]
     assert (found["status"], found["fits_memory"]) == ("simulated", True)
 
 
@@ -74,13 +74,13 @@ def test_memory_is_counted_and_has_no_ties(sweep):
 
 def test_a_bounded_row_has_a_bound_and_no_throughput(sweep):
     found = first(sweep, lambda p: p.status == "bounded")
-    assert list(found) == ["status", *POINT_KEYS, "inputs", "bound_s"]
+    assert list(found) == ["status", *POINT_KEYS, "inputs", "bound_s", "runs_in"]
     assert found["bound_s"] > 0
 
 
 def test_a_row_that_does_not_fit_has_its_result_and_the_reason(sweep):
     found = first(sweep, lambda p: p.kind == "out of memory")
-    assert list(found) == ["status", *RESULT_KEYS, "reason"]
+    assert list(found) == ["status", *RESULT_KEYS, "reason", "runs_in"]
     assert (found["status"], found["fits_memory"]) == ("infeasible", False)
     assert found["reason"].endswith("GiB too much")
 
@@ -90,7 +90,7 @@ def test_a_strategy_that_does_not_apply_has_a_row_without_parameters():
     sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
     run_sweep(sweep, workers=1)
     (found,) = rows(sweep)
-    assert list(found) == ["status", *POINT_KEYS, "inputs", "reason"]
+    assert list(found) == ["status", *POINT_KEYS, "inputs", "reason", "runs_in"]
     assert found["parameters"] == {}
 
 
@@ -108,7 +108,7 @@ def flat_rows(sweep):
         for nested in ("stages", "inputs"):
             if nested in flat:
                 flat[nested] = json.dumps(flat[nested])
-        yield flat
+        yield flat | {"runs_in": ",".join(flat["runs_in"]) or None}
 
 
 def read_cell(cell, like):

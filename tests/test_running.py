@@ -32,7 +32,7 @@ from validate.running.training.scenarios import Question, prepare
 
 pytestmark = pytest.mark.slow
 
-DATA_PARALLEL = ("ddp", "zero2", "zero3")
+DATA_PARALLEL = ("ddp", "fsdp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
 LINK_S = 0.005
@@ -123,7 +123,7 @@ def sleeping_jobs(make):
     model, jobs = small_model(make), []
     for name in all_strategies():
         asked = question(name, 4, 8, samples=1 if name in DATA_PARALLEL else 4)
-        job = prepare(asked, "sleep", model, 3, warm_up=1)
+        job = prepare(asked, "sleep", model, 2, warm_up=1)
         jobs.append(replace(job, name=name))
     return jobs
 
@@ -283,7 +283,7 @@ def measured(make, once):
 
 def measured_jobs(make):
     model = small_model(make)
-    return [replace(prepare(question(n, 2, 4), "virtual", model, 20), name=n) for n in REPLAYED]
+    return [replace(prepare(question(n, 2, 4), "virtual", model, 14), name=n) for n in REPLAYED]
 
 
 def replayed(runs):

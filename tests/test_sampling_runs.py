@@ -57,6 +57,11 @@ def usp(ulysses, ring):
     return Settings("usp", ulysses * ring, 3, (("ulysses_degree", ulysses), ("ring_degree", ring)))
 
 
+def mesh(rows, columns, ulysses=1):
+    given = {"rows": rows, "columns": columns, "ulysses_degree": ulysses}
+    return Settings("attention2d", rows * columns * ulysses, 3, tuple(given.items()), "batch")
+
+
 def hybrid(steps=5, guidance="none", skips=False, fault=None, **parameters):
     given = {"warmup_steps": 1, **parameters}
     return Settings("hybrid", 4, steps, tuple(given.items()), guidance, fault=fault, skips=skips)
@@ -66,6 +71,7 @@ EXACT = {
     "ulysses": lambda ranks: Settings("ulysses", ranks, 3, guidance="batch"),
     "ring": lambda ranks: Settings("ring", ranks, 3),
     "usp": lambda ranks: usp(ranks // 2, 2),
+    "attention2d": lambda ranks: mesh(ranks // 2, 2),
     "tensor": lambda ranks: Settings("tensor", ranks, 3, guidance="batch"),
     "sync-patch": lambda ranks: Settings("sync-patch", ranks, 3),
     "pipefusion, all steps synchronous": lambda ranks: pipefusion(ranks, 3, warmup_steps=3),
@@ -110,6 +116,8 @@ HYBRIDS = {
     ),
     "pipeline, ring": lambda: hybrid(pipeline_degree=2, ring_degree=2, patches=4),
     "pipeline, tensor": lambda: hybrid(4, pipeline_degree=2, tensor_degree=2, patches=3, layers=(3, 5)),
+    "rows, ulysses": lambda: mesh(2, 1, 2),
+    "columns, ulysses": lambda: mesh(1, 2, 2),
     "pipeline, skips, uneven patches": lambda: hybrid(4, skips=True, pipeline_degree=4, patches=7),
 }
 """Products of two degrees on four ranks; that of three on eight is a run of its own."""
@@ -377,7 +385,7 @@ def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch
     [
         ("--strategy ring --ranks 1", "--ranks is 1, must be at least 2"),
         ("--strategy ring --ranks 3", r"rows(16) are no multiple of ranks(3)"),
-        ("--strategy tensor --ranks 16", "heads(8) of transformer is no multiple of tensor_degree(16)"),
+        ("--strategy tensor --ranks 16", "8 heads, tensor 16: 8 % 16 = 8"),
         ("--strategy distrifusion --warmup-steps 0", "--warmup-steps is 0, must be at least 1"),
         ("--strategy pipefusion --warmup-steps 9", "warmup_steps(9) exceeds steps(8)"),
         ("--strategy pipefusion --patches 17", "patches(17) exceeds rows(16)"),

@@ -159,6 +159,8 @@ REPLACED = {
         "resolution": lambda _: "512",
         "frozen": lambda _: "cached",
         "ema": lambda _: "fp32",
+        "trainable": lambda _: "lora:8",
+        "offload": lambda _: "optimizer",
         "frames": lambda _: 1,
     },
     SamplingWorkload: {
@@ -176,6 +178,10 @@ REPLACED = {
         "encoders": lambda _: "offloaded",
         "vae_tile": lambda _: 128,
         "vae_parallel": lambda _: 4,
+        "heads": lambda _: "padded",
+        "precision": lambda _: "fp8",
+        "all_to_all": lambda _: "fp8",
+        "cache_steps": lambda _: 0.1,
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
@@ -187,6 +193,7 @@ UNMOVED = {
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
     *(f"sample SamplingWorkload.{name}" for name in ("text_tokens", "text")),  # PixArt's stands aside
+    "sample SamplingWorkload.heads", "sample SamplingWorkload.cache_steps",  # heads divide, and steps are too few
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
     "train TrainingWorkload.frames", "sample SamplingWorkload.frames",  # of images there is one
 }  # fmt: skip

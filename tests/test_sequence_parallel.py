@@ -15,8 +15,10 @@ from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.runs import run_point
+from strategies.patching.grid import Team
+from strategies.patching.layer_runs import Run, merged_s, run_seconds
 from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
+from strategies.registry import all_samplers, make_sampler
 from strategies.sampling.distrifusion import DistriFusion
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling_scenario import SamplingScenario
@@ -246,12 +248,10 @@ def test_guidance_in_parallel_halves_the_batch_and_not_the_layers(make):
 # What cannot be divided.
 
 
-@pytest.mark.parametrize(("name", "flag"), [("ulysses", "ulysses_degree"), ("tensor", "tensor_degree")])
-def test_heads_must_be_divisible(make, name, flag):
+@pytest.mark.parametrize("name", ["ulysses", "tensor"])
+def test_heads_must_be_divisible(make, name):
     for gpus in (3, 16):
-        with pytest.raises(
-            InfeasibleError, match=rf"heads\(8\) of transformer is no multiple of {flag}\({gpus}\)"
-        ):
+        with pytest.raises(InfeasibleError, match=rf"8 heads, {name} {gpus}: 8 % {gpus} = {8 % gpus}"):
             replayed(make, name, gpus)
 
 
@@ -281,12 +281,10 @@ def test_heads_of_a_unet_are_padded_under_tensor_parallelism(make):
     unet = replace(model, components=(replace(backbone, exchanges=tuple(convolved)),))
     even, padded = (replayed(make, "tensor", 4, model=m, cluster=rated(make)).end_s for m in (model, unet))
     assert padded - even == pytest.approx(LAYERS * ATTENTION_S / 4 * (8 / 5 - 1))
-    with pytest.raises(
-        InfeasibleError, match=r"heads\(5\) of transformer is no multiple of tensor_degree\(8\)"
-    ):
+    with pytest.raises(InfeasibleError, match=r"5 heads, tensor 8: more GPUs than heads"):
         replayed(make, "tensor", 8, model=unet, cluster=rated(make))
     refused = {
-        "ulysses": r"heads\(5\) of transformer is no multiple of ulysses_degree\(4\)",
+        "ulysses": r"5 heads, ulysses 4: 5 % 4 = 1",
         "ring": "sequence parallelism needs a transformer, transformer has 1 convolutions",
     }
     for name, message in refused.items():
@@ -300,3 +298,121 @@ def test_one_gpu_is_the_same_whatever_it_is_called(make):
         for name in ("single", "ulysses", "ring", "tensor")
     ]
     assert alone == pytest.approx([3 * LAYERS * (LINEAR_S + ATTENTION_S + MEMORY_S)] * 4)
+
+
+# Rows and columns of devices.
+
+
+@pytest.mark.parametrize(("rows", "columns", "ulysses"), [(2, 2, 1), (2, 4, 1), (4, 2, 2), (4, 4, 1)])
+def test_a_mesh_sends_queries_and_outputs_along_rows_and_keys_and_values_along_columns(
+    make, rows, columns, ulysses
+):
+    """Per device 2 (C - 1) / P of the hidden state and 2 (R - 1) / P, and a weight for each query and head."""
+    gpus = rows * columns * ulysses
+    parameters = {"rows": rows, "columns": columns, "ulysses_degree": ulysses}
+    trace = replayed(make, "attention2d", gpus, parameters=parameters, guidance="batch")
+    hidden = 2 * HIDDEN_BYTES * LAYERS
+    weights = hidden * HEADS / HIDDEN
+    each = (2 * (columns - 1) + 2 * (rows - 1)) * hidden / gpus + (columns - 1) * weights / gpus
+    each += 4 * (ulysses - 1) / ulysses * hidden / gpus
+    assert trace.collective_bytes == pytest.approx(gpus * each + output_gather_bytes(gpus, 2), rel=1e-12)
+
+
+def test_a_square_mesh_sends_the_root_of_what_a_ring_sends(make):
+    """Of 2 N and 4 N / sqrt(P) hidden states the quotient is sqrt(P) / 2, but for their own parts and the weights."""
+    mesh = {"rows": 4, "columns": 4}
+    ring, squared = (
+        replayed(make, name, 16, parameters=of).collective_bytes - output_gather_bytes(16, 1)
+        for name, of in (("ring", {}), ("attention2d", mesh))
+    )
+    weights = HIDDEN_BYTES * LAYERS * HEADS / HIDDEN * 3
+    assert ring / (squared - weights) == pytest.approx(2 * 15 / (4 * 3))
+
+
+def test_rows_of_a_mesh_lie_together(make):
+    parameters = {"rows": 2, "columns": 2, "ulysses_degree": 2}
+    trace = replayed(make, "attention2d", 8, parameters=parameters)
+    groups = defaultdict(set)
+    for collective in trace.plan.collectives:
+        groups[collective.operation].add(collective.devices)
+    rows, columns = {(0, 2), (1, 3), (4, 6), (5, 7)}, {(0, 4), (1, 5), (2, 6), (3, 7)}
+    assert groups == {
+        "all_to_all": {(0, 1), (2, 3), (4, 5), (6, 7), *rows},
+        "all_gather": {tuple(range(8)), *rows, *columns},
+    }
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (4, 2)])
+def test_a_mesh_divides_all_work(make, rows, columns):
+    """Without links, and by rates, which know no merging."""
+    trace = replayed(
+        make, "attention2d", rows * columns, model=worked(), cluster=rated(make),
+        parameters={"rows": rows, "columns": columns}, guidance="none",
+    )  # fmt: skip
+    assert trace.end_s == pytest.approx(LAYERS * (LINEAR_S + ATTENTION_S + MEMORY_S) / (rows * columns))
+
+
+def test_merging_a_mesh_costs_what_merging_a_ring_does():
+    """By laws of kernels; attention has as many pairs, in one kernel in place of several."""
+    scenario = SamplingScenario(
+        load_model("pixart"), load_cluster("p4de"), SamplingWorkload(4, 1024, 1024, steps=1)
+    )
+    run = Run(0, 28, 2)
+    mesh, ring = Team(tuple(range(4)), 1, 1, 1, 1, 4), Team(tuple(range(4)), 4, 1, 1)
+    merging = merged_s(scenario, mesh, run)
+    assert 0 < merging < run_seconds(scenario, ring, run)[1]
+    assert run_seconds(scenario, mesh, run)[0] < run_seconds(scenario, ring, run)[0]
+
+
+def test_heads_are_divided_by_ulysses_and_tensor_together(make):
+    """Each divides eight heads, but their product has more places than there are heads."""
+    with pytest.raises(InfeasibleError, match=r"^8 heads, ulysses 4 \* tensor 4 = 16: 8 % 16 = 8$"):
+        replayed(make, "hybrid", 16, parameters={"ulysses_degree": 4, "tensor_degree": 4})
+
+
+def test_padded_heads_cost_the_fullest_device(make):
+    """Eight heads on three devices: three each, one of them for nothing, and so are the exchanges."""
+    asked = {"model": worked(), "cluster": rated(make), "guidance": "none"}
+    padded, ring = (
+        replayed(make, name, 3, heads=of, **asked)
+        for name, of in (("ulysses", "padded"), ("ring", "divided"))
+    )
+    assert padded.end_s - ring.end_s == pytest.approx(LAYERS * ATTENTION_S / 3 * (9 / 8 - 1))
+    even = 4 * 2 / 9 * 3 * HIDDEN_BYTES * LAYERS
+    assert padded.collective_bytes - output_gather_bytes(3, 1) == pytest.approx(9 / 8 * even)
+    with pytest.raises(
+        InfeasibleError, match="8 heads, ulysses 5: 2 heads of padding, must be fewer than the 2 of a GPU"
+    ):
+        replayed(make, "ulysses", 5, heads="padded")
+
+
+def test_a_video_is_divided_among_more_devices_than_a_frame_has_rows(make):
+    """A sequence is one of tokens of all frames; patches of a pipeline are of rows."""
+    model = blocks()
+    video = replace(model, components=(replace(model.components[0], frames=2, image_tokens=2 * ROWS**2),))
+    assert replayed(make, "ring", 24, model=video, parameters={"keys_values": "freed"}).end_s > 0
+    with pytest.raises(InfeasibleError, match=r"sequence\(33\) exceeds rows\(16\) \* frames\(2\)"):
+        replayed(make, "ring", 33, model=video)
+    with pytest.raises(InfeasibleError, match=r"patches\(17\) exceeds rows\(16\)"):
+        replayed(make, "pipefusion", 2, model=video, parameters={"patches": 17})
+
+
+@pytest.mark.parametrize("heads", [40, 24])
+def test_nine_nodes_find_legal_points_for_heads_that_72_does_not_divide(make, heads):
+    """Ulysses inside, a ring or a mesh outside; guidance may take half of the GPUs."""
+    model = equal_blocks_transformer(2, 0.1, rows=72, hidden_size=128 * heads, heads=heads)
+    cluster = make.cluster(inter=make.link("nic"), devices_per_node=8, max_nodes=9)
+    for guidance in ("batch", "parallel"):
+        scenario = SamplingScenario(
+            model, cluster, SamplingWorkload(72, model.height, model.width, 1, guidance)
+        )
+        for name in ("usp", "attention2d"):
+            legal = []
+            for sampler in all_samplers()[name].candidates(scenario):
+                try:
+                    sampler.bound(scenario)
+                except InfeasibleError as error:
+                    assert f"{heads} heads, ulysses" in str(error)
+                else:
+                    legal.append(sampler)
+            assert any(sampler.ulysses_degree > 1 for sampler in legal), (name, guidance)

@@ -37,10 +37,11 @@ def point(name, steps=STEPS):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_continued_run_is_the_whole_run(name):
-    parts = measured_parts(*point(name))
+    asked = point(name)
+    parts = measured_parts(*asked)
     assert main_part(parts).continued is not None
     assert main_part(parts).phase.steps == STEPS
-    found, whole = run_point(*point(name)), weigh(*point(name), replay_parts(*point(name)))
+    found, whole = (weigh(*asked, own) for own in (parts, replay_parts(*asked)))
     for of in fields(whole.expected):
         assert getattr(found.expected, of.name) == pytest.approx(getattr(whole.expected, of.name), rel=1e-9)
     assert found.times["step_s"] == pytest.approx(whole.times["step_s"], rel=1e-9)

@@ -1,6 +1,8 @@
 """Steps are predicted and measured; a programme of them goes on where it was left."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.slow
 MADE = Device("made", "a test", 80 * GIB, Rates(90e12, 150e12, 120e12, 1.2e12, 5e-6))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -137,6 +139,23 @@ def test_the_first_micro_batch_takes_its_own_backward_pass(tmp_path):
         assert other == step.predict_s(by_rates(model), MADE, "bfloat16")
 
 
+STEP = TrainingStep("tiny-uvit", 1, 1)
+PROGRAMME = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (STEP,), warmup=1, rounds=1)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The folder of a programme of one step, and what was measured there."""
+    folder = tmp_path_factory.mktemp("measured")
+    return folder, report_gpu(folder, PROGRAMME, "box")
+
+
+@pytest.fixture
+def left(measured, tmp_path):
+    """A copy of that folder."""
+    return Path(copytree(measured[0], tmp_path / "left"))
+
+
 def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
     steps = (TrainingStep("tiny-uvit", 4, 2), SamplingStep("tiny-uvit", 256, 256))
     first = Programme("cpu", "float32", (("tiny-uvit", (1,)),), steps[:1], warmup=1, rounds=2)
@@ -171,36 +190,33 @@ class Interrupted(TrainingStep):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_loses_no_step_that_was_measured(tmp_path):
-    one, two = TrainingStep("tiny-uvit", 1, 1), TrainingStep("tiny-uvit", 2, 1)
-    programme = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (one, two), warmup=1, rounds=1)
-    before = [row.measured.step_s for row in report_gpu(tmp_path, programme, "box")]
-    broken = replace(programme, steps=(one, Interrupted("tiny-uvit", 3, 1), two))
+def test_an_interrupted_run_loses_no_step_that_was_measured(left):
+    two = TrainingStep("tiny-uvit", 2, 1)
+    programme = replace(PROGRAMME, steps=(STEP, two))
+    before = [row.measured.step_s for row in report_gpu(left, programme, "box")]
+    broken = replace(programme, steps=(STEP, Interrupted("tiny-uvit", 3, 1), two))
     with pytest.raises(KeyboardInterrupt):
-        report_gpu(tmp_path, broken, "box")
-    after = report_gpu(tmp_path, programme, "box")
+        report_gpu(left, broken, "box")
+    after = report_gpu(left, programme, "box")
     assert [row.measured.step_s for row in after] == pytest.approx(before, abs=1e-7)
 
 
 @pytest.mark.parametrize("path", ["steps-box.json", "tiny-uvit/times/box.toml"])
-def test_a_run_does_not_go_on_from_another_machine(tmp_path, path):
-    step = TrainingStep("tiny-uvit", 1, 1)
-    programme = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (step,), warmup=1, rounds=1)
-    report_gpu(tmp_path, programme, "box")
-    header = tmp_path / path
+def test_a_run_does_not_go_on_from_another_machine(left, path):
+    header = left / path
     text = header.read_text(encoding="utf-8")
     assert torch.__version__ in text and "date" in text
     header.write_text(text.replace(torch.__version__, "1.0"), encoding="utf-8")
     with pytest.raises(
         InputError, match=rf"{path}: was measured with torch '1.0', and here it is '.*: name another"
     ):
-        report_gpu(tmp_path, programme, "box")
+        report_gpu(left, PROGRAMME, "box")
     gpu = 'gpu = "NVIDIA H100"\n' + text
     if path.endswith(".json"):
         gpu = text.replace('"date"', '"gpu": "NVIDIA H100", "date"')
     header.write_text(gpu, encoding="utf-8")
     with pytest.raises(InputError, match="with gpu 'NVIDIA H100', and here it is 'none'"):
-        report_gpu(tmp_path, programme, "box")
+        report_gpu(left, PROGRAMME, "box")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -60,6 +60,8 @@ def test_a_pipeline_of_ones_own_is_swept(installed, tmp_path):
 
 @pytest.mark.slow
 def test_a_pipeline_of_ones_own_passes_the_checks_of_every_strategy(installed):
-    said = installed("pytest", "tests/test_conformance.py", "-p", "no:cacheprovider", "-k", "pairs")
+    said = installed(
+        "pytest", "tests/test_conformance.py", "-n", "0", "-p", "no:cacheprovider", "-k", "pairs"
+    )
     assert "passed" in said
     assert "failed" not in said

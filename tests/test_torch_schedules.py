@@ -3,17 +3,9 @@
 torch is pinned: ``_PipelineScheduleRuntime`` and ``_load_csv`` are private names of 2.13.
 """
 
-import importlib.util
-import json
-import os
-import socket
-import subprocess
-import sys
-from itertools import product
-from pathlib import Path
-
 import pytest
 import torch
+from data.pipeline_worker import build_batch, build_model, gradients, run
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
@@ -26,8 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from strategies.orders.named import interleaved_order, zero_bubble_order
 from strategies.plans.actions import BACKWARD, FORWARD, format_torch
 from strategies.registry import make_strategy
+from validate.launching import launch
 
-WORKER = Path(__file__).parent / "data" / "pipeline_worker.py"
 SCHEDULES = {
     "gpipe": ("gpipe", {}),
     "1f1b": ("1f1b", {}),
@@ -91,19 +83,6 @@ def load(tmp_path, stages_of):
     return load_order
 
 
-def start_ranks(folder, ranks, micro_batches):
-    """Start one process per rank; they meet in a file and talk over the loopback device."""
-    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(ranks), str(micro_batches), str(folder)],
-            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-
-
 @pytest.fixture(scope="module", params=[(2, 4), (4, 8)], ids=["2 ranks", "4 ranks"])
 def real_run(request, tmp_path_factory):
     """Ranks, micro-batches and, for each schedule, the gradients of every stage of a real run."""
@@ -111,30 +90,21 @@ def real_run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipeline")
     for name in SCHEDULES:
         (folder / f"{name}.csv").write_text(format_torch(order_of(name, ranks, micro_batches)))
-    processes = start_ranks(folder, ranks, micro_batches)
-    try:
-        errors = [process.communicate(timeout=50)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(errors)
-    results = {name: {} for name in SCHEDULES}
-    for name, rank in product(SCHEDULES, range(ranks)):
-        results[name] |= json.loads((folder / f"{name}-{rank}.json").read_text())
-    return ranks, micro_batches, results
+    found = launch(ranks, run, micro_batches, folder)
+    return (
+        ranks,
+        micro_batches,
+        {name: {stage: of for own in found for stage, of in own[name].items()} for name in SCHEDULES},
+    )
 
 
 def single_process_gradients(num_stages, micro_batches):
-    spec = importlib.util.spec_from_file_location("pipeline_worker", WORKER)
-    worker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(worker)
-    stages = worker.build_model(num_stages)
-    hidden, targets = worker.build_batch(micro_batches)
+    stages = build_model(num_stages)
+    hidden, wanted = build_batch(micro_batches)
     for stage in stages:
         hidden = stage(hidden)
-    torch.nn.MSELoss()(hidden, targets).backward()
-    return [worker.gradients(stage) for stage in stages]
+    torch.nn.MSELoss()(hidden, wanted).backward()
+    return [gradients(stage) for stage in stages]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -153,9 +123,9 @@ def test_gradients_of_a_real_run_equal_those_of_a_single_process(real_run, sched
     ranks, micro_batches, results = real_run
     stages = ranks_of_stages(order_of(schedule, ranks, micro_batches))
     expected = single_process_gradients(len(stages), micro_batches)
-    assert set(results[schedule]) == {str(stage) for stage in stages}
+    assert set(results[schedule]) == set(stages)
     for stage, reference in enumerate(expected):
-        for values, wanted in zip(results[schedule][str(stage)], reference, strict=True):
+        for values, wanted in zip(results[schedule][stage], reference, strict=True):
             assert values == pytest.approx(wanted, rel=1e-9, abs=1e-13)
             assert max(map(abs, wanted)) > 1e-6
 

@@ -68,7 +68,14 @@ def test_it_is_swept_beside_the_others_and_is_the_hybrid_that_it_says(run, tmp_p
 
 def test_it_passes_the_conformance_suite_of_samplers(run):
     tested = run(
-        "pytest", "tests/test_sampling_conformance.py", "-k", "ring-of-pairs", "-p", "no:cacheprovider"
+        "pytest",
+        "-n",
+        "0",
+        "tests/test_sampling_conformance.py",
+        "-k",
+        "ring-of-pairs",
+        "-p",
+        "no:cacheprovider",
     )
     assert tested.returncode == 0, tested.stdout
     assert " passed" in tested.stdout

@@ -54,7 +54,7 @@ def test_a_trust_says_how_many_numbers_and_how_far_off():
     def said(numbers):
         return str(Trust("train", "measured", "pipeline", ("spp",), numbers, 0.1234, 0.2))
 
-    where = "(pipeline, training, devices measured)"
+    where = "(training, pipeline, on GPUs with measured kernels)"
     assert said(4) == f"4 independent published numbers {where}: median error 12.3%, worst 20%"
     assert said(2) == f"2 independent published numbers {where}, too few to judge by"
     assert said(1) == f"1 independent published number {where}, too few to judge by"

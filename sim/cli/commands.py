@@ -12,7 +12,7 @@ from typing import Any, Final
 from profiles.errors import InputError
 from sim import api
 from sim.calibrating import setting
-from sim.cli.requests import MEASURED, arguments, given, named
+from sim.cli.requests import ASIDE, arguments, given, named
 from sim.limits import check_swept
 from sim.measured_runs import calibrated
 from sim.results import Result
@@ -44,6 +44,19 @@ def run_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def launch_command(options: argparse.Namespace) -> int:
+    """Print what starts a point in a runtime."""
+    if options.print_experiment:
+        return print_experiment(options)
+    from sim.launching.launch import launch
+
+    found = launch(strategy=options.strategy, **arguments(options))
+    for note in found.notes:
+        print(f"sim: {found.runtime}: {note}", file=sys.stderr)
+    sys.stdout.write(found.text)
+    return 0
+
+
 def print_experiment(options: argparse.Namespace) -> int:
     """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
     from sim.experiments import as_toml
@@ -60,7 +73,7 @@ def print_experiment(options: argparse.Namespace) -> int:
         flags["strategy"] = ",".join(request.names)
     if command == "sweep":  # what is set says the task: ``run`` knows no flag of it
         flags["objective"] = options.objective
-    flags |= request.parameters | {name: getattr(options, name) for name in MEASURED}
+    flags |= request.parameters | {name: getattr(options, name, None) for name in ASIDE}
     sys.stdout.write(f"# sim {command} --experiment FILE\n{as_toml(flags)}")
     return 0
 

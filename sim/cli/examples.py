@@ -22,6 +22,13 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "sim run --experiment question.toml --gpus 8 --json",
         "sim run --strategy hybrid --help",
     ),
+    "launch": (
+        "sim launch --model flux-dev --strategy usp --keys-values freed --gpus 4 --steps 28",
+        "sim launch --model flux-dev --strategy pipefusion --gpus 8 --warmup-steps 1 --runtime xdit",
+        "sim launch --model sd21 --strategy zero2 --gpus 16",
+        "sim run --model sd21 --strategy fsdp --gpus 16 --json > result.json",
+        "sim launch --result result.json --runtime fsdp2",
+    ),
     "sweep": (
         "sim sweep --model sd21 --gpus 8 --batch-size 256",
         "sim sweep --model sd21 --gpus 8 --strategy diffusionpipe,ddp --objective memory",

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from profiles.components import TASKS
 from profiles.errors import InputError, shown
+from profiles.levers import PRECISIONS, load_levers
 from profiles.recipes import EMA_BYTES, RECIPES
+from profiles.runtimes import runtime_names
 from profiles.stacks import DEFAULT_STACK
 from sim.explore.counts import counts_in
 from sim.scenarios import DEFAULT_CLUSTER
@@ -23,6 +25,7 @@ from strategies.plans.workloads import (
     DRAWS,
     FROZEN,
     GUIDANCES,
+    HEADS,
     PLACEMENTS,
     RELIEF,
     RESIDENCES,
@@ -55,6 +58,7 @@ def add_scenario(
     shown: Collection[str] = TASKS,
     measured: str = "",
     several: bool = False,
+    runtime: bool = False,
 ) -> None:
     """Offer what says which model does what on which cluster.
 
@@ -66,6 +70,7 @@ def add_scenario(
         shown: those of them whose flags its help shows.
         measured: whose number ``--measured`` gives; empty where compute is not scaled.
         several: whether it takes several numbers of GPUs.
+        runtime: whether it keeps to a runtime.
     """
     shared = parser.add_argument_group("scenario")
     shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
@@ -112,6 +117,10 @@ def add_scenario(
             " `sim run --measured ... --json`; compute is scaled to it",
         )
     shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+    if runtime:
+        shared.add_argument(
+            "--runtime", metavar="NAME", help=f"keep to what one runs: {', '.join(runtime_names())}"
+        )
     shared.add_argument(
         "--experiment",
         metavar="FILE",
@@ -159,6 +168,12 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
         choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
         help=words if searched else "what is recomputed (default: none)",
     )
+    add(
+        "--trainable",
+        metavar="WHAT",
+        help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
+    )
+    add("--offload", metavar="WHAT", help="on the host: none, optimizer, or layers:N blocks (default: none)")
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 
@@ -172,6 +187,15 @@ def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
         help="none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
     )
     add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
+    add("--heads", choices=HEADS, help="whether Ulysses pads heads that it cannot divide (default: divided)")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        help="of products and weights; quality is not modelled (default: half)",
+    )
+    add("--all-to-all", choices=PRECISIONS, help="precision of what Ulysses exchanges (default: half)")
+    words = "share of the steps that a cache skips, or a published cache: " + ", ".join(load_levers().cached)
+    add("--cache-steps", type=share_or_name, metavar="SHARE", help=words)
     add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
     add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
     add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
@@ -276,6 +300,14 @@ def number(text: str) -> float:
 def names(text: str) -> tuple[str, ...]:
     """Names that stand between commas; none where the text is empty."""
     return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def share_or_name(text: str) -> float | str:
+    """A number, or a name."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def resolution(text: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from sim.cli.flags import PARAMETER
 from sim.scenarios import OPTIONS
 
 SHARED = ("model", "cluster", "gpus", "stack")
-MEASURED = ("measured", "measured_run")
+ASIDE = ("measured", "measured_run", "runtime")
 
 
 def parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -32,5 +32,5 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments that say what is asked of which model on which cluster."""
-    measured = {name: getattr(options, name) for name in MEASURED if hasattr(options, name)}
+    measured = {name: getattr(options, name) for name in ASIDE if hasattr(options, name)}
     return {name: getattr(options, name) for name in SHARED} | measured | given(options)

@@ -27,7 +27,10 @@ class Desk:
         self._asked: set[Asked] = set()
 
     def bounds(self, groups: Iterable[Collection[Asked]]) -> Iterator[tuple[Asked, Bounds | InfeasibleError]]:
-        """The bounds of points in groups that have much in common, as they become known."""
+        """The bounds of points in groups that have much in common, as they become known.
+
+        Points that workers still simulate, asked about ahead of need, are taken note of on the way.
+        """
         tasks: list[Task] = []
         for group in groups:
             known = {} if self.store is None else self.store.bounds(group)
@@ -35,6 +38,9 @@ class Desk:
             if left := tuple(asked for asked in group if asked not in known):
                 tasks.append(Task(left))
         for task, answers in self.workers.run(tasks):
+            if task.limits_s is not None:
+                self._take(task, answers)
+                continue
             self._keep(task, answers)
             for asked, answer in zip(task.points, answers, strict=True):
                 assert not isinstance(answer, Answer)

@@ -10,6 +10,7 @@ from profiles.errors import InputError
 from sim.contents import inputs_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.legality import runtimes_of
 from sim.outputs import check_writable, whole_file
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
@@ -44,8 +45,11 @@ def row(
         body["reason"] = point.reason
     if point.status == "simulated":
         body["tie"] = tie
+    if point.checkpointing is not None:
+        body["relief"] = point.checkpointing
     if sweep.scenario.task == "sample":
         body |= {"seamless": point.seamless, "recommended": point.recommended}
+    body["runs_in"] = list(runtimes_of(point.strategy, sweep.scenario.on(body["num_gpus"])))
     return head | body
 
 
@@ -143,6 +147,8 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
             flat |= {name: _cell(of) for name, of in value.items()}
         elif key in ("stages", "inputs"):
             flat[key] = json.dumps(value)
+        elif key == "runs_in":
+            flat[key] = _cell(value) or None
         else:
             flat[key] = value
     return flat

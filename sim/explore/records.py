@@ -30,6 +30,8 @@ TIMES: Final = ("iteration_s", "latency_s")
 STATUSES: Final = ("simulated", "bounded", "infeasible")
 CODE: Final = "code"
 """Key of the hash of what simulated, beside those of inputs."""
+RELIEF: Final = "relief"
+"""Of a point that was tried again for want of memory: what is recomputed in it."""
 SQLITE: Final = b"SQLite format 3\0"
 
 
@@ -191,7 +193,8 @@ def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
             raise InputError(f"{row.where}: task is '{task[:40]}', must be one of {', '.join(TASKS)}")
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
         names = (*OPTIONS[task], *WHAT_IFS, "measured", "measured_run")
-        options = {key: row.text(key) for key in names if key in row.values and key not in shared}
+        own = {key: row.text(key) for key in names if key in row.values and key not in shared}
+        options = {} if cell(row.values.get(RELIEF, "")) else own  # those of the point, not of what was asked
         record = _question_of(records, shared, options, _inputs(row))
         record.points[_key(row, task)] = _known(row)
     return records
@@ -228,7 +231,10 @@ def _inputs(row: FileRow) -> dict[str, str]:
 
 def _key(row: FileRow, task: str) -> Key:
     known = fields_of(strategies_of(task).values())
-    given = sorted((name, cell(value)) for name, value in row.values.items() if name in known)
+    known = {*known, RELIEF}
+    given = sorted(
+        (name, said) for name, value in row.values.items() if name in known and (said := cell(value))
+    )
     gpus = row.number("num_gpus")
     if gpus is None:
         raise InputError(f"{row.where}: num_gpus is missing: must be a row of a sweep, or a result")
@@ -264,7 +270,8 @@ def _of_store(path: Path) -> Iterator[Recorded]:
 
 def _stored_key(text: str) -> Key:
     point = json.loads(text)
-    given = sorted((name, cell(value)) for name, value in point["parameters"].items() if value is not None)
+    own = point["parameters"] | {RELIEF: point.get("checkpointing")}
+    given = sorted((name, cell(value)) for name, value in own.items() if value is not None)
     return Key(point["strategy"], point["num_gpus"], tuple(given))
 
 

@@ -225,7 +225,7 @@ class _Replay:
     def _try_collective(self, number: int) -> None:
         """Start a collective if its predecessors are done and all that it reads is written; else try again then."""
         for other in self.before[number]:
-            if not self.done[other].processed:
+            if self.done[other].callbacks is not None:  # it is still to come
                 self._retry(self.done[other], number)
                 return
         for slot in self.wiring.collective_waits[number]:
@@ -253,10 +253,11 @@ class _Replay:
 class _Move:
     """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
 
-    __slots__ = ("_chunk", "_chunks", "_number", "_replay", "_route", "_start", "_streams")
+    __slots__ = ("_chunk", "_chunks", "_clocks", "_env", "_number", "_replay", "_route", "_start", "_streams")
 
     def __init__(self, replay: _Replay, number: int, streams: "list[_Stream]") -> None:
         self._replay, self._number, self._streams = replay, number, streams
+        self._env, self._clocks = replay.env, replay.clocks
         self._route = route = replay.collective_routes[number]
         self._start = replay.env.now
         self._chunk, self._chunks = 0, min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
@@ -269,23 +270,24 @@ class _Move:
         self._after(route.fixed_s)
 
     def _after(self, seconds: float) -> None:
-        event = self._replay.env.timeout(seconds)
-        assert event.callbacks is not None, "it is still to come"
-        event.callbacks.append(self._go_on)
+        callbacks = self._env.timeout(seconds).callbacks
+        assert callbacks is not None, "it is still to come"
+        callbacks.append(self._go_on)
 
     def _go_on(self, _: simpy.Event) -> None:
         """Move the next chunk, or end."""
+        now = self._env.now
         if self._chunk < self._chunks:
-            self._after(self._carry() - self._replay.env.now)
+            self._after(self._carry(now) - now)
             return
         for stream in self._streams:
-            stream.end(self._number, self._replay.env.now)
+            stream.end(self._number, now)
         self._replay.end_collective(self._number, self._start)
 
-    def _carry(self) -> float:
+    def _carry(self, now: float) -> float:
         """Put the next chunk on its ports; the time at which all have carried it."""
-        route, clocks, chunks = self._route, self._replay.clocks, self._chunks
-        begin = self._replay.env.now
+        route, clocks, chunks = self._route, self._clocks, self._chunks
+        begin = now
         for port, _ in route.ports:
             if clocks[port] > begin:
                 begin = clocks[port]
@@ -293,10 +295,14 @@ class _Move:
         for port, hold in route.ports:
             clocks[port] = begin + hold / chunks
         for port, hold in route.shared:
-            clocks[port] = max(clocks[port], begin) + hold / chunks
-            end = max(end, clocks[port])
-        for stream in self._streams:
-            stream.until[self._number] = begin + route.wire_s * (chunks - self._chunk) / chunks
+            free = clocks[port]
+            clocks[port] = free = (free if free > begin else begin) + hold / chunks
+            if free > end:
+                end = free
+        if self._streams:
+            until = begin + route.wire_s * (chunks - self._chunk) / chunks
+            for stream in self._streams:
+                stream.until[self._number] = until
         self._chunk += 1
         return end
 
@@ -379,8 +385,7 @@ class _Stream:
 
     def estimate_s(self, work_s: float, now: float) -> float:
         """The seconds until work is done if no other collective begins; never too long."""
-        until = max(self.until.values(), default=now)
-        if until <= now:
+        if not self.until or (until := max(self.until.values())) <= now:
             return work_s
         beside = min(work_s * self.slowdown, until - now)
         return beside + max(0.0, work_s - beside / self.slowdown)

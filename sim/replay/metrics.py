@@ -16,7 +16,7 @@ def bubbles(trace: Trace) -> list[Bubble]:
 def busy_s(trace: Trace) -> float:
     """The mean over devices of the seconds in which compute runs."""
     ends, starts = chain.from_iterable(trace.ends), chain.from_iterable(trace.starts)
-    return sum(map(sub, ends, starts)) / trace.plan.num_devices
+    return float(sum(map(sub, ends, starts))) / trace.plan.num_devices
 
 
 def idle_s(trace: Trace) -> float:

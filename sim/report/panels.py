@@ -76,7 +76,7 @@ def memory_words(result: Result) -> str:
 def time_words(result: Result) -> str:
     """Where the devices' time goes."""
     compute, wire, idle = shares(result)
-    return f"{bar(compute, wire)} compute {compute:.1%}, wire {wire:.1%}, idle {idle:.1%}"
+    return f"{bar(compute, wire)} compute {compute:.1%}, bubble: wire {wire:.1%}, idle {idle:.1%}"
 
 
 def trust_in(result: Result, device: str) -> Trust | None:
@@ -93,6 +93,13 @@ def phase_words(result: Result) -> str:
         for name in names
     )
     return "; ".join(words)
+
+
+def runs_in_words(names: Sequence[str]) -> str:
+    """The runtimes that run a point, and how it is started there."""
+    if not names:
+        return "no runtime that is known here"
+    return f"{', '.join(names)}; `sim launch` in place of `sim run` starts it"
 
 
 def result_lines(result: Result) -> list[Line]:

@@ -149,7 +149,7 @@ def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
         Column("iteration\nms", [f"{r.expected.duration_s * 1e3:,.1f}" for r in results]),
         Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
         Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
-        Column(f"over\n{' or '.join(baselines('train'))}", speeds, 5),
+        Column(f"speed over\n{' or '.join(baselines('train'))}", speeds, 5),
         *_shares(results),
     ]
 
@@ -163,7 +163,7 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
         Column("how", [how(r, values) for r in results], 1, words=True, widest=HOW, tells=True),
         Column("latency\ns", [f"{r.latency_s:.3f}" for r in results]),
         Column("8 of 10\nwithin", [band(r, "s") or "-" for r in results], 3),
-        Column("over one\nGPU", speeds, 5),
+        Column("speed over\none GPU", speeds, 5),
         Column("GPU-s per\nimage", [f"{r.gpu_s_per_sample:,.2f}" for r in results], 6),
         *_shares(results),
     ]

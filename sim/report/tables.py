@@ -17,10 +17,11 @@ from profiles.models import Model
 from profiles.stacks import Stack
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.explore.tuning import Choice
+from sim.legality import runtimes_of
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
 from sim.report.numbers import banded, milliseconds
-from sim.report.panels import Line, panel_markdown, result_lines, show_panel, trust_in
+from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
@@ -187,9 +188,18 @@ def lines_of(result: Result) -> list[Line]:
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
         *result_lines(result),
         *_words(result).quantities,
+        *_runs_in(result),
         ("layer times", _provenance(result)),
         *([] if trust is None else [("trust", str(trust))]),
     ]
+
+
+def _runs_in(result: Result) -> list[Line]:
+    """The runtimes that run it, where it is known what was asked."""
+    if result.source is None:
+        return []
+    source = result.source
+    return [("runs in", runs_in_words(runtimes_of(source.strategy, source.scenario)))]
 
 
 def _words(result: Result) -> Words:
@@ -211,7 +221,7 @@ def _run_words(result: Result) -> Words:
 def _iteration(result: Result) -> list[Line]:
     expected = result.expected
     return [
-        ("first", milliseconds(expected.first_s)),
+        ("first", f"{milliseconds(expected.first_s)} the first iteration alone"),
         *_communication(result, 1, "by all GPUs together"),
     ]
 

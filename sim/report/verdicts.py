@@ -8,10 +8,20 @@ from typing import Any
 from profiles.trust import Trust
 from profiles.units import GIB
 from sim.explore.sweep import Sweep
+from sim.legality import runtimes_of
 from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import fairness, how, tried
 from sim.report.numbers import duration
-from sim.report.panels import Line, panel_html, panel_markdown, panel_text, result_lines, shares, trust_in
+from sim.report.panels import (
+    Line,
+    panel_html,
+    panel_markdown,
+    panel_text,
+    result_lines,
+    runs_in_words,
+    shares,
+    trust_in,
+)
 from sim.report.tables import command_of
 from sim.results import Result
 
@@ -28,12 +38,14 @@ class Verdict:
         runner_up: the best of another strategy; None where there is none.
         runner_up_how: its parameters.
         ties: points of each strategy that tie with the best.
+        relieved: what the best of these recompute, where they lack memory without.
         changes: what would change the answer.
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
         fair: what is to be said of how the strategies compare; empty where each has its best partition.
         again: the command line that gives the best result again.
         fastest: the fastest point known, where memory is ranked by; else None.
         fastest_how: its parameters.
+        runs_in: the runtimes that run the best.
         lead: lines above all others, of a verdict on several numbers of GPUs.
         note: what else is to be said; empty where there is nothing.
     """
@@ -45,12 +57,14 @@ class Verdict:
     runner_up: Result | None
     runner_up_how: str
     ties: Mapping[str, int]
+    relieved: Mapping[str, str]
     changes: tuple[Change, ...]
     trust: Trust | None
     fair: str
     again: str
     fastest: Result | None = None
     fastest_how: str = ""
+    runs_in: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
     note: str = ""
 
@@ -72,11 +86,13 @@ class Verdict:
             lines.append(("fastest", self._fastest_words(self.fastest)))
         lines.append(("runner-up", self._runner_up_words()))
         said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
-        if others := [name for name in self.ties if name not in said]:
+        words = {name: f"{name} ({what} checkpointing)" for name, what in self.relieved.items()}
+        if others := [words.get(name, name) for name in self.ties if name not in said]:
             lines.append(("", f"ties too: {', '.join(others)}"))
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
+        lines.append(("runs in", runs_in_words(self.runs_in)))
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
@@ -132,6 +148,7 @@ class Verdict:
             "note": self.fair,
             **({} if self.fastest is None else {"fastest": _short(self.fastest)}),
             "again": self.again,
+            "runs_in": list(self.runs_in),
         }
 
 
@@ -162,6 +179,8 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     fastest = fastest_of(sweep) if sweep.objective == "memory" else None
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     other = next((point for point in ranked if point.name != best.name), None)
+    ties = sweep.ties()
+    leaders = {point.name: point for point in reversed(ties)}
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
@@ -169,11 +188,13 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         how=how(best.result, values),
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
-        ties=Counter(point.name for point in sweep.ties()),
+        ties=Counter(point.name for point in ties),
+        relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=changes(sweep, best),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),
         again=command_of(best.result),
+        runs_in=runtimes_of(best.strategy, sweep.scenario.on(best.result.num_gpus)),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
     )

@@ -72,7 +72,7 @@ def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduct
             fixed_s=time.fixed_s,
             wire_s=time.wire_s,
             node_port_s=time.node_port_s,
-            step_s=scenario.costs.optimizer_s(trained, recipe),
+            step_s=scenario.step_s(trained),
         )
 
 

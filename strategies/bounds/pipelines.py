@@ -85,7 +85,7 @@ def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tup
     scenario, trained = layout.scenario, layout.trained_parameters[stage]
     recipe = scenario.workload.recipe
     reduce_s = layout.reduction(positions).time(trained * recipe.gradient_bytes).total_s if trained else 0.0
-    return max(reduce_s, beside_s) + scenario.costs.optimizer_s(trained, recipe)
+    return max(reduce_s, beside_s) + scenario.step_s(trained)
 
 
 def frozen_s(pipeline: Pipeline, position: int = 0) -> float:

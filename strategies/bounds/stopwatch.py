@@ -38,6 +38,13 @@ class Stopwatch:
         self.ended_s = self.free_s + beside_s + max(0.0, duration_s - beside_s / self.slowdown)
         self.free_s = self.ended_s
 
+    def compute_together(
+        self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
+    ) -> None:
+        """Run an op that several devices run, if this is one of them."""
+        if self.device in devices:
+            self.compute(self.device, action, duration_s, host_s)
+
     def collective(
         self,
         operation: str,

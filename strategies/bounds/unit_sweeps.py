@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strategies.pipelining.data_parallel import before_s
-from strategies.pipelining.mesh import MeshLayout
+from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
 from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.teams import Span, span_of
 from strategies.pipelining.units import AHEAD_FORWARD, REDUCE, keeps, step_s
+from strategies.plans.actions import BACKWARD, FORWARD
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
     """Seconds of each unit: of its passes, and of gathering, scattering and summing it once."""
 
-    forward: Sequence[float]
-    backward: Sequence[float]
+    forward: Sequence[Span]
+    backward: Sequence[Span]
     gather: Sequence[float]
     scatter: Sequence[float]
     reduce: Sequence[float]
@@ -31,40 +33,58 @@ class Clocks:
     Attributes:
         times: of the units.
         reshard: whether units are freed after their forward.
-        now: when its last op ended; ``shards`` and ``replicas``: when their streams are free.
+        now: when its last op ended, ``trail`` seconds of exchanges after it, ``summed`` when all gradients were.
+        shards: when their stream is free; likewise ``replicas``.
         ready: when the weights of each unit that is gathered are there.
     """
 
     times: Times
     reshard: bool
     now: float = 0.0
+    trail: float = 0.0
+    summed: float = 0.0
     shards: float = 0.0
     replicas: float = 0.0
     ready: dict[int, float] = field(default_factory=dict)
 
+    def compute(self, span: Span, *awaited: float) -> None:
+        """Run an op once what it waits for is there."""
+        self.now = max(self.now + self.trail + span.lead_s, self.summed, *awaited) + span.inner_s
+        self.trail = span.trail_s
+
+    def begin(self, frozen_s: float) -> None:
+        """Run the frozen work of a micro-batch, where there is any."""
+        if frozen_s:
+            self.compute(Span(0.0, frozen_s, 0.0))
+
     def forward(self) -> None:
         """Sweep forwards."""
-        ends, start, count = list[float](), self.now, len(self.times.forward)
-        for unit, seconds in enumerate(self.times.forward):
+        ends, start, last = list[float](), max(self.now, self.summed), len(self.times.forward) - 1
+        for unit, span in enumerate(self.times.forward):
             before = unit - AHEAD_FORWARD - 1
             self._gather(unit, ends[before] if before >= 0 else start)
-            self.now = max(self.now, self.ready[unit]) + seconds
+            self.compute(span, self.ready[unit])
             ends.append(self.now)
-            if not keeps(count - 1, unit, reshard=self.reshard):
+            if not keeps(last, unit, reshard=self.reshard):
                 del self.ready[unit]
 
     def backward(self) -> None:
-        """Sweep backwards, and wait until all is summed."""
+        """Sweep backwards; whatever follows waits until all is summed."""
         scattered, last = list[float](), len(self.times.backward) - 1
         self._gather(last - 1, self.now)
         for unit in range(last, -1, -1):
             waited = scattered[-2] if len(scattered) > 1 else 0.0
-            self.now = max(self.now, self.ready.pop(unit), waited) + self.times.backward[unit]
+            self.compute(self.times.backward[unit], self.ready.pop(unit), waited)
             self.shards = max(self.shards, self.now) + self.times.scatter[unit]
             scattered.append(self.shards)
             self.replicas = max(self.replicas, self.shards) + self.times.reduce[unit]
             self._gather(unit - 2, self.now)
-        self.now = max(self.now, self.shards, self.replicas)
+        self.summed = max(self.shards, self.replicas)
+
+    @property
+    def done(self) -> float:
+        """When all has been computed, exchanged and summed."""
+        return max(self.now + self.trail, self.summed)
 
     def _gather(self, unit: int, room: float) -> None:
         if unit >= 0 and unit not in self.ready:
@@ -81,28 +101,31 @@ def _least_s(layout: MeshLayout, cut: int, *, reshard: bool) -> float:
     units, count = layout.chain(cut), layout.shape.micro_batches
     frozen_s = before_s(layout, [layout.stages[units[0]]])
     extra = layout.scenario.workload.extra_forward
-    clocks, ends = Clocks(_times(layout, units), reshard), [0.0]
+    clocks = Clocks(_times(layout, units), reshard)
     for _ in range(count if extra else 0):
-        clocks.now += frozen_s
+        clocks.begin(frozen_s)
         clocks.forward()
-    ends = [clocks.now]
+    ends = list[float]()
     for _ in range(min(count, 2)):
-        clocks.now += 0.0 if extra else frozen_s
+        if not extra:
+            clocks.begin(frozen_s)
         clocks.forward()
         clocks.backward()
-        ends.append(clocks.now)
+        ends.append(clocks.done)
     again_s = (count - 2) * (ends[-1] - ends[-2]) if count > 2 else 0.0
     return ends[-1] + again_s + sum(step_s(layout, unit) for unit in units)
 
 
 def _times(layout: MeshLayout, units: range) -> Times:
     recipe, mesh = layout.scenario.workload.recipe, layout.mesh
-    stages, sizes = [layout.stages[u] for u in units], [layout.parameters(u) for u in units]
+    gather, scatter = (Collected(of, SHARDS, mesh.sharding) for of in (GATHER, SCATTER))
+    reduce = Collected(REDUCE, REPLICAS, mesh.replication)
+    sizes = [layout.parameters(unit) for unit in units]
     gradients = [size * recipe.gradient_bytes for size in sizes]
     return Times(
-        [stage.forward_s for stage in stages],
-        [stage.backward_s for stage in stages],
-        [layout.seconds(GATHER, mesh.sharding, size * recipe.weight_bytes) for size in sizes],
-        [layout.seconds(SCATTER, mesh.sharding, size) for size in gradients],
-        [layout.seconds(REDUCE, mesh.replication, size / mesh.parts) for size in gradients],
+        [span_of(layout, unit, FORWARD) for unit in units],
+        [span_of(layout, unit, BACKWARD) for unit in units],
+        [layout.seconds(gather, layout.weight_bytes(unit)) for unit in units],
+        [layout.seconds(scatter, size) for size in gradients],
+        [layout.seconds(reduce, size / mesh.parts) for size in gradients],
     )

@@ -23,7 +23,7 @@ class _Draft:
         self.writes: list[int] = []
 
     def op(self) -> Op:
-        return Op(self.action, self.duration_s, self.reads, tuple(self.writes), host_s=self.host_s)
+        return Op(self.action, self.duration_s, self.reads, tuple(self.writes), (), self.host_s)
 
 
 class Recorder(Protocol):
@@ -31,6 +31,12 @@ class Recorder(Protocol):
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
         """Take down an op: seconds of the GPU, and of the host that dispatches it."""
+        ...
+
+    def compute_together(
+        self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
+    ) -> None:
+        """Take down the same op on several devices."""
         ...
 
     def expect(self, device: int, tensor: int) -> None:
@@ -79,9 +85,18 @@ class SamplingBuilder:
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
         """Append an op; it waits for all that was announced to its device."""
-        reads = tuple(dict.fromkeys(self._awaited[device]))
-        self._awaited[device] = []
+        reads: tuple[int, ...] = ()
+        if self._awaited[device]:
+            reads = tuple(dict.fromkeys(self._awaited[device]))
+            self._awaited[device] = []
         self._ops[device].append(_Draft(action, duration_s, host_s, reads))
+
+    def compute_together(
+        self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
+    ) -> None:
+        """Append the same op to several devices."""
+        for device in devices:
+            self.compute(device, action, duration_s, host_s)
 
     def last(self, device: int) -> int:
         """The index of a device's last op; -1 where it has none."""
@@ -149,13 +164,15 @@ class SamplingBuilder:
             held_bytes: bytes of the result on each device, until the op that waits for it has ended.
             wait: whether the next op of each device waits for it.
         """
-        reads = []
+        reads, ready = [], Tensor("ready", stage, number, 0.0)
+        host_s = self.calls.collective_s(operation, calls) if len(devices) > 1 else 0.0
         for device in devices:
             if self._ops[device]:
-                reads.append(self.tensor("ready", stage, number, 0.0))
-                self.write(device, reads[-1])
-            if len(devices) > 1:
-                self.call(device, self.calls.collective_s(operation, calls))
+                last = self._ops[device][-1]
+                last.host_s += host_s
+                last.writes.append(len(self._tensors))
+                reads.append(len(self._tensors))
+                self._tensors.append(ready)
         result = self.tensor(operation, stage, number, held_bytes)
         members = tuple(devices)
         self._collectives.append(

@@ -2,30 +2,38 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from functools import cached_property
+from math import ceil, prod
 from typing import Final
 
 from profiles.errors import InfeasibleError
 from strategies.plans.placement import Placement
+from strategies.plans.workloads import HEADS
 from strategies.sampling_scenario import SamplingScenario
 
+PADDED: Final = HEADS[1]
 GUIDED: Final = 2
 """Predictions per image with classifier-free guidance: with the prompt and without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Devices that compute one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost."""
+    """Devices that compute one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost.
+
+    In place of a ring they may stand in ``rows`` x ``columns``, each row of which lies together.
+    """
 
     devices: tuple[int, ...]
     ring: int
     ulysses: int
     tensor: int
+    rows: int = 1
+    columns: int = 1
 
     @property
     def sequence(self) -> int:
         """Devices among which the tokens of a patch are divided."""
-        return self.ring * self.ulysses
+        return self.ring * self.ulysses * self.rows * self.columns
 
     def token_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
         """Bytes on one device of a tensor whose tokens are divided, and under tensor parallelism nothing else.
@@ -56,16 +64,28 @@ class Team:
         inner = self.ulysses * self.tensor
         return [self.devices[start::inner] for start in range(inner)]
 
+    def row_groups(self) -> list[tuple[int, ...]]:
+        """The devices of each row of the mesh that hold the same heads."""
+        inner = self.ulysses * self.tensor
+        span = self.columns * inner
+        starts = [r + i for r in range(0, len(self.devices), span) for i in range(inner)]
+        return [self.devices[start : start + span - start % inner : inner] for start in starts]
+
+    def column_groups(self) -> list[tuple[int, ...]]:
+        """The devices of each column of the mesh that hold the same heads."""
+        span = self.columns * self.ulysses * self.tensor
+        return [self.devices[start::span] for start in range(span)]
+
     def sequence_groups(self) -> list[tuple[int, ...]]:
         """The devices that hold different tokens of the same patch."""
         return [self.devices[start :: self.tensor] for start in range(self.tensor)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grid:
     """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
 
-    Source: xDiT, its default order of process groups.
+    ``rows`` and ``columns`` are of a mesh in place of a ring. Source: xDiT, its default order of process groups.
     """
 
     data: int = 1
@@ -74,22 +94,30 @@ class Grid:
     ring: int = 1
     ulysses: int = 1
     tensor: int = 1
+    rows: int = 1
+    columns: int = 1
 
     @property
     def positions(self) -> int:
         """GPUs of one data-parallel group."""
-        return prod((self.guidance, self.pipeline, self.ring, self.ulysses, self.tensor))
+        return prod((self.guidance, self.pipeline, self.sequence, self.tensor))
 
     @property
     def sequence(self) -> int:
         """Devices among which the tokens of a patch are divided."""
-        return self.ring * self.ulysses
+        return self.ring * self.ulysses * self.rows * self.columns
 
     def team(self, guided: int, stage: int) -> Team:
         """The devices of one stage of one guidance group."""
-        size = self.ring * self.ulysses * self.tensor
-        start = (guided * self.pipeline + stage) * size
-        return Team(tuple(range(start, start + size)), self.ring, self.ulysses, self.tensor)
+        return self._teams[guided * self.pipeline + stage]
+
+    @cached_property
+    def _teams(self) -> tuple[Team, ...]:
+        size = self.sequence * self.tensor
+        parts = self.ring, self.ulysses, self.tensor, self.rows, self.columns
+        return tuple(
+            Team(tuple(range(start, start + size)), *parts) for start in range(0, self.positions, size)
+        )
 
     def teams(self) -> Iterator[tuple[int, int, Team]]:
         """Guidance group, stage and team."""
@@ -118,6 +146,7 @@ def make_grid(
     ring: int = 1,
     ulysses: int = 1,
     tensor: int = 1,
+    mesh: tuple[int, int] = (1, 1),
     data: int | None = 1,
 ) -> Grid:
     """The grid of some degrees.
@@ -129,6 +158,7 @@ def make_grid(
         ring: devices around which keys and values pass.
         ulysses: devices that exchange tokens for heads.
         tensor: devices that hold parts of the same matrices.
+        mesh: rows and columns of devices, in place of a ring.
         data: groups that draw different images; None takes all GPUs left over for them.
 
     Raises:
@@ -141,6 +171,8 @@ def make_grid(
         "ring_degree": ring,
         "pipeline_degree": pipeline,
         "tensor_degree": tensor,
+        "rows": mesh[0],
+        "columns": mesh[1],
     }
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
     if not product or gpus % product or (data is not None and product * data != gpus):
@@ -152,7 +184,7 @@ def make_grid(
             else f"runs on one GPU, not on gpus({gpus})",
             "the degrees do not give the number of GPUs",
         )
-    grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor)
+    grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor, *mesh)
     check_workload(scenario, grid)
     _check_backbone(scenario, grid)
     return grid
@@ -187,17 +219,12 @@ def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
 def _check_backbone(scenario: SamplingScenario, grid: Grid) -> None:
     """Refuse degrees that the attention cannot be divided by."""
     backbone = scenario.backbone
-    heads = {exchange.heads for exchange in backbone.exchanges if exchange.kind == "key_value"}
     halos = sum(exchange.kind == "halo" for exchange in backbone.exchanges)
-    degrees = {"ulysses_degree": grid.ulysses, "tensor_degree": grid.tensor}
-    for name, degree in degrees.items():
-        padded = halos and name == "tensor_degree"  # some devices hold one head less, DistriFusion's baseline
-        for count in sorted(heads):
-            if degree > count or (count % degree and not padded):
-                raise InfeasibleError(
-                    f"heads({count}) of {backbone.name} is no multiple of {name}({degree})",
-                    "the degree does not divide the heads",
-                )
+    alone = (grid.ulysses, 1), (1, grid.tensor)  # of a U-Net, which no sequence divides
+    for degrees in alone if halos else [(grid.ulysses, grid.tensor)]:
+        for count in _heads(scenario):
+            if problem := _heads_problem(scenario, count, *degrees):
+                raise InfeasibleError(problem, "the degree does not divide the heads")
     for name, degree in (("sequence parallelism", grid.sequence), ("a pipeline of patches", grid.pipeline)):
         if degree > 1 and halos:
             raise InfeasibleError(
@@ -208,6 +235,42 @@ def _check_backbone(scenario: SamplingScenario, grid: Grid) -> None:
         check_exchanges(scenario, "key_value")
     if grid.tensor > 1:
         check_exchanges(scenario, "reduce")
+
+
+def _heads(scenario: SamplingScenario) -> list[int]:
+    """The numbers of heads that the backbone's self-attentions have."""
+    return sorted(
+        {exchange.heads for exchange in scenario.backbone.exchanges if exchange.kind == "key_value"}
+    )
+
+
+def divides_heads(scenario: SamplingScenario, ulysses: int) -> bool:
+    """Whether so many devices can exchange tokens for heads."""
+    return not any(_heads_problem(scenario, count, ulysses, 1) for count in _heads(scenario))
+
+
+def _heads_problem(scenario: SamplingScenario, heads: int, ulysses: int, tensor: int) -> str:
+    """Why some degrees cannot divide some heads, in words; empty where they can.
+
+    The devices of a U-Net under tensor parallelism may hold one head less than others (DistriFusion's baseline). Padded
+    heads are attended to for nothing, on one device of a Ulysses group (diffusers, ``ulysses_anything``): they must be
+    fewer than those that a device has.
+    """
+    degrees = {"ulysses": ulysses, "tensor": tensor}
+    named = " * ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    product = ulysses * tensor
+    total = f"{named} = {product}" if min(ulysses, tensor) > 1 else named
+    if any(exchange.kind == "halo" for exchange in scenario.backbone.exchanges) and ulysses == 1:
+        return f"{heads} heads, {total}: more GPUs than heads" if product > heads else ""
+    if not heads % product:
+        return ""
+    if scenario.workload.heads == PADDED and not heads % tensor:
+        own = heads // tensor
+        each = ceil(own / ulysses)
+        if (more := each * ulysses - own) < each:
+            return ""
+        return f"{heads} heads, {total}: {more} heads of padding, must be fewer than the {each} of a GPU"
+    return f"{heads} heads, {total}: {heads} % {product} = {heads % product}"
 
 
 def check_exchanges(scenario: SamplingScenario, kind: str) -> None:

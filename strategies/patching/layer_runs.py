@@ -2,8 +2,10 @@
 
 Ulysses (Jacobs et al., DeepSpeed-Ulysses, 2023): three all-to-alls exchange tokens for heads before attention, one
 changes back. Ring attention (Liu et al., 2023): keys and values pass around the ring while attention runs on those
-that are there. USP (Fang and Zhao, 2024) is both. Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) sums the
-hidden state after each row-parallel matrix.
+that are there. USP (Fang and Zhao, 2024) is both. In a mesh of rows and columns (Attention2D: Elango, 2025) each device
+gathers the queries of its row and the keys and values of its column, and gets the partial outputs of its own queries
+from its row. Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) sums the hidden state after each row-parallel
+matrix.
 
 Between two exchanges work is spread evenly; within a run of several layers each kind of exchange is one collective
 that stands for as many calls as it has layers, which takes as long where layers are alike and the exchanges block.
@@ -17,6 +19,7 @@ import numpy as np
 
 from profiles.costs import HALF_BYTES, FloatArray
 from profiles.hosts import CACHE_OPERATORS, PATCH_OPERATORS
+from profiles.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.shares import WHOLE, Share
 from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
@@ -58,12 +61,14 @@ class Exchanged:
     Attributes:
         attentions: self-attentions.
         hidden_bytes: queries of all self-attentions, and as much their keys, values and outputs.
+        weight_bytes: a number for each query and head of all self-attentions: what its partial outputs weigh.
         sums: sums under tensor parallelism.
         summed_bytes: bytes of all sums.
     """
 
     attentions: int
     hidden_bytes: float
+    weight_bytes: float
     sums: int
     summed_bytes: float
 
@@ -80,8 +85,9 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     passed = of_image if scenario.workload.text == REPLICATED else scale
     of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
     keys = [e.elements for e in of if e.kind == "key_value"]
+    heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
     sums = [e.elements for e in of if e.kind == "reduce"]
-    return Exchanged(len(keys), sum(keys) / 2 * passed, len(sums), sum(sums) * scale)
+    return Exchanged(len(keys), sum(keys) / 2 * passed, sum(heads) * passed, len(sums), sum(sums) * scale)
 
 
 def run_layers(
@@ -89,7 +95,10 @@ def run_layers(
 ) -> None:
     """Tell a recorder what each device of a team does in a run of layers."""
     exchanges, seconds = exchanged(scenario, run.first, run.end), run_seconds(scenario, team, run)
-    _Runner(recorder, team, run, action, exchanges, *seconds).append()
+    merging_s = merged_s(scenario, team, run) if team.columns > 1 else 0.0
+    padded = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
+    swollen = padded * scenario.exchanged_share
+    _Runner(recorder, team, run, action, exchanges, *seconds, merging_s, swollen).append()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ class _Runner:
     total_s: float
     attention_s: float
     host_s: float
+    merging_s: float
+    swollen: float
 
     def append(self) -> None:
         team, what = self.team, self.exchanged
@@ -122,15 +133,14 @@ class _Runner:
         self._sum(what.sums - what.attentions)
 
     def _compute(self, seconds: float, host_s: float = 0.0) -> None:
-        for device in self.team.devices:
-            self.recorder.compute(device, self.action, seconds, host_s)
+        self.recorder.compute_together(self.team.devices, self.action, seconds, host_s)
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
         if self.team.ulysses == 1:
             return
         what, run = self.exchanged, self.run
-        size = tensors * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+        size = tensors * self.swollen * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
         for group in self.team.ulysses_groups():
             self._collective("all_to_all", group, size, tensors * what.attentions)
 
@@ -141,6 +151,9 @@ class _Runner:
 
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
+        if self.team.rows * self.team.columns > 1:
+            self._attend_in_mesh()
+            return
         rounds = self.team.ring
         if rounds == 1:
             self._compute(self.attention_s)
@@ -156,6 +169,37 @@ class _Runner:
                 for group, result in zip(self.team.ring_groups(), results, strict=True):
                     for device in group:
                         self.recorder.expect(device, result)
+
+    def _attend_in_mesh(self) -> None:
+        """Append attention of a row's queries to a column's keys and values, and the merging of its partial outputs."""
+        team, what, run = self.team, self.exchanged, self.run
+        own, weights = (
+            team.head_bytes(size, run.batch, run.tokens) for size in (what.hidden_bytes, what.weight_bytes)
+        )
+        if team.ulysses > 1:
+            self._compute(0.0)  # gathers what it has exchanged
+        for group in team.column_groups():
+            self._gather("all_gather", group, 2 * team.rows * own)
+        for group in team.row_groups():
+            self._gather("all_gather", group, team.columns * own)
+        self._compute(self.attention_s)
+        for group in team.row_groups():
+            self._gather("all_to_all", group, team.columns * (own + weights))
+        if team.columns > 1:
+            self._compute(self.merging_s)
+
+    def _gather(self, operation: str, group: tuple[int, ...], size_bytes: float) -> None:
+        """Append an exchange whose result lies on each of its devices until it is used."""
+        if len(group) > 1:
+            self.recorder.collective(
+                operation,
+                group,
+                size_bytes,
+                stage=self.action.stage,
+                number=self.action.patch,
+                calls=self.exchanged.attentions,
+                held_bytes=size_bytes / max(1, self.exchanged.attentions),
+            )
 
     def _pass_on(self, group: tuple[int, ...], size_bytes: float) -> int:
         return self.recorder.collective(
@@ -183,12 +227,19 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
 
     def make() -> tuple[float, float, float]:
         whole_text = scenario.workload.text == REPLICATED
-        degrees = Share(ring=team.ring, ulysses=team.ulysses, tensor=team.tensor, whole_text=whole_text)
+        degrees = Share(
+            ring=team.ring,
+            ulysses=team.ulysses,
+            tensor=team.tensor,
+            whole_text=whole_text,
+            mesh_rows=team.rows,
+            mesh_columns=team.columns,
+        )
         share = run.share.times(degrees)
         index = scenario.backbone_index
         layers = slice(run.first, run.end)
         attention = scenario.costs.attention_s(index, run.batch, share)
-        uneven = _fullest(scenario, team.tensor) - 1
+        uneven = _fullest(scenario, team.ulysses * team.tensor) - 1
         total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
         host = scenario.costs.host_s(index)
         gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
@@ -200,7 +251,17 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
             gpu_s, host_s = gpu_s + stored_s, host_s + storing_s
         return gpu_s, float(((1 + uneven) * attention)[layers].sum()), host_s
 
-    return scenario.remember(("run", team.ring, team.ulysses, team.tensor, run), make)
+    key = team.ring, team.ulysses, team.tensor, team.rows, team.columns
+    return scenario.remember(("run", key, run), make)
+
+
+def merged_s(scenario: SamplingScenario, team: Team, run: Run) -> float:
+    """Seconds in which a GPU of a mesh merges the partial outputs of its queries, as a ring merges its blocks."""
+    what = exchanged(scenario, run.first, run.end)
+    elements = team.head_bytes(what.hidden_bytes, run.batch, run.tokens) / HALF_BYTES
+    moved = (MERGED_BYTES * (team.columns - 1) + MERGE_CASTS) * elements
+    launches = what.attentions * (MERGE_KERNELS * (team.columns - 1) + MERGE_CAST_KERNELS)
+    return scenario.costs.copied_s(scenario.backbone_index, moved, launches)
 
 
 def _stored_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:

@@ -275,13 +275,16 @@ def patch_rows(scenario: SamplingScenario, grid: Grid, patches: int) -> tuple[fl
     """The share of the rows in each patch, as even as whole rows allow.
 
     Raises:
-        InfeasibleError: there are more patches, each divided over a team, than rows.
+        InfeasibleError: there are more patches, each divided over a team, than rows; or more devices of a sequence than
+            rows of all frames.
     """
-    rows = scenario.rows
-    if patches * grid.sequence > rows:
+    rows, lines = scenario.rows, scenario.lines
+    most = rows if patches > 1 else lines
+    if patches * grid.sequence > most:
         factors = f"patches({patches})" + (f" * sequence({grid.sequence})" if grid.sequence > 1 else "")
+        there = f"rows({rows})" + (f" * frames({lines // rows})" if most > rows else "")
         raise InfeasibleError(
-            f"{factors} exceeds rows({rows}) of {scenario.backbone.name} at {scenario.workload.resolution}",
+            f"{factors} exceeds {there} of {scenario.backbone.name} at {scenario.workload.resolution}",
             "more patches than rows",
         )
     return tuple((rows // patches + (patch < rows % patches)) / rows for patch in range(patches))

@@ -89,7 +89,7 @@ def chain_costs(pipeline: Pipeline, backbone: int, *, local_skips: bool = False)
     cut_bytes = np.array([component.cut_bytes(cut) for cut in cuts]) * batch
     wire_s, delay_s = pipeline.slowest_hop
     legal = np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool)
-    trained = np.array([float(x.parameters if x.backward == "full" else 0) for x in component.layers])
+    trained = np.array([float(layer.trained_parameters) for layer in component.layers])
     gradient_bytes, law = pipeline.scenario.workload.recipe.gradient_bytes, pipeline.reduction()
     stage_bytes = float(trained.sum()) * gradient_bytes / pipeline.shape.degree
     return ChainCosts(
@@ -109,12 +109,12 @@ def cut_units(scenario: Scenario, backbone: int, least: int) -> Cut:
     Args:
         scenario: what is asked about.
         backbone: its index.
-        least: trained parameters of a unit.
+        least: trained parameters of a unit, or of frozen ones beside adapters.
     """
-    layers = scenario.model.components[backbone].layers
+    layers, adapted = scenario.model.components[backbone].layers, scenario.workload.rank > 0
     boundaries, held = [0], 0
     for index, layer in enumerate(layers):
-        held += layer.parameters if layer.backward == "full" else 0
+        held += layer.parameters if adapted else layer.trained_parameters
         ends_block = index + 1 == len(layers) or layers[index + 1].block != layer.block
         if ends_block and held >= least:
             boundaries.append(index + 1)

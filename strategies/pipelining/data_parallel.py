@@ -225,8 +225,8 @@ def replicated_least_s(layout: Layout, overlap: str) -> float:
         layout: every backbone as one stage.
         overlap: when the GPUs sum.
     """
-    recipe, count, total_s = layout.scenario.workload.recipe, layout.shape.micro_batches, 0.0
+    count, total_s = layout.shape.micro_batches, 0.0
     for stage in layout.stages:
-        step_s = layout.scenario.costs.optimizer_s(trained_parameters(layout, stage), recipe)
+        step_s = layout.scenario.step_s(trained_parameters(layout, stage))
         total_s += reduced_s(layout, stage, overlap, "all_reduce", count) + step_s
     return total_s

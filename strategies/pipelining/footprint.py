@@ -6,12 +6,13 @@ components. The layers of a block that lie in one stage are recomputed together;
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from profiles.components import Component
 from profiles.costs import FloatArray
+from profiles.errors import InfeasibleError
 from profiles.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.plan import Buffer, Stage
@@ -21,9 +22,29 @@ if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
 
 
+BACKBONE: Final = "backbone weights"
+"""Buffer of a backbone's frozen weights, where adapters are trained beside them."""
+
+
 def trained_parameters(pipeline: Pipeline, stage: Stage) -> int:
     """The parameters of a stage that have gradients."""
     return pipeline.component(stage).trained_parameters(stage.first_layer, stage.last_layer + 1)
+
+
+def gathered_bytes(pipeline: Pipeline, stage: Stage) -> float:
+    """Bytes of a stage's weights as GPUs that share them gather them: frozen ones too that have adapters.
+
+    Raises:
+        InfeasibleError: they are swapped, too.
+    """
+    trained, workload = trained_parameters(pipeline, stage), pipeline.scenario.workload
+    if workload.swapped:
+        raise InfeasibleError(
+            f"offload is {workload.offload}, but the backbone's weights are shared among GPUs",
+            "offloaded blocks are of whole backbones",
+        )
+    locked = stage.parameters - trained if workload.rank else 0
+    return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
 
 
 def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> float:
@@ -34,7 +55,7 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
         stage: the stage.
         in_place: all stages of the component lie on one device, where no skip is kept more than once.
     """
-    checkpointing, batch = layout.scenario.workload.checkpointing, layout.local_batch
+    checkpointing, batch = layout.scenario.workload.checkpointing, layout.held_batch
     if checkpointing == "full":
         return _stage_input_bytes(layout, stage, in_place=in_place) * batch
     if checkpointing == "none":
@@ -50,7 +71,7 @@ def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
     checkpointing = pipeline.scenario.workload.checkpointing
     if checkpointing in ("none", "full"):
         return 0.0
-    return sum(_recomputed(pipeline, stage)) * pipeline.local_batch
+    return sum(_recomputed(pipeline, stage)) * pipeline.held_batch
 
 
 def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
@@ -150,25 +171,38 @@ def _input_bytes(scenario: Scenario, component: int) -> float:
     return sum(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
 
 
+def _swapped_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
+    """Bytes of blocks that lie in the host's memory; of each backbone there is room for the one that comes up."""
+    if not pipeline.scenario.workload.swapped:
+        return 0.0
+    swapped = (pipeline.swapped_bytes(component) for component in {stage.component for stage in stages})
+    return sum(sum(sizes) - max(sizes) for sizes in swapped)
+
+
 def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:
     """The bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
     scenario, recipe = pipeline.scenario, pipeline.scenario.workload.recipe
     trained = sum(trained_parameters(pipeline, stage) for stage in stages)
     locked = sum(stage.parameters for stage in stages) - trained
     frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
+    adapted = []
+    if scenario.workload.rank:
+        adapted = [Buffer(BACKBONE, locked * FROZEN_WEIGHT_BYTES - _swapped_bytes(pipeline, stages))]
+    on_host = scenario.workload.offload == "optimizer"
     buffers = [
         Buffer("weights", trained * recipe.weight_bytes),
         Buffer("gradients", trained * recipe.gradient_bytes),
-        Buffer("optimizer", trained * recipe.optimizer_bytes),
-        Buffer("frozen weights", (frozen + locked) * FROZEN_WEIGHT_BYTES),
+        Buffer("optimizer", 0.0 if on_host else trained * recipe.optimizer_bytes),
+        Buffer("frozen weights", (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES),
+        *adapted,
     ]
-    if recipe.ema_bytes:
+    if recipe.ema_bytes and not on_host:
         buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
     checkpointing = scenario.workload.checkpointing
     if checkpointing == "full":
         largest = max(float(_activations(pipeline, stage).max()) for stage in stages)
-        buffers.append(Buffer("recomputed layer", largest * pipeline.local_batch))
+        buffers.append(Buffer("recomputed layer", largest * pipeline.held_batch))
     elif checkpointing != "none":
         largest = max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
-        buffers.append(Buffer("recomputed block", largest * pipeline.local_batch))
+        buffers.append(Buffer("recomputed block", largest * pipeline.held_batch))
     return tuple(buffers)

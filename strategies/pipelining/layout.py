@@ -3,7 +3,6 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import add
 from typing import TypeVar
 
 from profiles.errors import InfeasibleError
@@ -195,7 +194,7 @@ class Layout(Pipeline):
         """
         saved, resident = self.held_bytes
         held = (sum(in_flight[s] * saved[s] for s in hosted) for hosted in self.hosted)
-        return max(map(add, resident, held))
+        return max(state + own for state, own in zip(resident, held, strict=True))
 
     @cached_property
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -6,27 +6,43 @@ parallelism before that.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
-from profiles.collectives import CollectiveLaw
 from profiles.errors import InfeasibleError
 from profiles.models import Component
 from profiles.shares import Share
 from strategies.pipelining.candidates import divisors
+from strategies.pipelining.footprint import gathered_bytes
 from strategies.pipelining.layout import Layout
-from strategies.plans.network import law_beside
 from strategies.plans.placement import Placement, Subgroup
+from strategies.plans.plan import Collective
 from strategies.scenario import Scenario
 
 WAYS: Final = ("ulysses", "ring")
 """Ways of context parallelism."""
 MOST_CONTEXT: Final = 16
 """The largest degree of context parallelism that a sweep looks at."""
+SHARDS, REPLICAS, CONTEXT, TENSOR = range(4)
+"""Streams of the collectives of each subgroup, which has a communicator of its own."""
+
+
+class Collected(NamedTuple):
+    """A kind of collective: what it does, on which stream, and among which GPUs."""
+
+    operation: str
+    stream: int
+    subgroup: Subgroup
+
+    def collective(self, size_bytes: float, reads: Iterable[int], writes: int, calls: int = 1) -> Collective:
+        """One of this kind, in which every GPU takes part."""
+        return Collective(
+            self.operation, (0,), size_bytes, (0,), tuple(reads), (writes,), calls, self.subgroup, self.stream
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +73,10 @@ class Mesh:
         inner = {"shard_size": shard_size, "context_degree": context, "tensor_degree": tensor}
         product = (shard_size or 1) * context * tensor
         if num_gpus % product:
-            factors = " * ".join(f"{name}({n})" for name, n in inner.items() if n not in (1, None))
+            factors = [f"{name}({n})" for name, n in inner.items() if n not in (1, None)]
+            shown = " * ".join(factors) + (f" = {product}" if len(factors) > 1 else "")
             raise InfeasibleError(
-                f"{factors} = {product} does not divide gpus({num_gpus})",
-                "the degrees do not give the number of GPUs",
+                f"{shown} does not divide gpus({num_gpus})", "the degrees do not give the number of GPUs"
             )
         left = num_gpus // product
         return (
@@ -96,6 +112,12 @@ class Mesh:
     def tensors(self) -> Subgroup:
         """The GPUs that hold different parts of the same matrices."""
         return Subgroup(self.tensor, 1)
+
+    @property
+    def subgroups(self) -> tuple[Subgroup, ...]:
+        """All groups that exchange something."""
+        found = self.sharding, self.replication, self.contexts, self.tensors
+        return tuple(subgroup for subgroup in found if subgroup.size > 1)
 
     @property
     def share(self) -> Share:
@@ -168,28 +190,25 @@ class MeshLayout(Layout):
             )
         return batch * team // (gpus * count)
 
-    def law(self, operation: str, subgroup: Subgroup) -> CollectiveLaw:
-        """What an operation costs a subgroup beside all others like it.
+    @property
+    def held_batch(self) -> float:
+        """Samples of one micro-batch, times the share of their activations that one GPU of the team holds."""
+        return self.local_batch * self.share.held
 
-        Raises:
-            InfeasibleError: its GPUs are not as many in each node that they are in.
-        """
-
-        def make() -> CollectiveLaw:
-            group = self.placement.group(0, subgroup=subgroup)
-            return law_beside(self.placement, operation, group, subgroup)
-
-        return self.scenario.remember(("law", self.placement, operation, subgroup), make)
-
-    def seconds(self, operation: str, subgroup: Subgroup, size_bytes: float, calls: int = 1) -> float:
-        """Seconds of collectives of a subgroup, one after the other, on ports that only their likes use."""
-        if subgroup.size == 1 or not size_bytes:
+    def seconds(self, what: Collected, size_bytes: float, calls: int = 1) -> float:
+        """Seconds of collectives, one after the other, on ports that only their likes use."""
+        if what.subgroup.size == 1 or not size_bytes:
             return 0.0
-        return self.law(operation, subgroup).time(size_bytes, calls).total_s
+        route = self.network.collective(what.collective(size_bytes, (), 0, calls))
+        return route.wire_s + route.fixed_s
 
     def parameters(self, stage: int) -> float:
         """Trained parameters of a unit that tensor parallelism leaves each GPU."""
         return self.trained_parameters[stage] / self.mesh.tensor
+
+    def weight_bytes(self, stage: int) -> float:
+        """Bytes of a unit's weights as its GPUs gather them, whole but for tensor parallelism."""
+        return gathered_bytes(self, self.stages[stage]) / self.mesh.tensor
 
 
 def mesh_layout(layout: Layout, mesh: Mesh) -> MeshLayout:
@@ -244,22 +263,27 @@ def _check_heads(heads: int, mesh: Mesh) -> None:
         )
 
 
-def meshes(scenario: Scenario, num_gpus: int) -> Iterator[Mesh]:
-    """The meshes worth a look: sharded over all GPUs, or over whole nodes; with context and tensor where that is legal.
+def shard_sizes(scenario: Scenario, num_gpus: int, team: int) -> Iterator[int | None]:
+    """The shard sizes worth a look: all that teams leave, which is None, and as many as fill whole nodes.
 
-    Tensor parallelism stays inside a node (Narayanan et al., Megatron-LM, 2021, section 3.2). Shards of 1 are what
-    ``ddp`` does.
+    A size of 1 is what ``ddp`` does.
+    """
+    node, left = scenario.cluster.devices_per_node, num_gpus // team
+    yield None
+    yield from (size for size in divisors(left) if size < left and not size * team % node)
+
+
+def teams(scenario: Scenario, num_gpus: int) -> Iterator[Mesh]:
+    """The degrees of context and tensor worth a look, on meshes that shard over all GPUs.
+
+    Tensor parallelism stays inside a node (Narayanan et al., Megatron-LM, 2021, section 3.2).
     """
     node = scenario.cluster.devices_per_node
     for context, tensor in product(_doublings(num_gpus, MOST_CONTEXT), _doublings(num_gpus, node)):
-        if num_gpus % (context * tensor):
-            continue
-        left = num_gpus // (context * tensor)
-        sizes = [size for size in divisors(left) if size == left or not size * context * tensor % node]
-        for way in WAYS if context > 1 else WAYS[:1]:
-            found = [Mesh(left // size, size, context, tensor, way) for size in sizes]
-            if _is_legal(scenario, found[-1]):
-                yield from found
+        if context * tensor > 1 and not num_gpus % (context * tensor):
+            shards = num_gpus // (context * tensor)
+            found = (Mesh(1, shards, context, tensor, way) for way in (WAYS if context > 1 else WAYS[:1]))
+            yield from (mesh for mesh in found if _is_legal(scenario, mesh))
 
 
 def _is_legal(scenario: Scenario, mesh: Mesh) -> bool:

@@ -13,6 +13,7 @@ from profiles.collectives import CollectiveLaw, collective_law
 from profiles.costs import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.models import Component
+from profiles.recipes import FROZEN_WEIGHT_BYTES
 from profiles.shares import WHOLE, Share
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.stages import Cut, Shape
@@ -105,6 +106,11 @@ class Pipeline:
         """The part of a sample's work that one GPU does."""
         return WHOLE
 
+    @property
+    def held_batch(self) -> float:
+        """Samples of one micro-batch, times the share of their activations that one device holds."""
+        return self.local_batch
+
     @cached_property
     def extra_forward_probability(self) -> float:
         """The probability that some of the data-parallel groups runs the extra forward pass."""
@@ -115,12 +121,43 @@ class Pipeline:
         return self.scenario.model.components[stage.component]
 
     def layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
-        """Forward and backward seconds of each layer, for one micro-batch; recomputation is among the latter."""
+        """Forward and backward seconds of each layer, for one micro-batch; recomputation is among the latter.
+
+        Where blocks come up from the host, a pass takes no less than they do, spread over its layers.
+        """
         costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
         forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
         if (checkpointing := self.scenario.workload.checkpointing) != "none":
             backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
+        if not self.scenario.workload.swapped:
+            return forward_s, backward_s
+        least_s = self.scenario.host_side.copied_s(sum(self.swapped_bytes(component)))
+        forward_s, backward_s = (_at_least(times, least_s) for times in (forward_s, backward_s))
         return forward_s, backward_s
+
+    def swapped_bytes(self, component: int) -> list[float]:
+        """Bytes of each block of a backbone that comes up from the host for each pass.
+
+        Raises:
+            InfeasibleError: it has no more blocks, or is cut among GPUs.
+        """
+        of, count = self.scenario.model.components[component], self.scenario.workload.swapped
+        sizes: dict[int, float] = {}
+        for layer in of.layers:
+            locked = (layer.parameters - layer.trained_parameters) * FROZEN_WEIGHT_BYTES
+            sizes[layer.block] = sizes.get(layer.block, 0.0) + locked
+        if count >= len(sizes):
+            raise InfeasibleError(
+                f"offload is layers:{count}, but {of.name} has {len(sizes)} blocks, of which one stays",
+                "too few blocks to offload",
+            )
+        if self.shape.degree > 1:
+            raise InfeasibleError(
+                f"offload is layers:{count}, which swaps blocks of a whole backbone, but pipeline_degree is"
+                f" {self.shape.degree}",
+                "offloaded blocks are of whole backbones",
+            )
+        return list(sizes.values())[-count:]
 
     def stages_of(self, cut: Cut) -> tuple[Stage, ...]:
         """The stages of a cut."""
@@ -184,3 +221,9 @@ class Pipeline:
         route = self.network.route(source, target)
         output_bytes = self.scenario.model.components[component].layers[-1].output_bytes
         return output_bytes * self.local_batch * route.wire_s_per_byte + route.delay_s
+
+
+def _at_least(times: FloatArray, least_s: float) -> FloatArray:
+    """The times of layers, which together take no less than some seconds."""
+    total_s = float(times.sum())
+    return times * max(1.0, least_s / total_s) if total_s else times

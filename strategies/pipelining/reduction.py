@@ -48,7 +48,7 @@ def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
     if draft is None:
         row.append(draft := Draft(action, 0.0))
     trained = builder.layout.trained_parameters[stage]
-    draft.duration_s = builder.scenario.costs.optimizer_s(trained, builder.scenario.workload.recipe)
+    draft.duration_s = builder.scenario.step_s(trained)
     return draft
 
 
@@ -92,7 +92,7 @@ def buckets_of(pipeline: Pipeline, stage: Stage) -> list[tuple[float, int]]:
     buckets, elapsed_s, held = [], 0.0, 0
     for index in range(stage.last_layer, stage.first_layer - 1, -1):
         elapsed_s += float(backward_s[index])
-        held += layers[index].parameters if layers[index].backward == "full" else 0
+        held += layers[index].trained_parameters
         if held * gradient_bytes >= BUCKET_BYTES:
             buckets.append((min(elapsed_s, stage.backward_s), held))
             held = 0

@@ -62,7 +62,7 @@ def shard_step_s(pipeline: Pipeline, stage: Stage) -> float:
     """Seconds of the optimizer step on one GPU's part of a stage."""
     workload = pipeline.scenario.workload
     part = trained_parameters(pipeline, stage) / workload.num_gpus
-    return pipeline.scenario.costs.optimizer_s(part, workload.recipe)
+    return pipeline.scenario.step_s(part)
 
 
 def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:

@@ -19,12 +19,12 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.footprint import resident_buffers, saved_bytes
-from strategies.pipelining.mesh import Mesh, MeshLayout
+from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
+from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
 from strategies.pipelining.reduction import step_of
 from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
-from strategies.plans.placement import Subgroup
 from strategies.plans.plan import Buffer, Collective
 
 REDUCE: Final = "all_reduce"
@@ -32,16 +32,6 @@ DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
 AHEAD_FORWARD: Final = 2
 """Units that are gathered while another one is used, in a forward."""
 AHEAD_BACKWARD: Final = 1
-SHARDS, REPLICAS = range(2)
-"""Streams of the collectives of each subgroup."""
-
-
-class Collected(NamedTuple):
-    """A kind of collective: what it does, on which stream, and among which GPUs."""
-
-    operation: str
-    stream: int
-    subgroup: Subgroup
 
 
 class Pass(NamedTuple):
@@ -142,9 +132,10 @@ class UnitWriter:
             room.append(self.builder.tensor("room", unit, own.first, 0.0))
             row[after].writes += room
         room += self.swept[1] if after == self.swept[0] else []
-        size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
+        size = self.layout.weight_bytes(unit)
         gathered = self.builder.tensor("gathered", unit, own.first, size)
-        self._collect(after, Collected(GATHER, SHARDS, self.mesh.sharding), size, room, gathered)
+        what = Collected(GATHER, SHARDS, self.mesh.sharding)
+        self.due.append((after, what.collective(size, room, gathered)))
         return gathered
 
     def _room_after(self, number: int) -> int:
@@ -161,25 +152,16 @@ class UnitWriter:
         size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.gradient_bytes
         steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
         steps += [Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else []
-        if not steps:
+        if not steps or not size:
             return []
         (row,) = self.builder.rows
         reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
         row[own.last].writes += reads
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
-            self._collect(own.last, step, size, reads, done[-1])
+            self.due.append((own.last, step.collective(size, reads, done[-1])))
             size, reads = size / mesh.parts, done[-1:]
         return done
-
-    def _collect(
-        self, after: int, what: Collected, size_bytes: float, reads: Sequence[int], writes: int
-    ) -> None:
-        collective = Collective(
-            what.operation, (0,), size_bytes, (0,), tuple(reads), (writes,),
-            subgroup=what.subgroup, stream=what.stream,
-        )  # fmt: skip
-        self.due.append((after, collective))
 
 
 def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
@@ -189,11 +171,11 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
     """
     layout = builder.layout
     assert isinstance(layout, MeshLayout)
-    due: list[tuple[int, Collective]] = []
+    due = TeamWriter(builder, layout).write() if layout.mesh.team > 1 else []
     for own in passes_of(builder):
         if any(layout.trained_parameters[of.action.stage] for of in own):
             due += UnitWriter(builder, layout, own, reshard).write()
-    due.sort(key=lambda pair: (pair[0], pair[1].operation == GATHER))
+    due.sort(key=lambda pair: (pair[0], pair[1].operation == GATHER and pair[1].stream == SHARDS))
     builder.collectives += [collective for _, collective in due]
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
@@ -203,17 +185,18 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
 def step_s(layout: MeshLayout, unit: int) -> float:
     """Seconds of the optimizer step on one GPU's part of a unit."""
     part, scenario = layout.parameters(unit) / layout.mesh.parts, layout.scenario
-    return scenario.costs.optimizer_s(part, scenario.workload.recipe)
+    return scenario.step_s(part)
 
 
 def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
     """The bytes that stay on each GPU: its part of what is trained, all that is frozen.
 
     Where the optimizer has master weights, those are what is divided: they are cast for a gather, and nothing else of
-    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU.
+    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU, but
+    beside adapters, where it is divided too.
     """
     mesh, recipe = layout.mesh, layout.scenario.workload.recipe
-    divided = {"gradients", "optimizer", "moving average", "weights"}
+    divided = {"gradients", "optimizer", "moving average", "weights", BACKBONE}
     masters = mesh.parts > 1 and recipe.master_bytes
     return tuple(
         Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
@@ -234,7 +217,7 @@ def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
         for unit in units:
             size = layout.parameters(unit)
             saved += saved_bytes(layout, layout.stages[unit], in_place=True)
-            weights = size * recipe.weight_bytes * (mesh.parts > 1)
+            weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
             summed = mesh.parts * mesh.replicas > 1
             held = max(held, saved + gathered + size * recipe.gradient_bytes * summed)

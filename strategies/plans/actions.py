@@ -3,7 +3,7 @@
 The notation is that of ``torch.distributed.pipelining``: ``0F0``, ``2B1``, ``1I2``, ``1W2`` are stage, type and
 micro-batch. The rest is ours: ``0E3`` is the extra forward of self-conditioning, ``0O`` the optimizer step of a
 stage, ``X1.4:32`` layer 4 of frozen component 1 on 32 samples of each device, and ``2P1@7`` patch 1 of sampling
-step 7 on stage 2. Where exchanges cut a patch's pass into pieces, ``2P1@7.3`` is piece 3 of it, and
+step 7 on stage 2. Where exchanges cut a pass into pieces, ``2P1@7.3`` and ``0F0.3`` are piece 3 of it, and
 ``all_to_all#12`` exchange 12 of the run, which stands under this number in the row of each of its devices.
 """
 
@@ -73,9 +73,9 @@ Action = StageAction | FrozenAction | PatchAction
 
 
 class Piece(NamedTuple):
-    """One of several ops in which a device does one patch's pass, numbered from 0."""
+    """One of several ops in which a device does one pass of a patch or a micro-batch, numbered from 0."""
 
-    action: PatchAction
+    action: "PatchAction | StageAction"
     number: int
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ Entry = Action | Piece | CollectiveAction
 """One word of a row: an action, a piece of one, or a collective."""
 
 
-_STAGE = re.compile(r"(\d+)([FBIWE])(\d+)")
+_STAGE = re.compile(r"(\d+)([FBIWE])(\d+)(?:\.(\d+))?")
 
 
 _OPTIMIZER = re.compile(r"(\d+)O")
@@ -118,7 +118,8 @@ def parse_action(text: str) -> Entry:
         InputError: the text is no action.
     """
     if match := _STAGE.fullmatch(text):
-        return StageAction(int(match[1]), match[2], int(match[3]))
+        pass_ = StageAction(int(match[1]), match[2], int(match[3]))
+        return pass_ if match[4] is None else Piece(pass_, int(match[4]))
     if match := _OPTIMIZER.fullmatch(text):
         return StageAction(int(match[1]), OPTIMIZER)
     if match := _FROZEN.fullmatch(text):
@@ -146,11 +147,11 @@ Rows = tuple[tuple[StageAction, ...], ...]
 
 
 def number_pieces(row: Sequence[Action]) -> list[Entry]:
-    """The actions of a device, with those of a patch that it does in several pieces numbered."""
+    """The actions of a device, with those of a pass that it does in several pieces numbered."""
     times, seen = Counter(row), Counter[Action]()
     numbered: list[Entry] = []
     for action in row:
-        if isinstance(action, PatchAction) and times[action] > 1:
+        if not isinstance(action, FrozenAction) and times[action] > 1:
             numbered.append(Piece(action, seen[action]))
         else:
             numbered.append(action)

@@ -1,10 +1,12 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
+import re
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
 
 from profiles.errors import wrong
+from profiles.levers import HALF, PRECISIONS
 from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, sides_of
 from profiles.texts import MAX_TEXT
@@ -26,14 +28,31 @@ ONE_PREDICTION: Final = GUIDANCES[:2]
 ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
+HEADS: Final = ("divided", "padded")
+QUALITY: Final = "quality not modelled"
+"""What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
 MAX_FRAMES: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
-OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel")
+OWN_OPTIONS: Final = (
+    "encoders",
+    "vae_tile",
+    "vae_parallel",
+    "heads",
+    "precision",
+    "all_to_all",
+    "cache_steps",
+)
 """Options of sampling that are said of a run only where they are not as usual."""
+WHOLE: Final = "all"
+"""All weights of the backbones are trained."""
+LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
+LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
+MAX_RANK: Final = 4096
+"""More than this is no thin product beside any linear of today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +77,9 @@ class TrainingWorkload:
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
+        trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
+        offload: ``none``; ``optimizer``: its states and its step are the host's; ``layers:N``: the frozen weights of
+            the last N blocks lie in the host's memory and come up for each pass.
     """
 
     num_gpus: int
@@ -71,6 +93,8 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
+    trainable: str = WHOLE
+    offload: str = "none"
     frames: int | None = None
 
     def __post_init__(self) -> None:
@@ -91,6 +115,40 @@ class TrainingWorkload:
         check_option("placement", self.placement, PLACEMENTS)
         check_option("frozen", self.frozen, FROZEN)
         check_option("ema", self.ema, tuple(EMA_BYTES))
+        if self.swapped and not self.rank:
+            raise wrong("offload", f"is {self.offload}, which needs frozen weights: --trainable lora:RANK")
+        if self.offload == "optimizer" and self.recipe.moved_bytes:
+            raise wrong("offload", f"is optimizer, but nothing steps {self.memory_recipe} on a host")
+
+    @property
+    def swapped(self) -> int:
+        """Blocks of a backbone whose weights lie in the host's memory.
+
+        Raises:
+            InputError: ``offload`` is none of its values.
+        """
+        if self.offload in ("none", "optimizer"):
+            return 0
+        found = LAYERS.fullmatch(self.offload) if isinstance(self.offload, str) else None
+        if found is None or not int(found[1]):
+            raise wrong("offload", f"is {self.offload!r}, must be none, optimizer or layers:N, N from 1")
+        return int(found[1])
+
+    @property
+    def rank(self) -> int:
+        """Rank of the adapters; 0 where all weights are trained.
+
+        Raises:
+            InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
+        """
+        if self.trainable == WHOLE:
+            return 0
+        found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
+        rank = int(found[1]) if found else 0
+        if not 1 <= rank <= MAX_RANK:
+            rule = f"must be {WHOLE} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            raise wrong("trainable", f"is {self.trainable!r}, {rule}")
+        return rank
 
     @property
     def recipe(self) -> MemoryRecipe:
@@ -122,6 +180,11 @@ class SamplingWorkload:
         vae_tile: pixels of the sides of the tiles in which the VAE decodes an image, one after another, where it is
             included; None decodes the image as it is.
         vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
+        heads: whether those of attention are ``divided`` evenly among the devices that exchange tokens for them, or
+            ``padded`` where they cannot be.
+        precision: of the backbone's products and weights.
+        all_to_all: precision of what Ulysses exchanges.
+        cache_steps: share of the steps in which a cache stands for the backbone.
     """
 
     num_gpus: int
@@ -138,6 +201,10 @@ class SamplingWorkload:
     encoders: str = RESIDENCES[0]
     vae_tile: int | None = None
     vae_parallel: int = 1
+    heads: str = HEADS[0]
+    precision: str = HALF
+    all_to_all: str = HALF
+    cache_steps: float = 0.0
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -151,6 +218,12 @@ class SamplingWorkload:
         if self.frames is not None:
             check_integer("frames", self.frames, most=MAX_FRAMES)
         check_option("encoders", self.encoders, RESIDENCES)
+        check_option("heads", self.heads, HEADS)
+        check_option("precision", self.precision, PRECISIONS)
+        check_option("all_to_all", self.all_to_all, PRECISIONS)
+        share = self.cache_steps
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
+            raise wrong("cache_steps", f"is {share!r}, must be a share of the steps: at least 0, below 1")
         check_integer("vae_parallel", self.vae_parallel)
         if self.vae_tile is not None:
             check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
@@ -175,7 +248,28 @@ class SamplingWorkload:
             raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
 
     @property
-    def own_options(self) -> dict[str, int | str]:
+    def computed_steps(self) -> int:
+        """Denoising steps in which the backbone runs."""
+        return self.steps - int(self.steps * self.cache_steps)
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """The options that are not as usual, in words for titles."""
+        levers = [
+            *(["products and weights in fp8"] if self.precision != HALF else []),
+            *(["all-to-all in fp8"] if self.all_to_all != HALF else []),
+            *([f"{self.steps - self.computed_steps} steps cached"] if self.cache_steps else []),
+        ]
+        return (
+            *(["encoders offloaded"] if self.encoders == "offloaded" else []),
+            *([f"VAE in tiles of {self.vae_tile} pixels"] if self.vae_tile else []),
+            *([f"VAE on {self.vae_parallel} GPUs"] if self.vae_parallel > 1 else []),
+            *(["heads padded"] if self.heads == "padded" else []),
+            *([*levers, QUALITY] if levers else []),
+        )
+
+    @property
+    def own_options(self) -> dict[str, int | float | str]:
         """The options that not every run of the sampler has, those that are not as usual, by name."""
         usual = {item.name: item.default for item in fields(self)}
         given = {name: getattr(self, name) for name in OWN_OPTIONS}

@@ -85,6 +85,6 @@ class Hybrid(GridSampler):
             if guidance == data == 1 and sum(degree > 1 for degree in degrees) < 2:
                 continue  # a method with a name of its own
             for patches in sorted({pipeline, 2 * pipeline, 4 * pipeline}) if pipeline > 1 else [1]:
-                if patches * ulysses * ring <= scenario.rows:
+                if patches * ulysses * ring <= (scenario.rows if patches > 1 else scenario.lines):
                     layers = paced_stages(scenario, pipeline, patches) if pipeline > 1 else None
                     yield cls(*degrees, patches, warmup, layers=layers)

@@ -48,7 +48,7 @@ class GridSampler(ABC):
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut."""
-        return least_run_seconds(self._made(scenario))
+        return scenario.remember(("least", self), lambda: least_run_seconds(self._made(scenario)))
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that the fullest device cannot do without."""

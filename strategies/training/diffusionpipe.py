@@ -117,8 +117,7 @@ def _stages_s(layout: Layout) -> list[float]:
     scenario, count = layout.scenario, layout.shape.micro_batches
     passes = 2 if scenario.workload.extra_forward else 1
     return [
-        count * (passes * stage.forward_s + stage.backward_s)
-        + scenario.costs.optimizer_s(trained, scenario.workload.recipe)
+        count * (passes * stage.forward_s + stage.backward_s) + scenario.step_s(trained)
         for stage, trained in zip(layout.stages, layout.trained_parameters, strict=True)
     ]
 

@@ -1,10 +1,11 @@
 """FSDP: blocks are sharded over some of the GPUs and replicated over others, beside context and tensor parallelism."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Final, Self
 
+from profiles.errors import InfeasibleError
 from strategies.bounds.unit_sweeps import least_s
 from strategies.parameters import parameter
 from strategies.pipelining import data_parallel as fields
@@ -20,7 +21,15 @@ from strategies.pipelining.data_parallel import (
     replicated_plan,
     whole,
 )
-from strategies.pipelining.mesh import WAYS, Mesh, MeshLayout, check_divisible, mesh_layout, meshes
+from strategies.pipelining.mesh import (
+    WAYS,
+    Mesh,
+    MeshLayout,
+    check_divisible,
+    mesh_layout,
+    shard_sizes,
+    teams,
+)
 from strategies.pipelining.sharding import sharded
 from strategies.pipelining.units import exchange, least_bytes, resident
 from strategies.plans.plan import Plan
@@ -88,7 +97,7 @@ class FSDP:
         backbones = backbones_of(self, scenario)
         cuts = scenario.remember("blocks", lambda: tuple(cut_units(scenario, i, 1) for i in backbones))
         layout = mesh_layout(layout_of(self, sharded(scenario), cuts), mesh)
-        for subgroup in (mesh.sharding, mesh.replication):
+        for subgroup in mesh.subgroups:
             layout.placement.group(0, subgroup=subgroup)
         return layout
 
@@ -112,27 +121,75 @@ class FSDP:
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Every mesh worth a look and every accumulation of its samples; teams take all at once, or one at a time."""
-        batch, gpus = scenario.workload.batch_size, scenario.workload.num_gpus
+        """Every sharding worth a look, and every accumulation of the local batch; teams where that falls short.
+
+        Context and tensor parallelism send more than sharding does: they are for fewer samples than GPUs, and for
+        samples that lack memory alone.
+        """
+        gpus = scenario.workload.num_gpus
         ways = {"sequential": gpus}
         if len(scenario.model.backbones) > 1:
             ways["parallel"] = max(1, gpus // len(scenario.model.backbones))
         for backbones, share in ways.items():
-            for mesh in meshes(scenario, share):
-                samples, left = divmod(batch * mesh.team, share)
-                if left and mesh.team > 1:
-                    continue
-                counts = divisors(samples) if not left else [1]
-                counts = counts if mesh.team == 1 else sorted({1, samples})
-                degrees = mesh.context, mesh.way, mesh.tensor
-                for reshard in ("true", "false") if mesh.team == 1 and mesh.parts > 1 else ("true",):
-                    yield from (cls(mesh.shards, reshard, *degrees, count, backbones) for count in counts)
+            alone = list(cls._alone(scenario, share, backbones))
+            yield from alone
+            if not cls._suffices(alone, scenario):
+                yield from cls._in_teams(scenario, share, backbones)
+
+    @classmethod
+    def _alone(cls, scenario: Scenario, gpus: int, backbones: str) -> Iterator[Self]:
+        """Points in which each GPU has samples of its own."""
+        samples, left = divmod(scenario.workload.batch_size, gpus)
+        for size in shard_sizes(scenario, gpus, 1):
+            for reshard in ("true", "false") if gpus > 1 else ("true",):
+                for count in [1] if left else divisors(samples):
+                    yield cls(size, reshard, micro_batches=count, backbones=backbones)
+
+    @classmethod
+    def _suffices(cls, alone: Sequence[Self], scenario: Scenario) -> bool:
+        """Whether each GPU has several samples, and memory for one of them."""
+        workload, memory = scenario.workload, scenario.cluster.device.memory_bytes
+        if workload.batch_size <= workload.num_gpus:
+            return False
+        finest = [point for point in alone if point.reshard == "true" and point.shard_size is None][-1]
+        try:
+            jobs = finest.jobs(scenario)
+            least = max(of.least_memory_bytes(own) for of, own in jobs if isinstance(of, FSDP))
+        except InfeasibleError:
+            return False
+        return memory is None or least <= memory
+
+    @classmethod
+    def _in_teams(cls, scenario: Scenario, gpus: int, backbones: str) -> Iterator[Self]:
+        """Points in which several GPUs share samples, all of them at once or one at a time."""
+        for mesh in teams(scenario, gpus):
+            samples, left = divmod(scenario.workload.batch_size * mesh.team, gpus)
+            for size in () if left else shard_sizes(scenario, gpus, mesh.team):
+                for count in sorted({1, samples}):
+                    yield cls(size, "true", mesh.context, mesh.way, mesh.tensor, count, backbones)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""
         if self._replicates(scenario):
             return replicated_least_bytes(whole(self, scenario))
         return least_bytes(self.layout(scenario), reshard=self._reshards)
+
+    def remarks(self, scenario: Scenario) -> list[str]:
+        """Remarks on this point: where it lacks memory, the largest shards that do not, if need be with checkpoints."""
+        memory = scenario.cluster.device.memory_bytes
+        if memory is None or len(self.jobs(scenario)) > 1 or self.least_memory_bytes(scenario) <= memory:
+            return []
+        left = scenario.workload.num_gpus // self.group_size
+        sizes = [size for size in divisors(left) if size >= (self.shard_size or left)]
+        again = replace(scenario, workload=replace(scenario.workload, checkpointing="block"))
+        for asked, words in ((scenario, ""), (again, " and checkpointing block")):
+            for size in sizes:
+                least = replace(self, shard_size=size).least_memory_bytes(asked)
+                if least <= memory:
+                    return [f"with shard_size {size}{words} it needs at least {least / 2**30:.1f} GiB"]
+        return [
+            "no shard_size fits, nor does checkpointing block: divide samples by context_degree or tensor_degree"
+        ]
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the order of one micro-batch on ports that nobody shares."""

@@ -17,7 +17,7 @@ from strategies.pipelining.data_parallel import (
     points,
     replicated_plan,
 )
-from strategies.pipelining.footprint import saved_bytes, trained_parameters
+from strategies.pipelining.footprint import BACKBONE, gathered_bytes, saved_bytes, trained_parameters
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
@@ -37,7 +37,7 @@ from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Job
 
-SHARDED: Final = ("weights", "gradients", "optimizer", "moving average")
+SHARDED: Final = ("weights", "gradients", "optimizer", "moving average", BACKBONE)
 UNIT_PARAMETERS: Final = 5 * 10**7
 """Blocks are gathered together until they have at least so many parameters.
 
@@ -99,7 +99,8 @@ class Zero3:
         layout, recipe = self._layout(scenario), scenario.workload.recipe
         held = (
             sum(saved_bytes(layout, stage, in_place=True) for stage in units)
-            + _exchanged_bytes(layout, units[-1], recipe.weight_bytes + recipe.gradient_bytes)
+            + _weight_bytes(layout, units[-1])
+            + _exchanged_bytes(layout, units[-1], recipe.gradient_bytes)
             for units in _units(layout)
         )
         return shard_bytes(layout, layout.stages, SHARDED) + max(held)
@@ -131,10 +132,19 @@ def _units(layout: Layout) -> list[list[Stage]]:
 
 def _collectives_s(layout: Layout, operation: str, units: Sequence[Stage]) -> float:
     """The seconds of gathering, or scattering, each of some units once."""
-    trained = sum(trained_parameters(layout, unit) for unit in units)
-    recipe = layout.scenario.workload.recipe
-    size = recipe.weight_bytes if operation == GATHER else recipe.gradient_bytes
-    return collective_s(layout, operation, trained * size, len(units)) if trained else 0.0
+    if not any(trained_parameters(layout, unit) for unit in units):
+        return 0.0
+    each_bytes = layout.scenario.workload.recipe.gradient_bytes
+    size = sum(
+        gathered_bytes(layout, unit) if operation == GATHER else trained_parameters(layout, unit) * each_bytes
+        for unit in units
+    )
+    return collective_s(layout, operation, size, len(units))
+
+
+def _weight_bytes(pipeline: Pipeline, unit: Stage) -> float:
+    """The bytes of the weights of a unit that are gathered; one GPU gathers nothing."""
+    return 0.0 if pipeline.scenario.workload.num_gpus == 1 else gathered_bytes(pipeline, unit)
 
 
 def _exchanged_bytes(pipeline: Pipeline, unit: Stage, parameter_bytes: float) -> float:
@@ -193,8 +203,7 @@ def _gather(builder: PipelineBuilder, index: int, after: int) -> None:
     """Gather the weights of a pass once an op of the row has ended."""
     (row,) = builder.rows
     stage = row[index].action[0]
-    weight_bytes = builder.scenario.workload.recipe.weight_bytes
-    size = _exchanged_bytes(builder.layout, builder.stages[stage], weight_bytes)
+    size = _weight_bytes(builder.layout, builder.stages[stage])
     gathered = builder.tensor("gathered", stage, index, size)
     row[index].reads.append(gathered)
     room: tuple[int, ...] = ()

@@ -1,14 +1,11 @@
-"""One rank of a pipeline that torch.distributed.pipelining runs from CSVs; writes its gradients as JSON.
+"""One rank of a pipeline that torch.distributed.pipelining runs from the CSVs of a folder.
 
-Called as ``pipeline_worker.py RANK RANKS MICRO_BATCHES FOLDER``: runs every ``NAME.csv`` of the folder and writes
-``NAME-RANK.json``. Which stages a rank holds stands in its row of the file. The model is ``build_model``, on which a
-single process can compute the same gradients.
+Which stages a rank holds stands in its row of the file. The model is ``build_model``, on which a single process can
+compute the same gradients.
 """
 
 import csv
-import json
 import re
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -47,20 +44,14 @@ def stages_of_ranks(schedule: Path) -> list[list[int]]:
         return [sorted({int(re.split(r"\D", cell)[0]) for cell in row}) for row in csv.reader(file)]
 
 
-def run(rank: int, ranks: int, micro_batches: int, folder: Path) -> None:
-    """Run one iteration of this rank's stages for each ``*.csv`` in a folder."""
+def run(micro_batches: int, folder: Path) -> dict[str, dict[int, list[list[float]]]]:
+    """Run one iteration of this rank's stages for each ``*.csv`` in a folder, and return the gradients by its name."""
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder / 'store'}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=40),
-    )
-    for schedule in sorted(folder.glob("*.csv")):
-        found = run_schedule(rank, micro_batches, schedule)
-        (folder / f"{schedule.stem}-{rank}.json").write_text(json.dumps(found))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=40))
+    rank, schedules = dist.get_rank(), sorted(folder.glob("*.csv"))
+    found = {schedule.stem: run_schedule(rank, micro_batches, schedule) for schedule in schedules}
     dist.destroy_process_group()
+    return found
 
 
 def run_schedule(rank: int, micro_batches: int, schedule: Path) -> dict[int, list[list[float]]]:
@@ -75,7 +66,3 @@ def run_schedule(rank: int, micro_batches: int, schedule: Path) -> dict[int, lis
     arguments = (inputs,) if 0 in own else ()
     runtime.step(*arguments, target=targets if num_stages - 1 in own else None)
     return {number: gradients(model[number]) for number in own}
-
-
-if __name__ == "__main__":
-    run(*map(int, sys.argv[1:4]), Path(sys.argv[4]))

@@ -38,6 +38,7 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "ring": ("#EA5A0C", "^"),
     "ulysses": ("#EFA661", "<"),
     "usp": ("#F7DB40", "P"),
+    "attention2d": ("#B4FCB4", "h"),
     # patches pass through a pipeline
     "pipefusion": ("#0F4038", "p"),
     "hybrid": ("#0A8254", ">"),

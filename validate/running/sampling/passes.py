@@ -23,6 +23,7 @@ from validate.running.sampling.transformer import (
     SmallTransformer,
     attend,
     first_latents,
+    merged,
     mirrored,
     tokens_of,
 )
@@ -254,17 +255,38 @@ class GridMember(Member):
         own = self._tokens(self.circle, patch)
         self.kept[layer].write(own, projected[1:], action.step)
         both = self.attended(action, layer, self._tokens(self.circle, None), own)
-        attention = Blockwise(projected[0])
+        attend = self._attend_around if self.grid.rows * self.grid.columns == 1 else self._attend_in_mesh
+        attended = yield from attend(action, projected[0], both)
+        if ulysses > 1:
+            yield Offer("tokens", action.step, attended.chunk(ulysses, dim=1))
+            attended = torch.cat((yield Need("tokens")), dim=2)
+        return attended
+
+    def _attend_around(self, action: PatchAction, queries: Tensor, both: Tensor) -> Computed:
+        """Attention on the keys and values of one member of the ring after another."""
+        attention = Blockwise(queries)
         for _ in range(self.grid.ring - 1):
             yield Offer("block", action.step, [both])
             attention.attend(both[0], both[1])
             (both,) = yield Need("block")
         attention.attend(both[0], both[1])
-        attended = attention.result()
-        if ulysses > 1:
-            yield Offer("tokens", action.step, attended.chunk(ulysses, dim=1))
-            attended = torch.cat((yield Need("tokens")), dim=2)
-        return attended
+        return attention.result()
+
+    def _attend_in_mesh(self, action: PatchAction, queries: Tensor, both: Tensor) -> Computed:
+        """Attention of the row's queries on the column's keys and values; the row merges what it has of each query."""
+        rows, columns = self.grid.rows, self.grid.columns
+        if rows > 1:
+            yield Offer("keys and values", action.step, [both])
+        if columns > 1:
+            yield Offer("queries", action.step, [queries])
+        if rows > 1:
+            both = torch.cat((yield Need("keys and values")), dim=2)
+        if columns == 1:
+            return attend(queries, both[0], both[1])
+        attention = Blockwise(torch.cat((yield Need("queries")), dim=1))
+        attention.attend(both[0], both[1])
+        yield Offer("partial outputs", action.step, attention.partial().chunk(columns, dim=1))
+        return merged((yield Need("partial outputs")))
 
     def _move(self, action: PatchAction, patch: int | None, predicted: Tensor) -> Pass:
         """Gather the prediction inside each team, then between them, and move the latents of the patch."""

@@ -16,6 +16,7 @@ from strategies.plans.plan import Op, Plan
 from strategies.plans.wiring import wire
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
+from strategies.sampling.attention2d import Attention2D
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.running.links import emulated_cluster
@@ -32,7 +33,7 @@ WIDENING: Final = (
 DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
 """Samplers that divide all ranks in one way."""
 PATCHED: Final = ("distrifusion", "sync-patch")
-RUNNABLE: Final = ("distrifusion", "sync-patch", "pipefusion", "ring", "ulysses", "usp", "tensor", "hybrid")
+RUNNABLE: Final = (*PATCHED, "pipefusion", "ring", "ulysses", "usp", "tensor", "hybrid", "attention2d")
 LOST_PATCH: Final = "lost-patch"
 WRONG_VERSION: Final = "wrong-version"
 WRONG_SIZE: Final = "wrong-size"
@@ -98,6 +99,9 @@ class Settings:
     @cached_property
     def grid(self) -> Grid:
         """How the ranks are divided; patches that gather stand in a ring."""
+        if isinstance(self.sampler, Attention2D):
+            of = self.sampler
+            return Grid(ulysses=of.ulysses_degree, rows=of.rows, columns=of.columns)
         if self.strategy in ("usp", "hybrid"):
             names = ("guidance", "pipeline", "ring", "ulysses", "tensor")
             return Grid(**{name: getattr(self.sampler, f"{name}_degree", 1) or 1 for name in names})

@@ -1,0 +1,257 @@
+"""Offers: what each command takes, which its parser is told when it is asked for."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from sim.cli.console import Parser
+
+
+def _add_list(parser: argparse.ArgumentParser, name: str, _: Sequence[str]) -> None:
+    from sim.cli.listing import SHELVES, list_command
+
+    if name in SHELVES:
+        parser.add_argument(
+            "action", nargs="?", choices=["show"], help="print the file of one, to start from"
+        )
+        parser.add_argument("name", nargs="?", metavar="NAME", help=f"of the {name.removesuffix('s')}")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=list_command, listed=name)
+
+
+def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The strategies named by --strategy, so that their flags are known before the rest is parsed.
+
+    Returns:
+        The names that exist, and the tasks whose flags matter.
+
+    Raises:
+        InputError: help is asked for, of a strategy that does not exist.
+    """
+    from profiles.components import TASKS
+    from sim.cli.flags import strategy_names
+    from strategies.registry import strategy_named, task_of
+
+    early = Parser(add_help=False)
+    early.add_argument("--strategy", default="")
+    early.add_argument("--task", default="")
+    known, _ = early.parse_known_args([a for a in arguments if a not in ("-h", "--help")])
+    there = strategy_names()
+    said = [strategy_named(name, silent=True) for name in known.strategy.split(",") if name]
+    if "-h" in arguments or "--help" in arguments:
+        for name in said:
+            task_of(name)
+    named = [name for name in said if name in there]
+    tasks = {task_of(name) for name in named} or {known.task}.intersection(TASKS) or set(TASKS)
+    return named, [task for task in TASKS if task in tasks]
+
+
+def _add_run(run: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from sim.cli.commands import run_command
+    from sim.cli.flags import add_parameters, add_scenario
+
+    named, shown_tasks = _named_strategies(arguments)
+    add_scenario(
+        run,
+        required_strategy=True,
+        shown=shown_tasks,
+        measured="this run, or that of --measured-run,",
+        runtime=True,
+    )
+    run.add_argument("--json", action="store_true", help="print the result as JSON")
+    run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
+    run.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
+    _add_report(run)
+    _add_print_experiment(run)
+    add_parameters(run, named)
+    run.set_defaults(command=run_command, named=named)
+
+
+def _add_launch(launch: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from sim.cli.commands import launch_command
+    from sim.cli.flags import add_parameters, add_scenario
+
+    named, shown_tasks = _named_strategies(arguments)
+    add_scenario(launch, required_strategy=True, shown=shown_tasks, measured="this run", runtime=True)
+    launch.add_argument("--result", metavar="FILE", help="what `sim run --json` printed, in place of flags")
+    _add_print_experiment(launch)
+    add_parameters(launch, named)
+    launch.set_defaults(command=launch_command, named=named)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("text", "markdown"), default="text", help="how to print (default: text)"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="write a page with pictures that needs no network"
+    )
+
+
+def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--print-experiment",
+        action="store_true",
+        help="print the whole question as TOML for --experiment, and compute nothing",
+    )
+
+
+def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from profiles.components import TASKS
+    from sim.cli.flags import add_parameters, add_scenario, strategy_names
+    from sim.cli.sweeping import sweep_command
+    from sim.explore.sweep import OBJECTIVES
+    from strategies.registry import task_of
+
+    named, shown_tasks = _named_strategies(arguments)
+    add_scenario(
+        sweep,
+        required_strategy=False,
+        shown=shown_tasks,
+        measured="the run of --measured-run",
+        several=True,
+        runtime=True,
+    )
+    sweep.add_argument(
+        "--task",
+        choices=TASKS,
+        help="what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)",
+    )
+    sweep.add_argument(
+        "--objective",
+        choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]),
+        help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image;"
+        " pareto finds all that nothing beats in both speed and memory",
+    )
+    sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
+    sweep.add_argument(
+        "--store",
+        type=Path,
+        metavar="FILE",
+        help="keep what is done in an SQLite file: a sweep that was stopped goes on from there",
+    )
+    sweep.add_argument(
+        "--exhaustive",
+        action="store_true",
+        help="simulate every point that may fit, not only what may be best",
+    )
+    sweep.add_argument(
+        "--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address"
+    )
+    sweep.add_argument("--json", action="store_true", help="print all rows as JSON")
+    sweep.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
+    )
+    sweep.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
+    sweep.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
+    _add_report(sweep)
+    _add_print_experiment(sweep)
+    add_parameters(sweep, named or [name for name in strategy_names() if task_of(name) in shown_tasks])
+    sweep.set_defaults(command=sweep_command, named=named)
+
+
+def _add_compare(compare: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.stores import compare_command
+
+    compare.add_argument(
+        "before", type=Path, metavar="A", help="a store, rows of a sweep (.csv) or results (.json)"
+    )
+    compare.add_argument("after", type=Path, metavar="B", help="another")
+    compare.add_argument(
+        "--question",
+        type=lambda text: [key for key in text.split(",") if key],
+        metavar="KEY",
+        help="of files with several questions those to compare, by keys that a refusal lists; one of each with a comma",
+    )
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.set_defaults(command=compare_command)
+
+
+def _add_merge(merge: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.stores import merge_command
+
+    merge.add_argument("out", type=Path, metavar="OUT", help="the store to make")
+    merge.add_argument("stores", type=Path, nargs="+", metavar="STORE", help="those it is made of")
+    merge.set_defaults(command=merge_command)
+
+
+def _add_tune(tune: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.commands import tune_command
+    from sim.cli.flags import add_scenario
+
+    add_scenario(tune, required_strategy=False, tasks=("train",), measured="the run of --measured-run")
+    tune.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
+    tune.add_argument("--json", action="store_true", help="print JSON")
+    tune.set_defaults(memory_recipe="pulse", command=tune_command)
+
+
+def _add_schedule(schedule: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
+    from sim.cli.commands import schedule_command
+    from sim.cli.flags import add_parameters, add_scenario
+
+    named, shown_tasks = _named_strategies(arguments)
+    add_scenario(schedule, required_strategy=True, optional_model=True, shown=shown_tasks)
+    schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
+    add_parameters(schedule, named)
+    schedule.set_defaults(command=schedule_command, named=named)
+
+
+def _add_synthesize(synthesize: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.flags import small_integer
+    from sim.cli.synthesize import add_flags, run_synthesize
+
+    add_flags(synthesize, small_integer)
+    synthesize.set_defaults(command=run_synthesize)
+
+
+def _add_completion(completion: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.completion import SHELLS
+
+    completion.add_argument("shell", choices=SHELLS, help="the shell that is to read the script")
+    completion.set_defaults(command=_completion_command)
+
+
+def _completion_command(options: argparse.Namespace) -> int:
+    """Print the script that completes command lines in a shell."""
+    from sim.cli.completion import print_completion
+    from sim.cli.main import make_parser
+
+    print_completion(make_parser((), whole=True), options.shell)
+    return 0
+
+
+Add = Callable[[argparse.ArgumentParser, str, Sequence[str]], None]
+COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
+    "models": ("list the models", "List the models, or show the file of one.", _add_list),
+    "clusters": ("list the clusters", "List the clusters, or show the file of one.", _add_list),
+    "devices": ("list the devices", "List the devices, or show the file of one.", _add_list),
+    "stacks": ("list the software stacks", "List the software stacks, or show the file of one.", _add_list),
+    "strategies": ("list the strategies and their parameters", "", _add_list),
+    "run": ("simulate one strategy", "Simulate one strategy.", _add_run),
+    "launch": (
+        "print what starts a point in a runtime",
+        "Print the flags, the configuration or the code that starts a point in a runtime.",
+        _add_launch,
+    ),
+    "sweep": ("find the best strategy", "Find the best strategy.", _add_sweep),
+    "tune": (
+        "tune PULSE's degrees and micro-batch",
+        "Search pipeline degree P, data-parallel degree G and micro-batch b of pulse, with M = P.",
+        _add_tune,
+    ),
+    "schedule": ("print a strategy's order", "Print a strategy's order.", _add_schedule),
+    "synthesize": ("find the shortest order", "Find the shortest order of a pipeline.", _add_synthesize),
+    "completion": (
+        "print what completes command lines in a shell",
+        "Print the script with which bash, zsh or fish completes command lines of sim.",
+        _add_completion,
+    ),
+    "compare": (
+        "say what changed between two sweeps",
+        "Say what changed between two stores, sweeps or results, and which inputs differ.",
+        _add_compare,
+    ),
+    "merge": ("make one store of several", "Make one store of several.", _add_merge),
+}
+"""Summary, description and flags of each command; what takes long to import is imported for its own command."""

@@ -1,0 +1,51 @@
+"""The launch of a point.
+
+What is printed stands in the installed files that the profile of the runtime names.
+"""
+
+from typing import Any
+
+from profiles.clusters import Cluster
+from profiles.models import Model
+from profiles.runtimes import Runtime, find_runtime
+from sim.api import run
+from sim.launching.samplers import SAMPLERS
+from sim.launching.starts import Launch, Start
+from sim.launching.trainers import TRAINERS
+from sim.legality import first_runtime
+from sim.results import Result
+from strategies.strategy import AnyScenario, AnyStrategy
+
+
+def launch(
+    model: str | Model | AnyScenario,
+    strategy: str | AnyStrategy,
+    cluster: str | Cluster | None = None,
+    gpus: int | None = None,
+    *,
+    runtime: str | None = None,
+    **given: Any,  # noqa: ANN401
+) -> Launch:
+    """The flags, configuration or code that starts a point in a runtime.
+
+    Args:
+        model: as of ``run``.
+        strategy: as of ``run``.
+        cluster: as of ``run``.
+        gpus: as of ``run``.
+        runtime: its name; by default the first that runs the point.
+        given: all else that ``run`` takes.
+
+    Raises:
+        InputError: as of ``run``, or no runtime is known to run the point.
+        InfeasibleError: the strategy, a degree or the batch does not apply here.
+    """
+    result = run(model, strategy, cluster, gpus, runtime=runtime, **given)
+    return launch_of(result, first_runtime(result) if runtime is None else find_runtime(runtime))
+
+
+def launch_of(result: Result, runtime: Runtime) -> Launch:
+    """What starts the point of a result in a runtime that runs it."""
+    assert result.source is not None
+    text, *notes = (SAMPLERS | TRAINERS)[runtime.name](Start(runtime, result.source.strategy, result))
+    return Launch(runtime.name, text.rstrip("\n") + "\n", (f"for {runtime.version}", *notes))

@@ -1,0 +1,173 @@
+"""Launching samplers: command lines and code, by runtime."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sim.launching.starts import PROMPT, Start, Written, command, over_one
+
+
+def _xdit_degrees(start: Start) -> dict[str, object]:
+    """The flags of degrees that xDiT's runner and scripts share."""
+    degrees = start.degrees
+    return {
+        "--ulysses_degree": over_one(degrees.ulysses),
+        "--ring_degree": over_one(degrees.ring),
+        "--pipefusion_parallel_degree": over_one(degrees.pipeline),
+        "--data_parallel_degree": over_one(degrees.data),
+        "--use_cfg_parallel": degrees.guidance > 1,
+    }
+
+
+def _xdit_drawn(start: Start) -> dict[str, object]:
+    workload: Any = start.scenario.workload
+    return {
+        "--height": workload.height,
+        "--width": workload.width,
+        "--num_inference_steps": workload.steps,
+        "--prompt": PROMPT,
+        "--use_torch_compile": start.compiled,
+    }
+
+
+def _xdit(start: Start) -> Written:
+    nodes = {
+        "--nnodes": start.nodes,
+        "--node_rank": "$NODE_RANK",
+        "--master_addr": "$MASTER_ADDR",
+        "--nproc_per_node": start.per_node,
+    }
+    batch = {"--batch_size": over_one(start.result.batch_size)}
+    flags = {"--model": start.model, **_xdit_degrees(start), **batch, **_xdit_drawn(start)}
+    return (command(["xdit"], (nodes if start.nodes > 1 else {}) | flags),)
+
+
+def _xdit_scripts(start: Start) -> Written:
+    strategy, degrees = start.strategy, start.degrees
+    piped: dict[str, object] = {}
+    if degrees.pipeline > 1:
+        piped = {
+            "--num_pipeline_patch": strategy.patches or degrees.pipeline,
+            "--attn_layer_num_for_pp": strategy.layers,
+            "--warmup_steps": strategy.warmup_steps,
+        }
+    script = f"examples/{start.runtime.scripts[start.scenario.model.name]}"
+    flags = {"--model": start.model, **_xdit_degrees(start), **piped, **_xdit_drawn(start)}
+    notes = ("run it in xDiT's repository",)
+    if start.result.batch_size > 1:
+        notes += (f"give {start.result.batch_size} prompts",)
+    return command([start.torchrun, script], flags), *notes
+
+
+def _sglang(start: Start) -> Written:
+    degrees, workload = start.degrees, start.scenario.workload
+    served = {
+        "--model-path": start.model,
+        "--num-gpus": start.gpus,
+        "--tp-size": degrees.tensor,
+        "--sp-degree": degrees.ulysses * degrees.ring,
+        "--ulysses-degree": degrees.ulysses,
+        "--ring-degree": degrees.ring,
+        "--cfg-parallel-size": degrees.guidance,
+        "--enable-torch-compile": start.compiled,
+    }
+    if start.nodes > 1:
+        served |= {
+            "--nnodes": start.nodes,
+            "--node-rank": "$NODE_RANK",
+            "--dist-init-addr": "$MASTER_ADDR:29500",
+        }
+    drawn = {
+        "--height": workload.height,
+        "--width": workload.width,
+        "--num-inference-steps": workload.steps,
+        "--prompt": PROMPT,
+    }
+    notes = ("`sglang serve` takes the flags before --height, and serves",)
+    return command(["sglang", "generate"], served | drawn), *notes
+
+
+def _vllm_omni(start: Start) -> Written:
+    degrees = start.degrees
+    flags = {
+        "--omni": True,
+        "--ulysses-degree": degrees.ulysses,
+        "--ring-degree": degrees.ring,
+        "--tensor-parallel-size": degrees.tensor,
+        "--cfg-parallel-size": degrees.guidance,
+    }
+    return command(["vllm", "serve", start.model], flags), "requests say the size of the image and the steps"
+
+
+DIFFUSERS: Final = """\
+import torch
+from diffusers import {imports}
+
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
+pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
+{parallel}image = pipeline("{prompt}", height={height}, width={width}, num_inference_steps={steps})
+"""
+
+
+def _diffusers(start: Start) -> Written:
+    degrees, workload = start.degrees, start.scenario.workload
+    several = degrees.ulysses * degrees.ring > 1
+    made = f"ContextParallelConfig(ulysses_degree={degrees.ulysses}, ring_degree={degrees.ring})"
+    text = DIFFUSERS.format(
+        imports="ContextParallelConfig, DiffusionPipeline" if several else "DiffusionPipeline",
+        model=start.model,
+        parallel=f"pipeline.transformer.enable_parallelism(config={made})\n" if several else "",
+        prompt=PROMPT,
+        height=workload.height,
+        width=workload.width,
+        steps=workload.steps,
+    )
+    return text, f"start it by {start.torchrun} FILE.py"
+
+
+DISTRIFUSION: Final = """\
+import torch
+from distrifuser.pipelines import DistriSDXLPipeline
+from distrifuser.utils import DistriConfig
+
+config = DistriConfig(
+    height={height},
+    width={width},
+    do_classifier_free_guidance={guided},
+    split_batch={split},
+    {own},
+)
+pipeline = DistriSDXLPipeline.from_pretrained(
+    distri_config=config, pretrained_model_name_or_path="{model}", torch_dtype=torch.float16
+)
+image = pipeline(prompt="{prompt}", num_inference_steps={steps}).images[0]
+"""
+
+
+def _distrifusion(start: Start) -> Written:
+    strategy, workload = start.strategy, start.scenario.workload
+    own = {
+        "single": 'parallelism="patch"',
+        "sync-patch": 'parallelism="patch",\n    mode="full_sync"',
+        "naive-patch": 'parallelism="naive_patch"',
+        "tensor": 'parallelism="tensor"',
+    }.get(strategy.name)
+    if own is None:  # it runs one synchronous step more than it is told
+        told = strategy.warmup_steps - 1, strategy.gather_layers
+        own = f'parallelism="patch",\n    warmup_steps={told[0]},\n    comm_checkpoint={told[1]}'
+    text = DISTRIFUSION.format(
+        height=workload.height, width=workload.width, guided=workload.guidance != "none",
+        split=start.degrees.guidance > 1, own=own, model=start.model, prompt=PROMPT, steps=workload.steps,
+    )  # fmt: skip
+    return text, f"start it by {start.torchrun} FILE.py"
+
+
+SAMPLERS: Final[dict[str, Callable[[Start], Written]]] = {
+    "diffusers": _diffusers,
+    "distrifusion": _distrifusion,
+    "sglang": _sglang,
+    "vllm-omni": _vllm_omni,
+    "xdit": _xdit,
+    "xdit-scripts": _xdit_scripts,
+}
+"""Who writes what starts a point, by runtime."""

@@ -1,0 +1,137 @@
+"""Starts: points that a runtime is to run, and what starts them."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from profiles.runtimes import Runtime
+from sim.results import Result
+
+PROMPT: Final = "a photo of an astronaut"
+
+
+class Degrees(NamedTuple):
+    """How the GPUs of a sampler are divided."""
+
+    guidance: int
+    pipeline: int
+    ring: int
+    ulysses: int
+    tensor: int
+    data: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Launch:
+    """What starts a point.
+
+    Attributes:
+        runtime: the name of what runs it.
+        text: flags, a configuration or code.
+        notes: what else there is to know, a line each.
+    """
+
+    runtime: str
+    text: str
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Launch in {self.runtime}: {len(self.text.splitlines())} lines>"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A point that a runtime is to run.
+
+    Attributes:
+        runtime: which runs it.
+        strategy: with its parameters.
+        result: of its simulation.
+    """
+
+    runtime: Runtime
+    strategy: Any
+    result: Result
+
+    @property
+    def scenario(self) -> Any:  # noqa: ANN401  of either task
+        """What was asked."""
+        assert self.result.source is not None
+        return self.result.source.scenario
+
+    @property
+    def model(self) -> str:
+        """The model as the runtime calls it."""
+        assert self.runtime.models is not None
+        return self.runtime.models[self.scenario.model.name]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.result.num_gpus
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that they are on."""
+        return ceil(self.gpus / self.scenario.cluster.devices_per_node)
+
+    @property
+    def per_node(self) -> int:
+        """GPUs of a node."""
+        return self.gpus // self.nodes
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the stack is compiled."""
+        return bool(self.scenario.stack.name == "compiled")
+
+    @property
+    def degrees(self) -> Degrees:
+        """How the GPUs of a sampler are divided."""
+        grid = self.strategy.layout(self.scenario).grid
+        return Degrees(grid.guidance, grid.pipeline, grid.ring, grid.ulysses, grid.tensor, grid.data)
+
+    @property
+    def torchrun(self) -> str:
+        """What starts a script on every GPU."""
+        if self.nodes == 1:
+            return f"torchrun --nproc-per-node {self.gpus}"
+        where = "--node-rank $NODE_RANK --master-addr $MASTER_ADDR"
+        return f"torchrun --nnodes {self.nodes} --nproc-per-node {self.per_node} {where}"
+
+    @property
+    def each(self) -> int:
+        """Samples of one micro-batch, on each GPU or pipeline."""
+        batch, count = self.scenario.workload.batch_size, self.strategy.micro_batches
+        return int(batch * getattr(self.strategy, "pipeline_degree", 1) // (self.gpus * count))
+
+
+Written = tuple[str, ...]
+"""A text, then notes."""
+
+
+def command(head: Sequence[str], flags: Mapping[str, object]) -> str:
+    """A command line, a flag on each line; True stands for a flag without a value, None and False for none."""
+    words = [
+        flag if value is True else f"{flag} {_quoted(value)}"
+        for flag, value in flags.items()
+        if value is not None and value is not False
+    ]
+    return " \\\n    ".join([" ".join(head), *words]) + "\n"
+
+
+def _quoted(value: object) -> str:
+    """A value as a shell reads it; variables stay variables."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value) if str(value).startswith("$") else shlex.quote(str(value))
+
+
+def over_one(value: int) -> int | None:
+    """A degree, or None where it divides nothing."""
+    return value if value > 1 else None

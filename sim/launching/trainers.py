@@ -1,0 +1,169 @@
+"""Launching training: configurations and code, by runtime."""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from profiles.recipes import RECIPES
+from sim.launching.starts import Start, Written
+from sim.schedules import written
+
+FSDP2: Final = """\
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+mesh = init_device_mesh("cuda", {shape}, mesh_dim_names={names})
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.{reduced})
+settings = {{"mesh": mesh, "mp_policy": policy, "reshard_after_forward": {reshard}}}
+for block in blocks:  # of the model that is trained: its transformer blocks, or the blocks of its U-Net
+    fully_shard(block, **settings)
+fully_shard(model, **settings)
+"""
+
+
+def _sharding(start: Start) -> tuple[int, int]:
+    """Replicas and shards of FSDP."""
+    shards = start.strategy.shard_size or start.gpus
+    return start.gpus // shards, shards
+
+
+def _reduced(start: Start) -> str:
+    """The type that gradients are reduced in."""
+    recipe = RECIPES[start.scenario.workload.memory_recipe]
+    return "float32" if recipe.gradient_bytes == 4 else "bfloat16"
+
+
+def _steps_words(start: Start) -> str:
+    """The micro-batches of a step in words."""
+    return f"{start.strategy.micro_batches} x {start.each} samples between two steps of the optimizer"
+
+
+def _fsdp2(start: Start) -> Written:
+    replicas, shards = _sharding(start)
+    shape, names = (replicas, shards), ("replicate", "shard")
+    if replicas == 1:
+        shape, names = shape[1:], names[1:]  # type: ignore[assignment]
+    reshard = start.strategy.reshard == "true"
+    text = FSDP2.format(shape=shape, names=names, reduced=_reduced(start), reshard=reshard)
+    return text, _steps_words(start), f"start it by {start.torchrun} FILE.py"
+
+
+def _accelerate(start: Start) -> Written:
+    lines = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if start.strategy.name == "fsdp" else "MULTI_GPU",
+        "mixed_precision": "bf16",
+        "num_machines": start.nodes,
+        "num_processes": start.gpus,
+        "machine_rank": 0,
+    }
+    text = "".join(f"{key}: {value}\n" for key, value in lines.items())
+    if start.strategy.name == "fsdp":
+        replicas, shards = _sharding(start)
+        checkpointing = str(start.scenario.workload.checkpointing != "none").lower()
+        text += (
+            "fsdp_config:\n  fsdp_version: 2\n"
+            f"  fsdp_reshard_after_forward: {start.strategy.reshard}\n"
+            "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+            f"  fsdp_activation_checkpointing: {checkpointing}\n"
+        )
+        if replicas > 1:
+            text += (
+                f"parallelism_config:\n  parallelism_config_dp_replicate_size: {replicas}\n"
+                f"  parallelism_config_dp_shard_size: {shards}\n"
+                "  parallelism_config_tp_size: 1\n  parallelism_config_cp_size: 1\n"
+            )
+    notes = [_steps_words(start), "start it by accelerate launch --config_file FILE.yaml TRAIN.py"]
+    if (count := start.strategy.micro_batches) > 1:
+        plugin = (
+            f"GradientAccumulationPlugin(num_steps={count}, sync_each_batch={start.strategy.name == 'fsdp'})"
+        )
+        notes.insert(1, f"Accelerator(gradient_accumulation_plugin={plugin})")
+    return text, *notes
+
+
+def _deepspeed(start: Start) -> Written:
+    strategy = start.strategy
+    config = {
+        "train_batch_size": start.result.batch_size,
+        "train_micro_batch_size_per_gpu": start.each,
+        "gradient_accumulation_steps": strategy.micro_batches,
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32" if _reduced(start) == "float32" else "bf16"},
+        "zero_optimization": {
+            "stage": 2 if strategy.name == "zero2" else 3,
+            "overlap_comm": strategy.overlap == "buckets",
+            "contiguous_gradients": True,
+        },
+    }
+    return json.dumps(config, indent=2), "start it by deepspeed TRAIN.py --deepspeed_config FILE.json"
+
+
+TORCH: Final = '''\
+from pathlib import Path
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+ORDER = """\\
+{order}"""
+LAYERS = {layers}  # first and last of each stage
+RANK_OF_STAGE = {ranks}
+
+rank = torch.distributed.get_rank() % {degree}
+own = [
+    PipelineStage(layers_of(first, last), stage, len(LAYERS), device)  # of your model
+    for stage, (first, last) in enumerate(LAYERS)
+    if RANK_OF_STAGE[stage] == rank
+]
+Path("order.csv").write_text(ORDER)
+schedule = _PipelineScheduleRuntime(own, {micro_batches}, loss_fn=loss)
+schedule._load_csv("order.csv", format="compute_only")
+'''
+
+
+def _torch_pipelining(start: Start) -> Written:
+    strategy, stages = start.strategy, start.result.stages
+    order = strategy.order()
+    ranks = {action.stage: rank for rank, row in enumerate(order) for action in row}
+    text = TORCH.format(
+        order=written(strategy, order, "torch").text,
+        layers=[(stage["first_layer"], stage["last_layer"]) for stage in stages],
+        ranks=[ranks[number] for number in range(len(stages))],
+        degree=start.strategy.pipeline_degree,
+        micro_batches=start.strategy.micro_batches,
+    )
+    groups = start.gpus // start.strategy.pipeline_degree
+    copies = f"{groups} pipelines side by side reduce their gradients after it" if groups > 1 else ""
+    return text, _steps_words(start), *filter(None, [copies]), f"start it by {start.torchrun} FILE.py"
+
+
+def _diffusion_pipe(start: Start) -> Written:
+    strategy, scenario = start.strategy, start.scenario
+    (backbone,) = (scenario.model.components[i] for i in scenario.model.backbones)
+    firsts = [backbone.layers[stage["first_layer"]].block for stage in start.result.stages[1:]]
+    text = (
+        f"pipeline_stages = {strategy.pipeline_degree}\n"
+        f"micro_batch_size_per_gpu = {start.each}\n"
+        f"gradient_accumulation_steps = {strategy.micro_batches}\n"
+        f"activation_checkpointing = {str(scenario.workload.checkpointing != 'none').lower()}\n"
+        f"partition_method = 'manual'\npartition_split = {firsts}\n"
+        f"\n[model]\ntype = '{start.model}'\n"
+    )
+    return (
+        text,
+        "partition_split counts blocks of the backbone; see where diffusion-pipe's own list of layers begins",
+        f"start it by deepspeed --num_gpus={start.per_node} train.py --deepspeed --config FILE.toml",
+    )
+
+
+TRAINERS: Final[dict[str, Callable[[Start], Written]]] = {
+    "accelerate": _accelerate,
+    "deepspeed": _deepspeed,
+    "diffusion-pipe": _diffusion_pipe,
+    "fsdp2": _fsdp2,
+    "torch-pipelining": _torch_pipelining,
+}
+"""Who writes what starts a point, by runtime."""

@@ -1,0 +1,276 @@
+"""Teams: what GPUs that work on the same samples exchange inside a unit, and the pieces that this makes of its passes.
+
+Ulysses (Jacobs et al., DeepSpeed-Ulysses, 2023): tokens of queries, keys and values are exchanged for heads before
+attention, and back after it; of the gradients the same the other way round. Ring (Liu et al., 2023): keys and values
+pass around while attention runs on those that are there; backwards their gradients follow them, in float32, until they
+are home (ring-flash-attention; torch ``_templated_ring_attention_backward``). Tensor parallelism with sequence
+parallelism (Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2): tokens are gathered before a
+pair of matrices and scattered after it; backwards besides the input is gathered once more, beside compute, since each
+GPU kept only its tokens of it. Text that passes through the layers is divided as the image is.
+
+Between two exchanges work is spread evenly; those of several layers of a unit are one collective of as many calls.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from profiles.shares import ELEMENT_BYTES
+from strategies.pipelining.builder import PipelineBuilder
+from strategies.pipelining.frozen import Draft
+from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, MeshLayout
+from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
+from strategies.plans.plan import Collective
+
+SINGLE_BYTES: Final = 4.0
+"""Bytes of an element of the gradients of keys and values on their way around a ring."""
+
+
+class Work(NamedTuple):
+    """Seconds of compute."""
+
+    seconds: float
+
+
+class Exchange(NamedTuple):
+    """A collective between two pieces of compute: the next waits for it or, where it runs beside that, the one after.
+
+    Attributes:
+        what: the collective.
+        size_bytes: of all its calls.
+        calls: that it stands for.
+        wait: whether the next piece waits.
+    """
+
+    what: Collected
+    size_bytes: float
+    calls: int
+    wait: bool = True
+
+
+Items = Sequence[Work | Exchange]
+
+
+class Span(NamedTuple):
+    """Seconds of a pass: exchanges before its first piece of compute, all up to the end of the last, and after it."""
+
+    lead_s: float
+    inner_s: float
+    trail_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What the layers of a unit exchange on one micro-batch.
+
+    Attributes:
+        layout: the unit's layout.
+        attentions: self-attentions.
+        hidden_bytes: queries of all self-attentions on one GPU, and as much their keys, values and outputs.
+        sums: pairs of matrices that tensor parallelism divides.
+        summed_bytes: inputs of all of them, gathered.
+        element_bytes: of an activation.
+    """
+
+    layout: MeshLayout
+    attentions: int
+    hidden_bytes: float
+    sums: int
+    summed_bytes: float
+    element_bytes: float
+
+    @classmethod
+    def of(cls, layout: MeshLayout, unit: int) -> "Inside":
+        """What a unit exchanges."""
+        stage, mesh = layout.stages[unit], layout.mesh
+        extent = layout.scenario.costs.extents[stage.component]
+        size = ELEMENT_BYTES[layout.scenario.model.dtype]
+        own = [
+            e for e in layout.component(stage).exchanges if stage.first_layer <= e.layer <= stage.last_layer
+        ]
+        keys, sums = ([e.elements for e in own if e.kind == kind] for kind in ("key_value", "reduce"))
+        of_all = size * layout.local_batch / (extent.image or 1.0)  # the text's tokens come on top
+        return cls(
+            layout,
+            len(keys),
+            of_all * sum(keys) / 2 / mesh.team,
+            len(sums),
+            of_all * sum(sums) / mesh.context,
+            size,
+        )
+
+    def forward(
+        self, rest_s: float, attention_s: float, *, attends: bool = True
+    ) -> Iterator[Work | Exchange]:
+        """A forward; where attention's output was kept, all but attention itself."""
+        first = min(self.attentions, self.sums)
+        others = self.sums - first
+        if self.attentions:
+            yield from self._tensor(GATHER, first)
+            yield Work(rest_s / 2)
+            yield from self._all_to_all(3)
+            yield from self._around(attention_s) if attends else ()
+            yield from self._all_to_all(1)
+            yield from self._tensor(SCATTER, first)
+        yield from self._tensor(GATHER, others)
+        yield Work(rest_s / 2 if self.attentions else rest_s)
+        yield from self._tensor(SCATTER, others)
+
+    def backward(self, rest_s: float, attention_s: float) -> Iterator[Work | Exchange]:
+        """A backward, the other way round; inputs are gathered again beside compute."""
+        first = min(self.attentions, self.sums)
+        others, half_s = self.sums - first, rest_s / 2 if self.attentions else rest_s
+        yield from self._tensor(GATHER, others)
+        yield from self._tensor(GATHER, others, wait=False)
+        yield Work(half_s)
+        yield from self._tensor(SCATTER, others)
+        if self.attentions:
+            yield from self._tensor(GATHER, first)
+            yield from self._all_to_all(1)
+            yield from self._back_around(attention_s)
+            yield from self._all_to_all(3)
+            yield from self._tensor(GATHER, first, wait=False)
+            yield Work(half_s)
+            yield from self._tensor(SCATTER, first)
+
+    def _tensor(self, operation: str, sums: int, *, wait: bool = True) -> Iterator[Exchange]:
+        mesh = self.layout.mesh
+        if mesh.tensor > 1 and sums > 0:
+            size = self.summed_bytes * sums / self.sums
+            yield Exchange(Collected(operation, TENSOR, mesh.tensors), size, sums, wait)
+
+    def _all_to_all(self, tensors: int) -> Iterator[Exchange]:
+        mesh = self.layout.mesh
+        if mesh.share.ulysses > 1:
+            what = Collected("all_to_all", CONTEXT, mesh.contexts)
+            yield Exchange(what, tensors * self.hidden_bytes, tensors * self.attentions)
+
+    def _pass_on(self, size_bytes: float, *, wait: bool = False) -> Exchange:
+        what = Collected("send_recv", CONTEXT, self.layout.mesh.contexts)
+        return Exchange(what, size_bytes, self.attentions, wait)
+
+    def _around(self, attention_s: float) -> Iterator[Work | Exchange]:
+        """Attention on the keys and values of one GPU of the ring after another."""
+        rounds = self.layout.mesh.share.ring
+        for number in range(rounds):
+            if number < rounds - 1:
+                yield self._pass_on(2 * self.hidden_bytes)
+            yield Work(attention_s / rounds)
+
+    def _back_around(self, attention_s: float) -> Iterator[Work | Exchange]:
+        """The backward of that: keys and values go around once more, and their gradients until they are home."""
+        rounds = self.layout.mesh.share.ring
+        for number in range(rounds):
+            if number < rounds - 1:
+                yield self._pass_on(2 * self.hidden_bytes)
+            yield Work(attention_s / rounds)
+            if rounds > 1:
+                size = 2 * self.hidden_bytes * SINGLE_BYTES / self.element_bytes
+                yield self._pass_on(size, wait=number == rounds - 1)
+
+
+def items_of(layout: MeshLayout, unit: int, kind: str) -> Items:
+    """The pieces of a pass through a unit, and the exchanges between them."""
+    alike = (layout.mesh, layout.local_batch, layout.stages[unit], kind)
+    return layout.scenario.remember(("items", alike), lambda: _joined(_items(layout, unit, kind)))
+
+
+def _items(layout: MeshLayout, unit: int, kind: str) -> Iterator[Work | Exchange]:
+    stage, inside = layout.stages[unit], Inside.of(layout, unit)
+    costs, of = layout.scenario.costs.components[stage.component], (layout.local_batch, layout.share)
+    layers = slice(stage.first_layer, stage.last_layer + 1)
+    attention_s = float(costs.attention_s(*of)[layers].sum())
+    if kind != BACKWARD:
+        yield from inside.forward(stage.forward_s - attention_s, attention_s)
+        return
+    backward_s, back_s = (
+        float(s[layers].sum()) for s in (costs.backward_s(*of), costs.attention_backward_s(*of))
+    )
+    checkpointing = layout.scenario.workload.checkpointing
+    if checkpointing != "none":
+        attends = checkpointing != "selective"
+        again_s = stage.backward_s - backward_s - (attention_s if attends else 0.0)
+        yield from inside.forward(max(0.0, again_s), attention_s, attends=attends)
+    yield from inside.backward(backward_s - back_s, back_s)
+
+
+def _joined(items: Iterator[Work | Exchange]) -> Items:
+    """Items in which no two pieces of compute follow one another, but where the second waits for what ran beside."""
+    found: list[Work | Exchange] = []
+    for item in items:
+        last = found[-1] if found else None
+        beside = len(found) > 1 and isinstance(found[-2], Exchange) and not found[-2].wait
+        if isinstance(item, Work) and isinstance(last, Work) and not beside:
+            found[-1] = Work(last.seconds + item.seconds)
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def span_of(layout: MeshLayout, unit: int, kind: str) -> Span:
+    """The seconds of a pass through a unit on ports that only alike teams use."""
+    streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
+    first_s, ended_s, there_s, later_s = None, 0.0, 0.0, 0.0
+    for item in items_of(layout, unit, kind):
+        if isinstance(item, Work):
+            first_s = there_s if first_s is None else first_s
+            ended_s = there_s + item.seconds
+            there_s, later_s = max(ended_s, later_s), 0.0
+            continue
+        what, size, calls, wait = item
+        end_s = max(there_s, streams[what.stream]) + layout.seconds(what, size, calls)
+        streams[what.stream] = end_s
+        there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
+    return Span(first_s or 0.0, ended_s - (first_s or 0.0), there_s - ended_s)
+
+
+class TeamWriter:
+    """Cuts the passes of a plan into pieces, and adds what a team exchanges between them."""
+
+    def __init__(self, builder: PipelineBuilder, layout: MeshLayout) -> None:
+        self._builder, self._layout = builder, layout
+        self._row: list[Draft] = []
+        self._awaited: list[int] = []
+        self._later: list[int] = []
+        self._due: list[tuple[int, Collective]] = []
+
+    def write(self) -> list[tuple[int, Collective]]:
+        """Cut all passes; the exchanges, each with the op of the row that it follows."""
+        for draft in self._builder.rows[0]:
+            if isinstance(draft.action, StageAction) and draft.action.kind != OPTIMIZER:
+                self._cut(draft, draft.action)
+            else:
+                self._add(draft)
+        self._builder.rows[0] = self._row
+        return self._due
+
+    def _cut(self, draft: Draft, action: StageAction) -> None:
+        first = len(self._row)
+        for item in items_of(self._layout, action.stage, action.kind):
+            if isinstance(item, Work):
+                self._add(Draft(action, item.seconds))
+            else:
+                self._exchange(item, action)
+        pieces = self._row[first:]
+        pieces[0].reads += draft.reads
+        pieces[-1].writes += draft.writes
+        if len(pieces) > 1:  # what was saved stays until all of it has been used
+            saved = [t for t in draft.reads if self._builder.tensors[t].role in ("saved", "recomputed")]
+            pieces[-1].reads += saved
+
+    def _add(self, draft: Draft) -> None:
+        draft.reads += self._awaited
+        self._awaited, self._later = self._later, []
+        self._row.append(draft)
+
+    def _exchange(self, item: Exchange, action: StageAction) -> None:
+        builder, number, what = self._builder, len(self._due), item.what
+        reads = list(self._awaited)
+        if self._row:
+            reads.append(builder.tensor("ready", action.stage, number, 0.0))
+            self._row[-1].writes.append(reads[-1])
+        result = builder.tensor(what.operation, action.stage, number, 0.0)
+        (self._awaited if item.wait else self._later).append(result)
+        collective = what.collective(item.size_bytes, reads, result, item.calls)
+        self._due.append((len(self._row) - 1, collective))

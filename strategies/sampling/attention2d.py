@@ -1,0 +1,42 @@
+"""Attention2D: devices stand in rows and columns; queries are gathered along rows, keys and values along columns."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from strategies import parameters as fields
+from strategies.patching.grid import divides_heads, make_grid
+from strategies.patching.patch_pipeline import PatchPipeline
+from strategies.sampling_scenario import SamplingScenario
+from strategies.templates.grid_sampler import GridSampler
+
+
+@dataclass(frozen=True, slots=True)
+class Attention2D(GridSampler):
+    """Source: Elango, Attention2D: Communication Efficient Distributed Self-Attention Mechanism, 2025, section 3.
+
+    Each device sends tokens of the order of N / sqrt(P), where a ring sends N and Ulysses N / P but needs as many heads
+    as devices. TensorRT-LLM draws videos so on a rack of 72 GPUs, with Ulysses inside (its technical blog 25). The
+    partial outputs of a row go to whoever owns their queries, in half precision, with a weight for each query and head.
+    """
+
+    name: ClassVar[str] = "attention2d"
+    summary: ClassVar[str] = "sequence parallelism on rows and columns of GPUs, all-to-all inside"
+
+    rows: int = fields.parameter(2, "rows of GPUs, each with its part of the queries")
+    columns: int = fields.parameter(2, "columns of GPUs, each with its part of the keys and values")
+    ulysses_degree: int = fields.degree("that exchange tokens for heads around attention, inside the mesh")
+
+    def layout(self, scenario: SamplingScenario) -> PatchPipeline:
+        """All layers on every device, the tokens divided by all three degrees."""
+        mesh = self.rows, self.columns
+        return PatchPipeline.of(scenario, make_grid(scenario, ulysses=self.ulysses_degree, mesh=mesh))
+
+    @classmethod
+    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
+        """Every mesh of at least two rows and columns, with every degree inside that divides the heads."""
+        gpus = scenario.gpus_per_prediction
+        for ulysses in (d for d in range(1, gpus + 1) if gpus % d == 0 and divides_heads(scenario, d)):
+            mesh = gpus // ulysses
+            for rows in (r for r in range(2, mesh) if mesh % r == 0):
+                yield cls(rows, mesh // rows, ulysses)

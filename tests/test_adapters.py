@@ -1,0 +1,172 @@
+"""Fine-tuning: adapters beside frozen linears, and optimizers whose states take fewer bytes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import sim
+from profiles.adapters import OPERATORS, is_adapted, with_adapters
+from profiles.costs import ComponentCosts
+from profiles.devices import load_device
+from profiles.errors import InputError
+from profiles.models import load_model
+from profiles.recipes import RECIPES
+from profiles.stacks import load_stack
+from sim.cli.main import main
+from sim.replay.memory import resident_bytes
+from sim.runs import bound, least_memory_bytes, run_point
+from strategies.registry import make_strategy
+
+RANK = 8
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return load_model("pixart")
+
+
+@pytest.fixture(scope="module")
+def adapted(plain):
+    return with_adapters(plain.for_task("train"), RANK)
+
+
+def backbone(model):
+    return model.components[model.backbones[0]]
+
+
+def asked(strategy="ddp", **given):
+    return sim.run("pixart", strategy, **{"gpus": 4, "batch_size": 16, **given})
+
+
+def test_each_linear_that_tokens_pass_has_two_products_of_the_rank(plain, adapted):
+    expected = sum(
+        kernel.count * RANK * (kernel.n + kernel.k)
+        for of in backbone(plain).kernels for kernel in of if is_adapted(kernel)
+    )  # fmt: skip
+    found = backbone(adapted)
+    assert sum(layer.trained_parameters for layer in found.layers) == expected
+    assert found.parameters == backbone(plain).parameters + expected
+    # PixArt's block: queries, keys, values and output of two attentions, two linears of the MLP; 1152 wide.
+    block = 8 * 2 * 1152 + 2 * (1152 + 4 * 1152)
+    assert found.layers[1].adapters == RANK * block
+    assert with_adapters(adapted, RANK) is adapted
+    with pytest.raises(InputError, match="asks for rank 0, but pixart has adapters of rank 8"):
+        with_adapters(adapted, 0)
+    shapes = [
+        kernel for kernel in backbone(plain).kernels[0] if kernel.kind == "matmul" and not is_adapted(kernel)
+    ]
+    assert all(kernel.m == 1 for kernel in shapes)
+
+
+def test_adapters_keep_what_goes_into_their_second_products(plain, adapted):
+    before, after = (np.array([layer.saved_bytes for layer in backbone(m).layers]) for m in (plain, adapted))
+    linears = [kernel for kernel in backbone(plain).kernels[1] if is_adapted(kernel)]
+    assert after[1] - before[1] == pytest.approx(
+        sum(2 * RANK * kernel.m * kernel.count for kernel in linears)
+    )
+
+
+def test_frozen_weights_have_no_gradients_and_no_casts_and_adapters_have_both(plain, adapted):
+    device, stack = load_device("a100-80gb-sxm"), load_stack()
+    whole, own = (ComponentCosts(backbone(model), device, stack=stack) for model in (plain, adapted))
+    assert np.all(own.weight_s(8) < 0.35 * whole.weight_s(8))
+    assert np.all(own.weight_s(8) > 0)
+    frozen = replace(backbone(adapted), adapters=())
+    base = ComponentCosts(frozen, device, stack=replace(stack, cast_weights=False))
+    beside = ComponentCosts(backbone(adapted).of_adapters, device, stack=stack)
+    assert not base.weight_s(8).any()
+    assert own.gpu_s(8) == pytest.approx(base.gpu_s(8) + beside.gpu_s(8))
+    dispatched = backbone(adapted).table(half=False).operators
+    assert beside.host_s.sum() > OPERATORS * 10 * stack.forward_operator_s
+    assert own.host_s.sum() == pytest.approx(
+        dispatched.sum() * stack.forward_operator_s + beside.host_s.sum()
+    )
+
+
+def test_layers_before_the_first_adapter_have_no_backward_and_keep_nothing():
+    layers = backbone(with_adapters(load_model("sd21").for_task("train"), RANK)).layers
+    assert [layer.backward for layer in layers[:3]] == ["none", "none", "input"]
+    assert [layer.saved_bytes > 0 for layer in layers[:3]] == [False, False, True]
+    assert layers[3].adapters == 0  # a residual block has convolutions alone
+
+
+def test_only_adapters_are_summed_stepped_and_kept_with_their_states(adapted):
+    whole, lora = asked(), asked(trainable=f"lora:{RANK}")
+    own, all_ = (
+        sum(of.trained_parameters for of in backbone(m).layers) for m in (adapted, load_model("pixart"))
+    )
+    ratio = lora.expected.collective_bytes / whole.expected.collective_bytes
+    assert ratio == pytest.approx(own / all_)
+    frozen = sum(of.parameters for of in adapted.components) - own
+    assert resident_bytes(lora.trace).tolist() == [18 * own + 2 * frozen]
+    assert "LoRA of rank 8" in lora.title
+    assert lora.options["trainable"] == "lora:8"
+    assert lora.flags["trainable"] == "lora:8"
+    assert "trainable" not in whole.options
+
+
+def test_zero3_shards_and_gathers_the_frozen_backbone_too(adapted):
+    lora, one = (asked("zero3", gpus=gpus, batch_size=4 * gpus, trainable="lora:8") for gpus in (4, 1))
+    own = sum(of.trained_parameters for of in backbone(adapted).layers)
+    locked = backbone(adapted).parameters - own
+    spared = (resident_bytes(one.trace) - resident_bytes(lora.trace)).tolist()
+    assert spared == pytest.approx([(18 * own + 2 * locked) * 3 / 4])
+    gathered = sum(c.size_bytes for c in lora.trace.plan.collectives if c.operation == "all_gather")
+    assert gathered == pytest.approx(2 * 2 * (own + locked))
+
+
+def test_fsdp_shards_and_gathers_the_frozen_backbone_too(adapted):
+    lora = asked("fsdp", trainable="lora:8")
+    own = sum(of.trained_parameters for of in backbone(adapted).layers)
+    locked = backbone(adapted).parameters - own
+    frozen = sum(of.parameters for of in adapted.components) - own - locked
+    # what is gathered is cast from the masters, and nothing else of the weights stays
+    assert resident_bytes(lora.trace).tolist() == pytest.approx([(16 * own + 2 * locked) / 4 + 2 * frozen])
+    gathered = sum(c.size_bytes for c in lora.trace.plan.collectives if c.operation == "all_gather")
+    last = backbone(adapted).layers[-1]
+    units = 2 * 2 * (own + locked) - 2 * last.parameters  # the last stays between its passes
+    assert gathered == pytest.approx(units)
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3", "fsdp", "1f1b", "zero-bubble", "pulse"])
+def test_bounds_hold_with_adapters_and_blocks_recomputed(strategy):
+    sharded = strategy in ("zero2", "zero3", "fsdp")
+    given = {} if sharded else {"micro_batches": 4, "pipeline_degree": 2}
+    point = make_strategy(strategy, given)
+    scenario = asked(trainable="lora:8", checkpointing="block").source.scenario
+    result = run_point(point, scenario)
+    assert bound(point, scenario) <= result.iteration_s * (1 + 1e-9)
+    assert least_memory_bytes(point, scenario) <= result.peak_memory_bytes * (1 + 1e-9)
+
+
+def test_what_cannot_be_adapted_is_refused_in_one_line(capsys):
+    with pytest.raises(
+        InputError, match="trainable is 'lora:x', must be all or lora:RANK, RANK from 1 to 4096"
+    ):
+        asked(trainable="lora:x")
+    uncounted = replace(backbone(load_model("pixart")), kernels=())
+    with pytest.raises(
+        InputError, match=r"trainable needs the linears of transformer: pixart has no kernels\.csv"
+    ):
+        with_adapters(replace(load_model("pixart"), components=(replace(uncounted, inputs=()),)), RANK)
+    assert main(["run", "--model", "sd21", "--strategy", "ddp", "--trainable", "lora:0"]) == 2
+    assert "--trainable is 'lora:0', must be all" in capsys.readouterr().err
+
+
+# Optimizers.
+
+
+@pytest.mark.parametrize(("name", "optimizer", "step"), [
+    ("mixed", 12.0, 4 + 2 + 2 * 12), ("adam8bit", 4 + 2.03125, 4 + 2 + 8 + 4.0625), ("adafactor", 4.008, 68 + 2),
+])  # fmt: skip
+def test_an_optimizer_costs_the_bytes_of_its_states_and_of_its_step(name, optimizer, step):
+    recipe = RECIPES[name]
+    assert (recipe.optimizer_bytes, recipe.step_bytes) == pytest.approx((optimizer, step))
+    assert recipe.parameter_bytes == pytest.approx(6 + optimizer)
+
+
+def test_eight_bit_states_are_stepped_by_one_kernel_whatever_the_stack():
+    costs = asked().source.scenario.costs
+    adam, eight = (costs.optimizer_s(1e9, RECIPES[name]) for name in ("mixed", "adam8bit"))
+    assert eight / adam == pytest.approx(18.0625 / (30 * 80 / 28))

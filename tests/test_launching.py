@@ -1,0 +1,330 @@
+"""Runtimes: their rules refuse what they cannot run, and what is printed to start a point is what they accept."""
+
+import ast
+import inspect
+import json
+import re
+import shlex
+import tomllib
+from dataclasses import fields, replace
+
+import pytest
+
+import sim
+from profiles.errors import InputError
+from profiles.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
+from sim.launching.samplers import SAMPLERS
+from sim.launching.trainers import TRAINERS
+from sim.legality import case_of, runtimes_of
+from strategies.registry import class_of, make, strategies_of
+
+FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
+USP = {"strategy": "usp", "gpus": 8, "ulysses_degree": 4, "ring_degree": 2, "keys_values": "freed"}
+
+
+# Profiles
+
+
+@pytest.mark.parametrize("name", all_runtimes())
+def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
+    runtime = find_runtime(name)
+    for strategy, rule in runtime.rules.items():
+        own = {item.name for item in fields(class_of(strategy, runtime.task))}
+        others = {other for other in rule.values.values() if isinstance(other, str)}
+        assert {*rule.values, *others} <= own | {"data_degree"}
+        assert all(value in item.metadata["choices"] for item in fields(class_of(strategy)) if item.metadata["choices"]
+                   for value in rule.values.get(item.name, ()))  # fmt: skip
+    for names in (runtime.scripts, runtime.guided, runtime.pipelined):
+        assert {*names} <= {*(runtime.models or ())}
+    assert name in (SAMPLERS if runtime.task == "sample" else TRAINERS)
+
+
+def test_every_writer_has_a_runtime():
+    assert {*SAMPLERS, *TRAINERS} == {*all_runtimes()}
+
+
+@pytest.mark.parametrize(
+    ("planted", "problem"),
+    [
+        ("", "strategies is missing"),
+        ('task = "fly"', "task is 'fly', must be one of train, sample"),
+        (
+            "[strategies.ddp]\noverlap = 3",
+            "overlap is 3, must be a list of values, or the name of another parameter",
+        ),
+        ("speed = 3", "unknown key speed"),
+        ('name = "other"', "name is 'other', must be that of the file"),
+    ],
+)
+def test_a_broken_profile_is_refused(tmp_path, planted, problem):
+    lines = {"name": '"mine"', "title": '"m"', "version": '"1"', "source": '"s"', "task": '"train"'}
+    key = planted.partition(" = ")[0]
+    body = "".join(f"{name} = {value}\n" for name, value in lines.items() if name != key)
+    tables = planted if planted.startswith("[") else f"{planted}\n[strategies.ddp]"
+    (tmp_path / "mine.toml").write_text(f"{body}{tables}\n" if planted else "")
+    with pytest.raises(InputError, match=problem.replace("[", r"\[")):
+        read_runtime(tmp_path / "mine.toml")
+
+
+# Rules
+
+
+def test_a_rule_names_the_parameter_that_breaks_it():
+    rule = Rule({"patches": "pipeline_degree", "layers": (), "warmup_steps": (1,)})
+    fine = {"pipeline_degree": 4, "patches": 4, "layers": None, "warmup_steps": 1}
+    assert rule.refusal(fine) == ""
+    assert rule.refusal(fine | {"patches": 8}) == "patches(8) must be pipeline_degree(4)"
+    assert rule.refusal(fine | {"layers": (3, 4)}) == "layers(3,4) must be left out"
+    assert rule.refusal(fine | {"warmup_steps": 2}) == "warmup_steps(2) must be 1"
+    broken = fine | {"patches": 8, "layers": (3, 4), "warmup_steps": 2}
+    assert broken | rule.kept_to(broken) == fine
+
+
+@pytest.mark.parametrize(
+    ("runtime", "case", "reason"),
+    [
+        ("xdit", Case("flux-dev", "tensor"), "of strategies it has single, .*, not tensor"),
+        ("xdit", Case("sd21", "ulysses"), "of models it has flux-dev, .*, not sd21"),
+        ("xdit", Case("flux-dev", "hybrid", {"tensor_degree": 2}), r"tensor_degree\(2\) must be 1, as .*tensors"),
+        ("xdit", Case("qwen-image", "pipefusion", {"pipeline_degree": 2}), r"pipeline_degree\(2\) must be 1 for qwen"),
+        ("xdit", Case("flux-dev", "ulysses", {}, 8, 2), "of predictions on two groups of GPUs it has those of"),
+        ("distrifusion", Case("sdxl", "distrifusion", {}, 6), r"gpus\(6\) must be a power of two"),
+        ("sglang", Case("flux-dev", "usp", {"keys_values": "kept"}), r"keys_values\(kept\) must be freed"),
+        ("sglang", Case("flux-dev", "hybrid", {"data_degree": 2}), r"data_degree\(2\) must be 1, as sp_degree"),
+        ("fsdp2", Case("sd21", "fsdp", {"context_degree": 2}), r"context_degree\(2\) must be 1"),
+    ],
+)  # fmt: skip
+def test_what_a_runtime_cannot_run_is_refused_with_its_rule(runtime, case, reason):
+    refusal = find_runtime(runtime).refusal(case)
+    assert refusal.startswith(f"{runtime} ({find_runtime(runtime).version}) does not run it: ")
+    assert re.search(reason, refusal), refusal
+
+
+def test_degrees_that_follow_are_part_of_a_case():
+    asked = {"model": "pixart", "strategy": "hybrid", "gpus": 8, "batch_size": 2, "steps": 2}
+    result = sim.run(**asked, guidance_degree=2, ulysses_degree=2)
+    case = case_of(result.source.strategy, result.source.scenario)
+    assert (case.groups, case.parameters["data_degree"]) == (2, 2)
+    assert runs_in("sample", case) == ("xdit-scripts",)
+    piped = sim.run("flux-dev", "pipefusion", gpus=4, steps=2)
+    assert case_of(piped.source.strategy, piped.source.scenario).parameters["pipeline_degree"] == 4
+
+
+def test_a_run_that_a_runtime_cannot_run_is_refused():
+    with pytest.raises(
+        InputError, match=r"^runtime is xdit, but xdit .* patches\(16\) must be pipeline_degree\(8\)"
+    ):
+        sim.run("flux-dev", "pipefusion", gpus=8, patches=16, runtime="xdit")
+    with pytest.raises(
+        InputError, match=r"^unknown runtime 'xdiz'; did you mean xdit\? choose from accelerate, "
+    ):
+        sim.run("flux-dev", "pipefusion", gpus=8, runtime="xdiz")
+    with pytest.raises(
+        InputError, match=r"^runtime is deepspeed, which is of training, but this is of sampling$"
+    ):
+        sim.sweep("pixart", gpus=2, steps=2, runtime="deepspeed")
+    with pytest.raises(
+        InputError, match=r"^runtime is sglang, but of models it has flux-dev, .*, not pixart$"
+    ):
+        sim.sweep("pixart", gpus=2, steps=2, runtime="sglang")
+
+
+def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():
+    sweep = sim.sweep(**FLUX, gpus=4, steps=4, runtime="xdit", workers=1)
+    simulated = [row for row in sweep.rows() if row["status"] == "simulated"]
+    assert {row["strategy"] for row in simulated} >= {"ulysses", "ring", "usp", "pipefusion", "single"}
+    assert all("xdit" in row["runs_in"] for row in simulated)
+    piped = [row["parameters"] for row in simulated if row["strategy"] == "pipefusion"]
+    assert piped and all(
+        (own["patches"], own["warmup_steps"]) == (own["pipeline_degree"], 1) for own in piped
+    )
+    assert len(sweep.points) == len({(p.name, p.num_gpus, p.strategy) for p in sweep.points})
+    (refused,) = (point for point in sweep.points if point.name == "tensor")
+    assert (refused.status, refused.kind) == ("infeasible", "not in xdit")
+    assert "xdit" in sweep.verdict.runs_in
+    assert "`sim launch` in place of `sim run` starts it" in dict(sweep.verdict.lines)["runs in"]
+
+
+def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
+    result = sim.run("sd21", "diffusionpipe", gpus=2)
+    assert runtimes_of(result.source.strategy, result.source.scenario) == ()
+    with pytest.raises(
+        InputError, match=r"^no runtime is known that runs this diffusionpipe: none has the strategy"
+    ):
+        sim.launch("sd21", "diffusionpipe", gpus=2)
+
+
+# What is printed
+
+
+def words(runtime, **asked):
+    """What is printed, as a shell would split it."""
+    return shlex.split(sim.launch(runtime=runtime, **asked).text.replace("\\\n", " "))
+
+
+def valued(found, flag):
+    return found[found.index(flag) + 1]
+
+
+def test_xdit_gets_the_degrees_as_flags():
+    found = words("xdit", **FLUX, **USP, steps=28)
+    assert found[:3] == ["xdit", "--model", "FLUX.1-dev"]
+    assert (valued(found, "--ulysses_degree"), valued(found, "--ring_degree")) == ("4", "2")
+    assert (valued(found, "--height"), valued(found, "--num_inference_steps")) == ("1024", "28")
+    assert "--pipefusion_parallel_degree" not in found
+    piped = words("xdit", model="flux-dev", cluster="h100-ib", strategy="pipefusion", gpus=16, warmup_steps=1)
+    assert (valued(piped, "--pipefusion_parallel_degree"), valued(piped, "--nnodes")) == ("16", "2")
+
+
+def test_its_scripts_get_patches_layers_and_warm_up_too():
+    layers = {"pipeline_degree": 2, "patches": 8, "layers": (13, 15)}
+    found = words(
+        "xdit-scripts", model="pixart", strategy="pipefusion", gpus=4, guidance="parallel", **layers
+    )
+    assert found[:4] == ["torchrun", "--nproc-per-node", "4", "examples/pixartalpha_example.py"]
+    assert "--use_cfg_parallel" in found
+    assert valued(found, "--num_pipeline_patch") == "8"
+    at = found.index("--attn_layer_num_for_pp")
+    assert found[at + 1 : at + 3] == ["13", "15"]
+
+
+def test_sglang_and_vllm_omni_get_all_degrees():
+    found = words("sglang", **FLUX, **USP)
+    assert [valued(found, f"--{of}") for of in ("num-gpus", "sp-degree", "ulysses-degree", "ring-degree")] == [
+        "8", "8", "4", "2",
+    ]  # fmt: skip
+    served = words("vllm-omni", **FLUX, strategy="tensor", gpus=4)
+    assert served[:4] == ["vllm", "serve", "black-forest-labs/FLUX.1-dev", "--omni"]
+    assert valued(served, "--tensor-parallel-size") == "4"
+
+
+def test_distrifusion_is_told_one_synchronous_step_less():
+    asked = {"model": "sdxl", "strategy": "distrifusion", "gpus": 4, "steps": 8, "warmup_steps": 3}
+    text = sim.launch(**asked, guidance="parallel", runtime="distrifusion").text
+    (made,) = (
+        node
+        for node in ast.walk(ast.parse(text))
+        if getattr(getattr(node, "func", 0), "id", "") == "DistriConfig"
+    )
+    given = {of.arg: ast.literal_eval(of.value) for of in made.keywords}
+    assert given == {
+        "height": 1024, "width": 1024, "do_classifier_free_guidance": True, "split_batch": True, "parallelism": "patch",
+        "warmup_steps": 2, "comm_checkpoint": 60,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_diffusers_accepts_its_configuration():
+    diffusers = pytest.importorskip("diffusers")
+    runtime = find_runtime("diffusers")
+    text = sim.launch(**FLUX, **USP, runtime="diffusers").text
+    compile(text, "printed", "exec")
+    made = eval(
+        re.search(r"ContextParallelConfig\(.*?\)", text)[0],
+        {"ContextParallelConfig": diffusers.ContextParallelConfig},
+    )
+    assert made.mesh_shape == (2, 4)
+    assert diffusers.FluxTransformer2DModel._cp_plan
+    assert callable(diffusers.FluxTransformer2DModel.enable_parallelism)
+    assert "flux-dev" in runtime.models
+
+
+@pytest.mark.slow
+def test_fsdp2_is_called_as_torch_has_it():
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    text = sim.launch("sd21", "fsdp", gpus=16, shard_size=8, reshard="false", runtime="fsdp2").text
+    assert "init_device_mesh(\"cuda\", (2, 8), mesh_dim_names=('replicate', 'shard'))" in text
+    assert '"reshard_after_forward": False' in text
+    compile(text, "printed", "exec")
+    assert {"mesh", "mp_policy", "reshard_after_forward"} <= {*inspect.signature(fsdp.fully_shard).parameters}
+    fsdp.MixedPrecisionPolicy(param_dtype=None, reduce_dtype=None)
+    assert "(16,), mesh_dim_names=('shard',)" in sim.launch("sd21", "fsdp", gpus=16, runtime="fsdp2").text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked", [{"strategy": "ddp"}, {"strategy": "fsdp"}, {"strategy": "fsdp", "shard_size": 8}]
+)
+def test_accelerate_accepts_its_configuration(tmp_path, asked):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    launch = pytest.importorskip("accelerate.commands.launch")
+    file = tmp_path / "config.yaml"
+    file.write_text(sim.launch("sd21", gpus=16, runtime="accelerate", **asked).text)
+    config = config_args.ClusterConfig.from_yaml_file(str(file))
+    assert (config.num_processes, config.num_machines) == (16, 2)
+    flags = {action.dest for action in launch.launch_command_parser()._actions}
+    assert {*config.fsdp_config, *config.parallelism_config} <= flags
+    assert bool(config.parallelism_config) == ("shard_size" in asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_deepspeed_accepts_its_configuration(strategy):
+    config = json.loads(sim.launch("sd21", strategy, gpus=16, micro_batches=2, batch_size=512).text)
+    sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    assert [config[size] for size in sizes] == [512, 16, 2]
+    zero = pytest.importorskip("deepspeed.runtime.zero.config")
+    assert zero.DeepSpeedZeroConfig(**config["zero_optimization"]).stage == int(strategy[-1])
+
+
+@pytest.mark.slow
+def test_torch_loads_the_order_that_is_printed(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    distributed = pytest.importorskip("torch.distributed")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    monkeypatch.chdir(tmp_path)
+    asked = {"pipeline_degree": 2, "micro_batches": 4, "batch_size": 64, "gpus": 2}
+    text = sim.launch("sd21", "interleaved", runtime="torch-pipelining", **asked).text
+    distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
+    try:
+        made = {
+            "layers_of": lambda *_: torch.nn.Identity(),
+            "device": torch.device("cpu"),
+            "loss": torch.nn.MSELoss(),
+        }
+        exec(text, made)
+    finally:
+        distributed.destroy_process_group()
+    assert made["RANK_OF_STAGE"] == [0, 1, 0, 1]
+    assert made["LAYERS"][0][0] == 0
+    assert all(
+        before[1] + 1 == after[0] for before, after in zip(made["LAYERS"], made["LAYERS"][1:], strict=False)
+    )
+    assert len(made["own"]) == 2
+
+
+def test_diffusion_pipe_gets_the_blocks_at_which_stages_begin():
+    asked = {"pipeline_degree": 2, "micro_batches": 4, "batch_size": 64, "gpus": 4}
+    found = tomllib.loads(sim.launch("sd3-medium", "1f1b", runtime="diffusion-pipe", **asked).text)
+    assert (
+        found["pipeline_stages"],
+        found["micro_batch_size_per_gpu"],
+        found["gradient_accumulation_steps"],
+    ) == (2, 8, 4)
+    assert found["partition_method"] == "manual"
+    assert len(found["partition_split"]) == 1
+
+
+# The command
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_result_starts_the_point_that_its_flags_do(tell, elsewhere):
+    asked = ("--model", "sd21", "--strategy", "zero2", "--gpus", 8)
+    (elsewhere / "r.json").write_text(tell("run", *asked, "--json")[1])
+    code, out, err = tell("launch", "--result", "r.json")
+    assert (code, out, err) == tell("launch", *asked)
+    assert err.startswith("sim: deepspeed: for deepspeed 0.19.8\n")
+    assert json.loads(out)["zero_optimization"]["stage"] == 2
+    code, out, err = tell("launch", *asked, "--runtime", "xdit")
+    assert (code, out) == (2, "")
+    assert err == "sim: error: --runtime is xdit, which is of sampling, but this is of training\n"
+
+
+def test_every_strategy_that_something_runs_is_offered():
+    having = {name for runtime in all_runtimes().values() for name in runtime.rules}
+    assert having <= {*strategies_of("train"), *strategies_of("sample")}
+    assert {path.stem for path in RUNTIMES.glob("*.toml")} == {*all_runtimes()}
+    one = replace(find_runtime("xdit"), models=None)
+    assert one.unknown("anything") == ""
+    assert make("single", {}).name == "single"

@@ -1,0 +1,245 @@
+"""Bytes and recomputation of training against torch itself: a small U-Net and a small DiT, on the CPU."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.functional import silu
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from profiles.clusters import load_cluster
+from profiles.models import read_model
+from profiles.stacks import load_stack
+from strategies.pipelining.data_parallel import whole
+from strategies.pipelining.footprint import resident_buffers, saved_bytes
+from strategies.plans.workloads import TrainingWorkload
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario
+from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.configured import count_configured
+from validate.counting.folder import folder_texts, kernel_texts
+from validate.counting.networks import attend
+
+pytestmark = pytest.mark.slow
+
+SAMPLES, SIDE, TEXT = 2, 16, (12, 128)
+GIVEN_BYTES = 4 * SAMPLES * 4 * SIDE**2
+"""Of the latents that a pass gets; in a model they are the output of an encoder, which the counted backbone lacks."""
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+FUSED = {ATTENTION.overloadpacket: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}
+UNET = {
+    "_class_name": "UNet2DConditionModel", "block_out_channels": [32, 64],
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+    "layers_per_block": 1, "cross_attention_dim": TEXT[1], "attention_head_dim": 4, "norm_num_groups": 16,
+    "use_linear_projection": True, "sample_size": SIDE,
+}  # fmt: skip
+DIT = {
+    "_class_name": "DiTTransformer2DModel", "num_layers": 4, "num_attention_heads": 4, "attention_head_dim": 32,
+    "sample_size": SIDE, "out_channels": 4,
+}  # fmt: skip
+
+
+class Blocks:
+    """A network as the functions of its blocks: each takes the hidden state, a skip or none, and what all need."""
+
+    def __init__(self, net, blocks, *, ups=0):
+        self.net, self.blocks, self.ups = net, blocks, ups
+
+    def run(self, wrap):
+        """One forward pass, each block called through ``wrap``."""
+        hidden, needed = self.given()
+        skips = []
+        for number, block in enumerate(self.blocks):
+            takes = len(self.blocks) - number <= self.ups
+            hidden = wrap(block, hidden, skips.pop() if takes else None, *needed)
+            if self.ups and len(self.blocks) - number > self.ups + 1:
+                skips.append(hidden)
+        return hidden
+
+
+class Dit(Blocks):
+    config, asked = DIT, {"height": 8 * SIDE, "width": 8 * SIDE}
+
+    def __init__(self):
+        net = DiTTransformer2DModel(**{k: v for k, v in DIT.items() if k[0] != "_"}).eval()
+        last = len(net.transformer_blocks) - 1
+        super().__init__(net, [partial(self.block, i, i == last) for i in range(last + 1)])
+
+    def given(self):
+        return torch.randn(SAMPLES, 4, SIDE, SIDE), (torch.tensor([3, 4]), torch.tensor([1, 2]))
+
+    def block(self, number, last, hidden, skip, step, label):
+        net = self.net
+        hidden = net.pos_embed(hidden) if number == 0 else hidden
+        hidden = net.transformer_blocks[number](hidden, timestep=step, class_labels=label)
+        if not last:
+            return hidden
+        given = net.transformer_blocks[0].norm1.emb(step, label, hidden_dtype=hidden.dtype)
+        shift, scale = net.proj_out_1(silu(given)).chunk(2, dim=1)
+        return net.proj_out_2(net.norm_out(hidden) * (1 + scale[:, None]) + shift[:, None])
+
+
+class Unet(Blocks):
+    config, asked = UNET, {"height": 8 * SIDE, "width": 8 * SIDE, "text_tokens": TEXT[0]}
+
+    def __init__(self):
+        net = UNet2DConditionModel(**{k: v for k, v in UNET.items() if k[0] != "_"}).eval()
+        blocks = [lambda hidden, skip, time, text: net.conv_in(hidden)]
+        for down in net.down_blocks:
+            blocks += [partial(self.pair, down, i) for i in range(len(down.resnets))]
+            blocks += [partial(self.sampler, sampler) for sampler in down.downsamplers or ()]
+        blocks += [lambda hidden, skip, time, text: net.mid_block(hidden, time, encoder_hidden_states=text)]
+        ups = [partial(self.up, up, i) for up in net.up_blocks for i in range(len(up.resnets))]
+        super().__init__(net, [*blocks, *ups], ups=len(ups))
+
+    def given(self):
+        time = self.net.time_embedding(self.net.time_proj(torch.tensor([3, 4])))
+        return torch.randn(SAMPLES, 4, SIDE, SIDE), (time, torch.randn(SAMPLES, *TEXT))
+
+    def pair(self, level, number, hidden, skip, time, text):
+        return attend(level, number, level.resnets[number](hidden, time), text)
+
+    def sampler(self, sampler, hidden, skip, time, text):
+        return sampler(hidden)
+
+    def up(self, level, number, hidden, skip, time, text):
+        hidden = self.pair(level, number, torch.cat([hidden, skip], dim=1), None, time, text)
+        if number == len(level.resnets) - 1:
+            for sampler in level.upsamplers or ():
+                hidden = sampler(hidden)
+            if level is self.net.up_blocks[-1]:
+                hidden = self.net.conv_out(silu(self.net.conv_norm_out(hidden)))
+        return hidden
+
+
+def keep_attention(context, operator, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if operator == ATTENTION else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Wrapped:
+    """Calls of blocks under a checkpointing; ``kept_bytes`` are of what attention left."""
+
+    def __init__(self, checkpointing):
+        self.checkpointing, self.modes = checkpointing, []
+
+    def __call__(self, block, *given):
+        if self.checkpointing == "none":
+            return block(*given)
+        more = {"context_fn": self.contexts} if self.checkpointing == "selective" else {}
+        return checkpoint(block, *given, use_reentrant=False, **more)
+
+    def contexts(self):
+        pair = create_selective_checkpoint_contexts(keep_attention)
+        self.modes.append(pair[0])
+        return pair
+
+    @property
+    def kept_bytes(self):
+        found = [leaf for mode in self.modes for leaf in tree_leaves([*mode.storage.values()])]
+        tensors = {getattr(one, "val", one) for one in found}
+        storages = {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+            for t in tensors
+            if isinstance(t, torch.Tensor)
+        }
+        return sum(storages.values())
+
+
+def saved_by_torch(blocks, checkpointing):
+    """Bytes that a forward pass leaves for the backward, beyond the parameters."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.net.parameters()}
+    kept, wrapped = {}, Wrapped(checkpointing)
+
+    def keep(tensor):
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = (tensor.untyped_storage().nbytes(), tensor)
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = blocks.run(wrapped)
+    del output
+    return sum(size for size, _ in kept.values()) + wrapped.kept_bytes
+
+
+@pytest.fixture(scope="module", params=[Unet, Dit], ids=["unet", "dit"])
+def blocks(request):
+    torch.manual_seed(0)
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def model(blocks, tmp_path_factory):
+    """The same network as a counted model folder."""
+    counted = count_configured(
+        [ConfigFile(Path("config.json"), blocks.config)], Asked(**blocks.asked, dtype="float32")
+    )
+    folder = tmp_path_factory.mktemp("models") / "small"
+    for path, text in (folder_texts("small", counted) | kernel_texts(counted)).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return read_model(folder)
+
+
+def layout_of(model, checkpointing):
+    stack = replace(load_stack(), norms="half")  # no autocast: norms see what they are given
+    workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32")
+    return whole(make_strategy("ddp", {}), Scenario(model, load_cluster("p4de"), workload, stack=stack))
+
+
+def test_blocks_are_those_that_are_counted(blocks, model):
+    layers = model.components[model.backbones[0]].layers
+    assert len({layer.block for layer in layers}) == len(blocks.blocks), [(x.block, x.name) for x in layers]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
+def test_saved_activations_are_those_that_torch_keeps(blocks, model, checkpointing):
+    layout = layout_of(model, checkpointing)
+    (stage,) = layout.stages
+    kept = saved_bytes(layout, stage) + (0 if checkpointing == "none" else GIVEN_BYTES)
+    assert kept == pytest.approx(saved_by_torch(blocks, checkpointing), rel=0.03)
+
+
+def test_parameters_gradients_and_states_are_those_of_torch(blocks, model):
+    optimizer = torch.optim.AdamW(blocks.net.parameters())
+    blocks.run(Wrapped("none")).sum().backward()
+    optimizer.step()
+    parameters = [p for p in blocks.net.parameters() if p.grad is not None]
+    states = tree_leaves([optimizer.state[p] for p in parameters])
+    layout = layout_of(model, "none")
+    buffers = {buffer.name: buffer.size_bytes for buffer in resident_buffers(layout, layout.stages)}
+    assert buffers["weights"] == pytest.approx(sum(p.nbytes for p in parameters), rel=0.03)
+    assert buffers["gradients"] == pytest.approx(sum(p.grad.nbytes for p in parameters), rel=0.03)
+    assert buffers["optimizer"] == pytest.approx(sum(state.nbytes for state in states), rel=0.03)
+
+
+def flop(blocks, checkpointing):
+    """FLOP of a forward pass, and of its backward, all operators of a block run again."""
+    with set_checkpoint_early_stop(False), FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
+        output = blocks.run(Wrapped(checkpointing)).sum()
+        forward = counter.get_total_flops()
+        output.backward()
+        return forward, counter.get_total_flops() - forward
+
+
+def test_recomputation_is_one_forward_without_the_attention_that_was_kept(blocks, model):
+    (forward, plain), (_, block), (_, selective) = (
+        flop(blocks, each) for each in ("none", "block", "selective")
+    )
+    of = model.components[model.backbones[0]]
+    counted = SAMPLES * sum(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in of.layers)
+    kernels = [kernel for own in of.kernels for kernel in own if kernel.kind == "attention"]
+    assert forward == pytest.approx(counted, rel=0.001)
+    assert block - plain == pytest.approx(forward, rel=0.001)
+    assert block - selective == pytest.approx(SAMPLES * sum(kernel.flop for kernel in kernels), rel=0.001)

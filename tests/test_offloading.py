@@ -1,0 +1,115 @@
+"""Offloading: what lies on the host leaves the GPU, and comes and goes over its link to the host."""
+
+from dataclasses import replace
+
+import pytest
+
+import sim
+from profiles.clusters import load_cluster
+from profiles.errors import InfeasibleError, InputError
+from profiles.host_links import copied_s
+from profiles.models import load_model
+from profiles.offloading import CARDS_PER_SWITCH, STEP_BYTES_PER_S, HostSide
+from profiles.recipes import RECIPES
+from sim.replay.memory import resident_bytes
+from sim.runs import bound, least_memory_bytes, run_point
+from strategies.plans.actions import OPTIMIZER
+from strategies.registry import make_strategy
+
+MIXED = RECIPES["mixed"]
+
+
+def asked(strategy="ddp", **given):
+    return sim.run("pixart", strategy, **{"gpus": 4, "batch_size": 16, **given})
+
+
+def steps_s(result):
+    return sum(op.duration_s for op in result.trace.plan.ops[0] if op.action[1] == OPTIMIZER)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "sharing"),
+    [("p4de", 8, CARDS_PER_SWITCH), ("p4de", 1, 1), ("p5", 16, CARDS_PER_SWITCH), ("l20-pcie-8", 8, 1)],
+)
+def test_cards_behind_one_switch_share_its_way_to_the_host(cluster, gpus, sharing):
+    there = load_cluster(cluster)
+    side = HostSide.of(there, gpus)
+    assert side.gpus == min(gpus, 8)
+    assert side.copied_s(1e9) == sharing * copied_s(there.device, 1e9)
+
+
+def test_a_step_on_the_host_waits_for_gradients_then_for_its_memory_or_the_weights():
+    device, parameters = load_cluster("p4de").device, 1e9
+    down_s = copied_s(device, 4 * parameters)
+    busy, alone = HostSide(device, 8, 2), HostSide(device, 1, 2)
+    assert busy.step_s(parameters, MIXED) == pytest.approx(
+        2 * down_s + 8 * 30 * parameters / STEP_BYTES_PER_S
+    )
+    quick = replace(MIXED, master_bytes=0, moment_bytes=0)
+    assert alone.step_s(parameters, quick) == pytest.approx(2 * down_s + 2 * down_s / 2)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+def test_an_offloaded_optimizer_leaves_the_gpu_and_steps_on_the_host(strategy):
+    plain, off = asked(strategy), asked(strategy, offload="optimizer")
+    trained = sum(of.trained_parameters for of in load_model("pixart").components[2].layers)
+    part = trained / (1 if strategy == "ddp" else 4)
+    assert resident_bytes(plain.trace) - resident_bytes(off.trace) == pytest.approx([12 * part])
+    side = off.source.scenario.host_side
+    assert steps_s(off) == pytest.approx(side.step_s(part, MIXED))
+    assert off.iteration_s - plain.iteration_s == pytest.approx(steps_s(off) - steps_s(plain), rel=0.05)
+    assert off.title.endswith("optimizer on the host")
+    assert off.options["offload"] == off.flags["offload"] == "optimizer"
+
+
+def test_blocks_on_the_host_leave_room_for_one_and_hold_a_pass_up_only_where_they_take_longer():
+    plain, few, many = (
+        asked(batch_size=size, trainable="lora:4", **({"offload": off} if off else {}))
+        for size, off in ((64, None), (64, "layers:10"), (4, "layers:27"))
+    )
+    layers = load_model("pixart").components[2].layers
+    block = 2 * layers[5].parameters
+    spared = (resident_bytes(plain.trace) - resident_bytes(few.trace)).tolist()
+    last = [2 * layer.parameters for layer in layers[-10:]]
+    assert spared == [pytest.approx(sum(last) - max(last))]
+    assert few.iteration_s == plain.iteration_s
+    up_s = many.source.scenario.host_side.copied_s(sum(2 * layer.parameters for layer in layers[-27:]))
+    (stage,) = many.stages
+    assert stage["forward_s"] == pytest.approx(up_s)
+    assert stage["forward_s"] <= stage["backward_s"]
+    assert spared[0] == pytest.approx(9 * block, rel=0.05)
+    assert "10 blocks on the host" in few.title
+
+
+@pytest.mark.parametrize(("strategy", "given"), [
+    ("zero2", {"offload": "optimizer"}), ("1f1b", {"offload": "optimizer"}), ("pulse", {"offload": "optimizer"}),
+    ("zero2", {"trainable": "lora:4", "offload": "layers:20"}),
+])  # fmt: skip
+def test_bounds_hold_with_what_is_offloaded(strategy, given):
+    point = make_strategy(strategy, {} if strategy == "zero2" else {"pipeline_degree": 2, "micro_batches": 4})
+    scenario = asked(**given).source.scenario
+    result = run_point(point, scenario)
+    assert bound(point, scenario) <= result.iteration_s * (1 + 1e-9)
+    assert least_memory_bytes(point, scenario) <= result.peak_memory_bytes * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"offload": "all"}, "offload is 'all', must be none, optimizer or layers:N"),
+    ({"offload": "layers:0"}, "offload is 'layers:0', must be none, optimizer or layers:N"),
+    ({"offload": "layers:3"}, "offload is layers:3, which needs frozen weights: --trainable lora:RANK"),
+    ({"offload": "optimizer", "memory_recipe": "adafactor"}, "nothing steps adafactor on a host"),
+])  # fmt: skip
+def test_what_cannot_be_offloaded_is_refused(given, words):
+    with pytest.raises(InputError) as error:
+        asked(**given)
+    assert words.replace("--", "") in str(error.value).replace("--", "")
+
+
+@pytest.mark.parametrize(("strategy", "blocks", "words"), [
+    ("ddp", 28, "transformer has 28 blocks, of which one stays"),
+    ("zero3", 3, "the backbone's weights are shared among GPUs"),
+    ("1f1b", 3, "pipeline_degree is 2"),
+])  # fmt: skip
+def test_blocks_can_be_swapped_of_whole_backbones_alone(strategy, blocks, words):
+    with pytest.raises(InfeasibleError, match=words):
+        asked(strategy, trainable="lora:4", offload=f"layers:{blocks}")
