@@ -1,5 +1,6 @@
 """Reads one component of a model folder: its layers, exchanges, measured times and tasks."""
 
+import re
 from collections.abc import Mapping, Sequence
 from math import isclose
 from pathlib import Path
@@ -52,6 +53,7 @@ KERNEL_COLUMNS: Final = (
     "weight_MB",
 )
 TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
+LAYERS_NAMED: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 FLOP_TOLERANCE: Final = 1e-6
 """Relative difference that the FLOP of kernels may have from those of their layer, which a file may round."""
 
@@ -93,6 +95,7 @@ def read_component(
         image_tokens=head.integer("image_tokens", 1),
         text_tokens=head.integer("text_tokens", 0),
         frames=head.integer("frames", 1, minimum=1),
+        passes=head.integer("passes", 1, minimum=1),
         latent_bytes=head.number("latent_MB", 0.0) * MB,
         carried_bytes=head.number("carried_MB", 0.0) * MB,
         self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
@@ -186,15 +189,16 @@ def _read_kernels(
 ) -> tuple[tuple[Kernel, ...], ...]:
     """Kernels of each layer of a component, which must do the layer's work."""
     found: list[list[Kernel]] = [[] for _ in layers]
-    indices: dict[str, int] = {}
+    indices: dict[str, range] = {}
     known: dict[tuple[str, ...], Kernel] = {}  # most layers of a model are alike
     for row in rows:
         index, *shape = row.cells(KERNEL_COLUMNS[1:])
         if index not in indices:
-            indices[index] = _layer_index(row, len(layers))
+            indices[index] = _layer_indices(row, len(layers))
         if (same := tuple(shape)) not in known:
             known[same] = _read_kernel(row)
-        found[indices[index]].append(known[same])
+        for number in indices[index]:
+            found[number].append(known[same])
     for number, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
         for key, flop in class_flop(kernels).items():
             whole = getattr(layer, key)
@@ -232,6 +236,22 @@ def _read_layer_times(
             path = head.path.parent / "times" / f"{device}.csv"
             raise InputError(f"{path}: layer {index} ({layer.name}) of {head.text('name')} has no row")
     return tuple(times[key] for key in sorted(times))
+
+
+def layers_named(text: str) -> range:
+    """The layers that a cell names: one, or in a file of kernels several that launch the same, such as 1-39."""
+    found = LAYERS_NAMED.fullmatch(text)
+    return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+
+
+def _layer_indices(row: Row, num_layers: int) -> range:
+    named = layers_named(row.text("index"))
+    if len(named) < 2:
+        index = _layer_index(row, num_layers)
+        return range(index, index + 1)
+    if named[-1] >= num_layers:
+        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    return named
 
 
 def _layer_index(row: Row, num_layers: int) -> int:

@@ -126,7 +126,8 @@ class Component:
     ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device;
     ``reads`` which layers read what of an input, where that is not the first layer the whole output;
     ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
-    latents, among which its image tokens are divided evenly; ``latent_bytes`` what a backbone denoises, per sample, 0
+    latents, among which its image tokens are divided evenly; where a component takes them in turn, ``passes`` is how
+    often, its work that of all and its bytes those of one. ``latent_bytes`` is what a backbone denoises, per sample, 0
     where that is as large as its prediction. ``cacheable`` is False of a frozen component whose output depends on the
     noise or the time step, so that nobody can compute it before training. ``kernels`` are those of each layer in the
     precision of the model, ``half_kernels`` in half precision; where nobody counted them there are none of any.
@@ -147,6 +148,7 @@ class Component:
     reads: tuple[Read, ...] = ()
     tasks: tuple[str, ...] = ("train", "sample")
     frames: int = 1
+    passes: int = 1
     latent_bytes: float = 0.0
     kernels: tuple[tuple[Kernel, ...], ...] = ()
     half_kernels: tuple[tuple[Kernel, ...], ...] = ()
@@ -168,7 +170,7 @@ class Component:
             half_kernels=self.half_kernels,
         )
         check_counts(owner, image_tokens=self.image_tokens, text_tokens=self.text_tokens)
-        check_counts(owner, least=1, frames=self.frames)
+        check_counts(owner, least=1, frames=self.frames, passes=self.passes)
         check_numbers(owner, carried_bytes=self.carried_bytes, latent_bytes=self.latent_bytes)
         check_numbers(owner, self_conditioning=self.self_conditioning)
         if self.self_conditioning > 1:

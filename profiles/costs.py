@@ -219,6 +219,8 @@ class ComponentCosts:
 class TaskCosts:
     """Times of all components of a model on one device, trained or drawn with at some resolution.
 
+    ``backbone_device`` is that device as the backbones see it, where they see it otherwise.
+
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
     """
@@ -233,6 +235,7 @@ class TaskCosts:
         *,
         training: bool,
         calibration: Calibration = UNSCALED,
+        backbone_device: Device | None = None,
     ) -> None:
         self.published: Final = published(model, device, height * width)
         """Factor on the estimates of the backbones."""
@@ -244,7 +247,7 @@ class TaskCosts:
         self.components: Final = tuple(
             ComponentCosts(
                 component,
-                device,
+                (backbone_device or device) if component.trainable else device,
                 self.published.factor if component.trainable else 1.0,
                 calibration=calibration.factor,
                 stack=stack,

@@ -85,11 +85,11 @@ class Kernel:
     def at(self, pixels: float) -> "Kernel":
         """The kernel of an image of so many times the pixels."""
         grown = (pixels - 1) * self.image_m / self.m if self.m else 0.0
-        larger = {
-            key: round(getattr(self, key) + (pixels - 1) * getattr(self, f"image_{key}"))
-            for key in ("heads", "m", "n")
-        }
-        images = {key: round(pixels * getattr(self, key)) for key in IMAGE}
+        larger, images = {}, {}
+        for key in ("heads", "m", "n"):
+            whole, image = getattr(self, key), getattr(self, f"image_{key}")
+            larger[key] = max(round(whole + (pixels - 1) * image), min(whole, 1))
+            images[f"image_{key}"] = min(round(pixels * image), larger[key])
         moved = {key: getattr(self, key) * (1 + grown) for key in ("read_bytes", "written_bytes")}
         return replace(self, **larger, **images, **moved)
 

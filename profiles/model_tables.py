@@ -11,6 +11,7 @@ from profiles.component_files import (
     KERNELS,
     LAYER_COLUMNS,
     TIME_COLUMNS,
+    layers_named,
 )
 from profiles.errors import InputError, shown
 from profiles.files import Row, Table, path_kind, read_rows
@@ -123,6 +124,7 @@ def _check_counts(folder: Path, found: Mapping[str, ByComponent]) -> None:
 def _last_layers(found: Mapping[str, ByComponent], name: str) -> Iterator[tuple[str, int]]:
     """The last layer of a component by each file that has rows of all its layers, as far as they go."""
     for file, by_name in found.items():
-        indices = {row.cells(("index",))[0] for row in by_name[name]}
-        if indices == set(map(str, range(len(indices)))):
+        texts = {row.cells(("index",))[0] for row in by_name[name]}
+        indices = {index for text in texts for index in layers_named(text)}
+        if indices == set(range(len(indices))):
             yield file, len(indices) - 1

@@ -66,7 +66,8 @@ class Model:
     ``guidance`` says whether it samples with classifier-free guidance (``batch``), with its scale as an input of the
     backbone (``embedded``) or without (``none``), ``anchors``
     how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
-    one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``.
+    one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``; a video has
+    ``frames``, one more than a multiple of ``frame_step``, and for so many one latent frame.
     ``resized_from`` are height and width of its files, where it is at another resolution; ``steps`` are those in which
     it was distilled to draw, None where it was not.
     """
@@ -83,6 +84,8 @@ class Model:
     anchor_backbones: tuple[Component, ...] = ()
     multiple: int = 1
     largest: int | None = None
+    frames: int = 1
+    frame_step: int = 1
     resized_from: tuple[int, int] | None = None
     steps: int | None = None
 
@@ -96,6 +99,7 @@ class Model:
         check_choice(owner, "dtype", self.dtype, DTYPES)
         check_choice(owner, "guidance", self.guidance, GUIDANCES)
         check_counts(owner, least=1, height=self.height, width=self.width, multiple=self.multiple)
+        check_counts(owner, least=1, frames=self.frames, frame_step=self.frame_step)
         for name in ("largest", "steps"):
             if getattr(self, name) is not None:
                 check_counts(owner, least=1, **{name: getattr(self, name)})
@@ -261,6 +265,8 @@ def read_model(folder: Path) -> Model:
         anchors=read_anchors(folder / "anchors.csv"),
         multiple=reference.integer("multiple", 1, minimum=1),
         largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
+        frames=reference.integer("frames", 1, minimum=1),
+        frame_step=reference.integer("frame_step", 1, minimum=1),
         steps=table.integer("steps", minimum=1) if "steps" in table else None,
     )
     _check_reference(reference, model)
@@ -276,6 +282,13 @@ def _check_reference(reference: Table, model: Model) -> None:
             raise reference.fail(key, pixels, f"must be a multiple of {model.multiple}")
         if model.largest is not None and pixels > model.largest:
             raise reference.fail(key, pixels, f"must be at most {model.largest}, the largest")
+    if (model.frames - 1) % model.frame_step:
+        raise reference.fail("frames", model.frames, f"must be {frame_rule(model.frame_step)}")
+
+
+def frame_rule(step: int) -> str:
+    """The numbers of frames that a video can have, in words."""
+    return f"1 more than a multiple of {step}, such as {step + 1} or {4 * step + 1}"
 
 
 def _component_names(heads: Iterable[Table]) -> list[str]:

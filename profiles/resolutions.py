@@ -1,7 +1,8 @@
-"""Resolutions: which a model can have, and the model at another than that of its files.
+"""Resolutions: which a model can have, and the model at another than that of its files, or with other frames.
 
 A model folder holds at its reference. Elsewhere linear work, memory traffic and activations grow with the tokens,
-self-attention with their square; kernels stay as many, and what the text brings stays as it is.
+self-attention with their square; kernels stay as many, and what the text brings stays as it is. More frames are more
+tokens; an autoencoder that takes them in turn makes more passes, each as large.
 """
 
 import re
@@ -16,7 +17,7 @@ from profiles.costs import ComponentCosts, FloatArray
 from profiles.devices import Device
 from profiles.errors import wrong
 from profiles.kernels import LayerKernels
-from profiles.models import Model
+from profiles.models import Model, frame_rule
 from profiles.shares import Extent
 
 
@@ -120,6 +121,80 @@ def _resized_exchange(exchange: Exchange, extent: Extent) -> Exchange:
     """What patches exchange: of all tokens, of a row, or of each patch alike."""
     growth = {"key_value": extent.pixels, "reduce": extent.pixels, "halo": extent.width, "statistics": 1.0}
     return replace(exchange, elements=round(exchange.elements * growth[exchange.kind]))
+
+
+def check_frames(model: Model, frames: int) -> None:
+    """Refuse a number of frames that a model cannot have.
+
+    Raises:
+        InputError: it breaks the rule of its autoencoder, or the model draws images.
+    """
+    if model.frames == 1 and frames != 1:
+        raise wrong("frames", f"is {frames}, but {model.name} draws images, which have one")
+    if frames < 1 or (frames - 1) % model.frame_step:
+        raise wrong("frames", f"is {frames}, must be {frame_rule(model.frame_step)}, for {model.name}")
+
+
+def with_frames(model: Model, frames: int, device: Device) -> Model:
+    """A model of videos of so many frames; what it was timed with stays as it is.
+
+    Backbones grow with the latent frames, autoencoders with those of the pixels. Times measured on the device follow
+    the work.
+
+    Raises:
+        InputError: the model cannot have so many frames.
+    """
+    check_frames(model, frames)
+    if frames == model.frames:
+        return model
+    latent = ((frames - 1) // model.frame_step + 1) / ((model.frames - 1) // model.frame_step + 1)
+    components = tuple(
+        _of_frames(component, latent, latent if component.trainable else frames / model.frames, device)
+        if component.image_tokens
+        else component
+        for component in model.components
+    )
+    return replace(model, frames=frames, components=components, anchor_backbones=model.anchored)
+
+
+def _of_frames(component: Component, latent: float, work: float, device: Device) -> Component:
+    """A component of so many times the latent frames, and the work beside what its text brings."""
+    text, image = component.text_tokens, component.image_tokens
+    tokens, in_turn = (work * image + text) / (image + text), component.passes > 1
+    layer_of, kernels_of = (_more_passes, _repeated) if in_turn else (_resized_layer, _resized_kernels)
+    changed = replace(
+        component,
+        image_tokens=round(image * latent),
+        frames=round(component.frames * latent),
+        passes=max(1, round(component.passes * work)) if in_turn else 1,
+        latent_bytes=component.latent_bytes * latent,
+        layers=tuple(layer_of(layer, tokens) for layer in component.layers),
+        kernels=kernels_of(component.kernels, work),
+        half_kernels=kernels_of(component.half_kernels, work),
+        exchanges=tuple(
+            one if one.kind == "statistics" else replace(one, elements=round(one.elements * work))
+            for one in component.exchanges
+        ),
+    )
+    times = tuple(
+        (name, _resized_times(component, changed, of, tokens, device))
+        for name, of in component.times
+        if name == device.name
+    )
+    return replace(changed, times=times)
+
+
+def _more_passes(layer: Layer, passes: float) -> Layer:
+    """A layer of more passes, whose tensors are as large."""
+    work = ("conv_flop", "matmul_flop", "attention_flop", "moved_bytes")
+    more = {key: passes * getattr(layer, key) for key in work}
+    return replace(layer, kernels=round(passes * layer.kernels), **more)
+
+
+def _repeated(layers: LayerKernels, passes: float) -> LayerKernels:
+    return tuple(
+        tuple(replace(kernel, count=max(1, round(passes * kernel.count))) for kernel in of) for of in layers
+    )
 
 
 def _resized(component: Component, extents: Mapping[str, Extent], device: Device) -> Component:

@@ -3,6 +3,7 @@
 from profiles.calibration import UNSCALED, Calibration
 from profiles.costs import FloatArray, TaskCosts
 from profiles.devices import Device
+from profiles.levers import HALF, device_in
 from profiles.models import Model
 from profiles.shares import REPLICATED_SHARE, WHOLE, Extent, Share
 from profiles.stacks import Stack
@@ -20,6 +21,7 @@ class SamplingCosts(TaskCosts):
         width: pixels.
         stack: of the software; by default ``eager``.
         calibration: of all compute.
+        precision: of the backbone's products, one of ``PRECISIONS``.
 
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
@@ -34,8 +36,12 @@ class SamplingCosts(TaskCosts):
         stack: Stack | None = None,
         *,
         calibration: Calibration = UNSCALED,
+        precision: str = HALF,
     ) -> None:
-        super().__init__(model, device, height, width, stack, training=False, calibration=calibration)
+        own = device_in(device, precision)
+        super().__init__(
+            model, device, height, width, stack, training=False, calibration=calibration, backbone_device=own
+        )
 
     def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
         """The forward seconds of each layer of a component, shape (layers,).

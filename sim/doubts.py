@@ -1,11 +1,22 @@
 """Doubts: what the error of a result is made of."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from profiles.bands import DATA_PARALLEL, ONE_GPU, PATCHES, PIPELINE, Circumstances, Doubt, load_bands
+from profiles.bands import (
+    DATA_PARALLEL,
+    ONE_GPU,
+    PATCHES,
+    PIPELINE,
+    Band,
+    Circumstances,
+    Doubt,
+    load_bands,
+)
 from profiles.stacks import DEFAULT_STACK
 from sim.measures import Measures
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario
 
 
@@ -23,6 +34,8 @@ def doubt_of(
         anchored=bool(sampled and scenario.costs.published.source and scenario.stack.name == DEFAULT_STACK),
     )
     doubt = load_bands().doubt(method_of(scenario.task, gpus, parameters), run)
+    if isinstance(scenario, SamplingScenario) and scenario.band != Band():
+        doubt = replace(doubt, band=doubt.band & scenario.band)
     measured = scenario.measured
     return doubt if measured is None or measured.task != scenario.task else doubt.after(measured.doubt)
 

@@ -131,10 +131,10 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
 def parts_of(variant: Variant) -> Iterator[Part]:
     """The parts of a variant as they are measured: a long run is continued from where its steps repeat one another."""
     scenario = variant.scenario
-    if not isinstance(scenario, SamplingScenario) or scenario.workload.steps <= LONG_STEPS:
+    if not isinstance(scenario, SamplingScenario) or scenario.workload.computed_steps <= LONG_STEPS:
         return _replay_parts(variant)
     steps = (getattr(variant.strategy, "warmup_steps", None) or 0) + FIRST_STEPS
-    while 2 * steps < scenario.workload.steps:
+    while 2 * steps < scenario.workload.computed_steps:
         shorter, longer = (
             list(_replay_parts(replace(variant, scenario=scenario.with_steps(asked))))
             for asked in (steps - 1, steps)
@@ -149,7 +149,7 @@ def parts_of(variant: Variant) -> Iterator[Part]:
 
 def _continue(variant: Variant, shorter: Sequence[Part], longer: Sequence[Part]) -> Iterator[Part]:
     """The parts of a variant, from those of two shorter runs of which one has a step more."""
-    whole: int = variant.scenario.workload.steps  # type: ignore[union-attr]  # of sampling
+    whole: int = variant.scenario.workload.computed_steps  # type: ignore[union-attr]  # of sampling
     for before, part in zip(shorter, longer, strict=True):
         steps = part.phase.steps
         measures = continued(before.measures, part.measures, whole - steps) if steps else None

@@ -12,6 +12,7 @@ from warnings import warn
 from profiles.clusters import Cluster, cluster_names, load_cluster
 from profiles.components import TASKS
 from profiles.errors import DiffusimWarning, InputError, near
+from profiles.levers import cached_share
 from profiles.models import Model, load_model, model_names
 from profiles.names import known_name
 from profiles.resolutions import check_whole_tokens, in_words
@@ -27,6 +28,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "train": (
         "resolution",
+        "frames",
         "frozen",
         "ema",
         "self_conditioning",
@@ -39,6 +41,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "sample": (
         "resolution",
+        "frames",
         "steps",
         "guidance",
         "include",
@@ -49,6 +52,9 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "vae_tile",
         "vae_parallel",
         "heads",
+        "precision",
+        "all_to_all",
+        "cache_steps",
     ),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
@@ -208,6 +214,8 @@ def scenario_of(request: Request) -> AnyScenario:
     rest = (model_name, cluster_name, stack, stack_name)
     given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
     given = {name: value for name, value in given.items() if value is not None}
+    if "frames" in given:
+        given["frames"] = _integer("frames", given["frames"], 1)
     batch_size = request.given.get("batch_size")
     scenario: AnyScenario
     if task == "train":
@@ -248,6 +256,8 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
         for name in ("steps", "decode_chunks", "text_tokens", "vae_tile", "vae_parallel")
         if name in given
     }
+    if isinstance(share := given.get("cache_steps"), str):
+        given["cache_steps"] = cached_share(share)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)

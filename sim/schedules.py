@@ -43,7 +43,7 @@ def format_patches(sampler: AnyStrategy, scenario: AnyScenario) -> str:
     """All steps of a run with their exchanges, and the frozen components it includes."""
     assert isinstance(sampler, Sampler) and isinstance(scenario, SamplingScenario)
     sampler.bound(scenario)  # refuses what cannot exist before its order is written out
-    run = Phase("run", sampler.plan(scenario), 1, scenario.workload.steps)
+    run = Phase("run", sampler.plan(scenario), 1, scenario.workload.computed_steps)
     phases = with_frozen(scenario, (run,), sampler.guidance_groups(scenario))
     starts = accumulate((len(phase.plan.collectives) for phase in phases), initial=0)
     parts = [phase.plan.rows(first) for phase, first in zip(phases, starts, strict=False)]

@@ -9,11 +9,15 @@ from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
 
+from profiles.bands import Band
 from profiles.clusters import Cluster
 from profiles.components import Component
 from profiles.errors import wrong
 from profiles.host_links import copied_s
 from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
+from profiles.levers import HALF, load_levers, products_in_fp8
+from profiles.recipes import FROZEN_WEIGHT_BYTES
+from profiles.resolutions import with_frames
 from profiles.sampling_costs import Extent, SamplingCosts
 from profiles.texts import with_text
 from profiles.whatifs import whatif_words
@@ -35,6 +39,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
         check_kinds(self, SamplingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
         model, tokens = self.model.for_task("sample"), self.workload.text_tokens
+        if self.workload.frames is not None:
+            model = with_frames(model, self.workload.frames, self.cluster.device)
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
@@ -46,9 +52,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
         _ = self.costs
 
     def _check_own_options(self) -> None:
-        """Refuse what nobody knows enough of: a device's link to its host, or the kernels of a decoder."""
+        """Refuse what nobody knows enough of: a device's link to its host, its fp8, or the kernels of a decoder."""
         if self.workload.encoders == "offloaded":
             copied_s(self.cluster.device, 1.0)
+        if self.workload.precision != HALF:
+            products_in_fp8(self.cluster.device)
         if self.workload.vae_parallel > 1:
             for decoder in (self.model.components[i] for i in self.included(self.decoders)):
                 if not decoder.half_kernels:
@@ -60,7 +68,10 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
         height, width = self.workload.height, self.workload.width
         device, factor = self.cluster.device, self.calibration
-        return SamplingCosts(self.model, device, height, width, self.paced_stack, calibration=factor)
+        precision = self.workload.precision
+        return SamplingCosts(
+            self.model, device, height, width, self.paced_stack, calibration=factor, precision=precision
+        )
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -73,7 +84,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         workload = self.workload
         given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
         tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
-        own = given | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
+        own = given | self.frames | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
         return own | workload.own_options | self.shared_options
 
     @cached_property
@@ -98,18 +109,34 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @property
     def departures(self) -> tuple[str, ...]:
         """All that departs from the cluster as it is and from the usual way of drawing, in words."""
-        workload = self.workload
-        return (
-            *(["encoders offloaded"] if workload.encoders == "offloaded" else []),
-            *([f"VAE in tiles of {workload.vae_tile} pixels"] if workload.vae_tile else []),
-            *([f"VAE on {workload.vae_parallel} GPUs"] if workload.vae_parallel > 1 else []),
-            *(["heads padded"] if workload.heads == "padded" else []),
-            *whatif_words(self.cluster.changes),
-        )
+        frames = (f"{count} frames" for count in self.frames.values())
+        return (*frames, *self.workload.own_words, *whatif_words(self.cluster.changes))
 
     def with_steps(self, steps: int) -> "SamplingScenario":
-        """The scenario of a run of another number of denoising steps."""
-        return self._under(replace(self.workload, steps=steps), "costs")
+        """The scenario of a run of another number of denoising steps, in all of which the backbone runs."""
+        return self._under(replace(self.workload, steps=steps, cache_steps=0.0), "costs")
+
+    @cached_property
+    def weight_bytes(self) -> float:
+        """Bytes of a parameter of the backbone."""
+        return FROZEN_WEIGHT_BYTES if self.workload.precision == HALF else load_levers().weight_bytes
+
+    @cached_property
+    def exchanged_share(self) -> float:
+        """Bytes of what Ulysses exchanges over those in half precision."""
+        return 1.0 if self.workload.all_to_all == HALF else load_levers().all_to_all
+
+    @cached_property
+    def band(self) -> Band:
+        """Factors on the seconds of a step between which the measured factors on products leave them."""
+        if self.workload.precision == HALF:
+            return Band()
+        of, products = self.backbone_index, products_in_fp8(self.cluster.device)
+        half = replace(self, workload=replace(self.workload, precision=HALF)).costs
+        fp8_s, half_s = (float(costs.gpu_s(of, 1).sum()) for costs in (self.costs, half))
+        gained = (half_s - fp8_s) / (1 - 1 / products.factor)  # seconds of the products in half precision
+        low_s, high_s = (half_s - gained * (1 - 1 / factor) for factor in (products.high, products.low))
+        return Band(min(1.0, low_s / fp8_s), max(1.0, high_s / fp8_s))
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""

@@ -15,7 +15,7 @@ from profiles.costs import ModelCosts
 from profiles.errors import InfeasibleError, InputError, wrong
 from profiles.models import Model
 from profiles.offloading import HostSide
-from profiles.resolutions import in_words, resized, sides_of
+from profiles.resolutions import in_words, resized, sides_of, with_frames
 from profiles.stacks import Stack, load_stack
 from profiles.whatifs import whatif_words
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
@@ -72,6 +72,11 @@ class Scene(Generic[W]):
     def paced_stack(self) -> Stack:
         """The stack on the box's host."""
         return self.stack.paced(self.cluster.host.pace)
+
+    @property
+    def frames(self) -> dict[str, int]:
+        """The option that says how many frames a video has; none of a model of images."""
+        return {"frames": self.model.frames} if self.model.frames > 1 else {}
 
     @property
     def calibration(self) -> Calibration:
@@ -186,9 +191,12 @@ class Scenario(Scene[TrainingWorkload]):
         return self.costs.optimizer_s(parameters, self.workload.recipe)
 
     def _at_resolution(self, model: Model) -> Model:
-        if self.workload.resolution is None:
-            return model
-        return resized(model, *sides_of(self.workload.resolution), self.cluster.device)
+        workload, device = self.workload, self.cluster.device
+        if workload.frames is not None:
+            model = with_frames(model, workload.frames, device)
+        return (
+            model if workload.resolution is None else resized(model, *sides_of(workload.resolution), device)
+        )
 
     def _trained(self, model: Model) -> Model:
         """A model as far as it is trained: with adapters, where those are all."""
@@ -209,7 +217,7 @@ class Scenario(Scene[TrainingWorkload]):
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
         names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
-        given = {name: getattr(self.workload, name) for name in names}
+        given = {name: getattr(self.workload, name) for name in names} | self.frames
         given |= {"trainable": self.workload.trainable} if self.workload.rank else {}
         given |= {"offload": self.workload.offload} if self.workload.offload != "none" else {}
         return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.shared_options}
@@ -220,6 +228,7 @@ class Scenario(Scene[TrainingWorkload]):
         workload, share = self.workload, self.self_conditioning
         return (
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
+            *[f"{frames} frames" for frames in self.frames.values()],
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
             *([f"LoRA of rank {workload.rank}"] if workload.rank else []),
             *(["optimizer on the host"] if workload.offload == "optimizer" else []),

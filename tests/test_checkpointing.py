@@ -17,6 +17,7 @@ from sim import run
 from sim.parts import replay
 from sim.replay.memory import memory_events_by_role, peak_memory_bytes, resident_bytes
 from sim.runs import bound, least_memory_bytes, run_point
+from strategies.pipelining import footprint
 from strategies.pipelining.footprint import saved_bytes
 from strategies.plans.workloads import CHECKPOINTINGS, TrainingWorkload
 from strategies.registry import make_strategy
@@ -243,3 +244,33 @@ def test_of_a_unet_with_skips_neither_time_nor_memory_undercuts_its_bounds(make,
     least = least_memory_bytes(strategy, scenario)
     held = strategy.held_bytes(scenario) if isinstance(strategy, Holding) else least
     assert least <= held <= result.peak_memory_bytes * (1 + 1e-9)
+
+
+# Planted faults: each turns a closed form red.
+
+
+def forms(make):
+    """Found and expected: seconds and bytes of a chain, of a U-Net's skips, and of stages that are units."""
+    ddp, layers = make_strategy("ddp", {}), 4
+    scenario = make.scenario(chain(make, layers), make.cluster(), 1, 1, checkpointing="block")
+    yield replay(ddp, scenario).end_s, layers * 4.0
+    yield peak_beside_state(ddp, scenario), (layers - 1) * HIDDEN + SAVED
+    skips = chain(make, 6, skips=[(0, 5), (2, 4)], carried_bytes=0.5, parameters=5 * 10**7)
+    for name in ("ddp", "zero3"):
+        plan = make_strategy(name, {}).plan(make.scenario(skips, make.cluster(), 1, 1, checkpointing="block"))
+        yield sum(t.size_bytes for t in plan.tensors if t.role == "saved"), 5 * HIDDEN + 0.5
+
+
+def test_closed_forms_of_recomputation_hold(make):
+    assert [pair for pair in forms(make) if pair[0] != pair[1]] == []
+
+
+@pytest.mark.parametrize(("owner", "name", "fault", "red"), [
+    (ComponentCosts, "recomputed_s", lambda costs, *_, **__: np.zeros(len(costs.component.layers)), [0]),
+    (footprint, "_recomputed", lambda *_: [0.0], [1]),
+    (footprint, "blocks_of", lambda component, stage: [range(stage.first_layer, stage.last_layer + 1)], [1, 2]),
+    (footprint, "_skips_kept", lambda layout, stage, **_: range(stage.first_layer, stage.last_layer + 1), [1, 2, 3]),
+])  # fmt: skip
+def test_a_planted_fault_is_caught(make, monkeypatch, owner, name, fault, red):
+    monkeypatch.setattr(owner, name, fault)
+    assert [number for number, (found, expected) in enumerate(forms(make)) if found != expected] == red

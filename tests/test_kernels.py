@@ -127,6 +127,8 @@ def test_kernels_in_half_precision_stand_beside_those_of_a_model_in_single(tmp_p
         (",weight_MB", "", "kernels.csv:1: column weight_MB is missing"),
         ("text,0", "vae,0", "kernels.csv:2: component is 'vae', must be one of text, unet"),
         ("unet,1", "unet,2", "kernels.csv:8: index is '2', must be below 2, the layers of unet"),
+        ("unet,1", "unet,3-4", "kernels.csv:8: index is '3-4', must be below 2, the layers of unet"),
+        ("unet,1", "unet,1-0", "kernels.csv:8: index is '1-0', must be an integer"),
         ("group_norm", "batch_norm", "kernels.csv:6: kernel is 'batch_norm', must be one of matmul, conv, att"),
         ("matmul,2", "matmul,0", "kernels.csv:2: count is 0, must be at least 1"),
         ("matmul,2", "matmul,2.5", "kernels.csv:2: count is '2.5', must be an integer"),
@@ -315,12 +317,21 @@ def test_a_product_that_a_larger_pass_cuts_into_several_grows_by_its_rows():
     assert (kernel.m, kernel.image_m) == (64, 64)
 
 
+def test_a_row_may_name_several_layers_that_launch_the_same(tmp_path):
+    apart, together = ("unet,0,conv,1,2,8,4,2250,0,8,0,1,2,3\n", "unet,1,conv,1,2,8,4,2250,0,8,0,1,2,3\n")
+    kernels = KERNELS.replace(together, "").replace(apart, apart.replace("unet,0", "unet,0-1"))
+    assert read_model(write(tmp_path, kernels=kernels)).components == read_model(write(tmp_path)).components
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_all_of_an_autoencoder_grows_and_nothing_of_a_text_encoder(name):
     for component in load_model(name).components:
         if "vae" in component.name or "text" in component.name:
             for kernel in (one for kernels in component.kernels for one in kernels if one.k):
-                assert kernel.image_m == (kernel.m if "vae" in component.name else 0)
+                if "vae" in component.name:  # by its rows, or by the products of so many rows each
+                    assert kernel.image_m == kernel.m or kernel.image_heads == kernel.heads
+                else:
+                    assert kernel.image_m == kernel.image_heads == 0
 
 
 @pytest.mark.parametrize("name", TINY)

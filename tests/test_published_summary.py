@@ -92,7 +92,12 @@ def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, pr
 
 def test_memory_that_ran_out_bounds_and_second_printings_have_no_error(ledger):
     apart = ledger.of(Standing.APART)
-    assert {one.reason for one in apart} == {"printed a second time", "memory runs out, as predicted"}
+    threshold = "the rounded threshold of a test, encoders and VAE in it: no measured time"
+    assert {one.reason for one in apart} == {
+        "printed a second time",
+        "memory runs out, as predicted",
+        threshold,
+    }
     assert all(one.error is None for one in apart)
     assert sum(one.row.value == inf for one in apart) == 12
 

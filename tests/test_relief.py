@@ -1,6 +1,7 @@
 """Sweeps whose points lack memory are tried again with blocks recomputed, and say so."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -51,6 +52,9 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     assert (verdict.changes[0].name, verdict.changes[0].strategy) == ("no checkpointing", None)
     assert "--checkpointing block" in verdict.again == command(point)
     assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
+    shown = replace(verdict, ties={"wave": 1, "pulse": 1}, relieved={"wave": "block"})
+    assert ("", "ties too: wave (block checkpointing), pulse") in shown.lines
+    assert set(verdict.relieved) == {of.name for of in found.ties()}
     assert main([*verdict.again.split()[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["iteration_s"] == verdict.best.iteration_s
 

@@ -32,7 +32,7 @@ from validate.running.training.scenarios import Question, prepare
 
 pytestmark = pytest.mark.slow
 
-DATA_PARALLEL = ("ddp", "zero2", "zero3")
+DATA_PARALLEL = ("ddp", "fsdp", "zero2", "zero3")
 REPLAYED = ("gpipe", "1f1b", "wave", "diffusionpipe")
 MEDIAN, WORST, WORST_BUBBLE = 0.01, 0.025, 0.03
 LINK_S = 0.005

@@ -385,7 +385,7 @@ def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch
     [
         ("--strategy ring --ranks 1", "--ranks is 1, must be at least 2"),
         ("--strategy ring --ranks 3", r"rows(16) are no multiple of ranks(3)"),
-        ("--strategy tensor --ranks 16", "heads(8) of transformer is no multiple of tensor_degree(16)"),
+        ("--strategy tensor --ranks 16", "8 heads, tensor 16: 8 % 16 = 8"),
         ("--strategy distrifusion --warmup-steps 0", "--warmup-steps is 0, must be at least 1"),
         ("--strategy pipefusion --warmup-steps 9", "warmup_steps(9) exceeds steps(8)"),
         ("--strategy pipefusion --patches 17", "patches(17) exceeds rows(16)"),

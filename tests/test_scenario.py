@@ -100,6 +100,8 @@ REPLACED = {
         "largest": lambda _: 4096,
         "steps": lambda _: 4,
         "resized_from": lambda _: (512, 512),
+        "frames": lambda _: 9,
+        "frame_step": lambda _: 4,
     },
     Cluster: {
         "name": other,
@@ -159,6 +161,7 @@ REPLACED = {
         "ema": lambda _: "fp32",
         "trainable": lambda _: "lora:8",
         "offload": lambda _: "optimizer",
+        "frames": lambda _: 1,
     },
     SamplingWorkload: {
         "num_gpus": lambda _: 4,
@@ -171,23 +174,28 @@ REPLACED = {
         "decode_chunks": lambda _: 4,
         "text_tokens": lambda _: None,
         "text": lambda _: "replicated",
+        "frames": lambda _: 1,
         "encoders": lambda _: "offloaded",
         "vae_tile": lambda _: 128,
         "vae_parallel": lambda _: 4,
         "heads": lambda _: "padded",
+        "precision": lambda _: "fp8",
+        "all_to_all": lambda _: "fp8",
+        "cache_steps": lambda _: 0.1,
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
-    "Model.resized_from", "Model.steps", "Cluster.name", "Cluster.source", "Cluster.changes", "Device.source",
-    "train Model.dtype", "Device.rates",
+    "Model.resized_from", "Model.steps", "Model.frames", "Model.frame_step", "Cluster.name", "Cluster.source",
+    "Cluster.changes", "Device.source", "train Model.dtype", "Device.rates",
     *(f"Rates.{item.name}" for item in fields(Rates)),
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
     *(f"sample SamplingWorkload.{name}" for name in ("text_tokens", "text")),  # PixArt's stands aside
-    "sample SamplingWorkload.heads",  # its heads divide
+    "sample SamplingWorkload.heads", "sample SamplingWorkload.cache_steps",  # heads divide, and steps are too few
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
+    "train TrainingWorkload.frames", "sample SamplingWorkload.frames",  # of images there is one
 }  # fmt: skip
 """Fields that change none of the answers asked for; all others must. Laws of a device's own come before its rates."""
 

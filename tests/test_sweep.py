@@ -241,6 +241,9 @@ def test_more_micro_batches_than_a_sweep_looks_at_are_infeasible():
 
 # Every model
 
+TOO_LARGE = {"cogvideox-5b", "flux2-dev", "hunyuanvideo", "mochi", "qwen-image", "wan2.1-1.3b", "wan2.1-14b"}
+"""Models of which 8 GPUs of 80 GiB train none as they are: activations of a whole video, or weights."""
+
 
 @pytest.mark.parametrize("model", model_names())
 def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys):
@@ -248,7 +251,7 @@ def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys)
     sweep = swept(scenario)
     assert {point.name for point in sweep.points} == set(TRAINING)
     best = {point.name for point in simulated(sweep)}
-    assert best
+    assert bool(best) is (model not in TOO_LARGE)
     for point in sweep.points:
         assert point.name in best or point.reason, point
         assert point.reason is None or (point.kind and "\n" not in point.reason)

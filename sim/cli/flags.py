@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from profiles.components import TASKS
 from profiles.errors import InputError, shown
+from profiles.levers import PRECISIONS, load_levers
 from profiles.recipes import EMA_BYTES, RECIPES
 from profiles.runtimes import runtime_names
 from profiles.stacks import DEFAULT_STACK
@@ -104,6 +105,8 @@ def add_scenario(
         metavar="PIXELS",
         help="1024, or 1280x1920: width x height (default: the model's reference)",
     )
+    words = "of a video, such as 81 (default: the model's reference)"
+    shared.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
     if measured:
         words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
         shared.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
@@ -185,6 +188,14 @@ def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     )
     add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
     add("--heads", choices=HEADS, help="whether Ulysses pads heads that it cannot divide (default: divided)")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        help="of products and weights; quality is not modelled (default: half)",
+    )
+    add("--all-to-all", choices=PRECISIONS, help="precision of what Ulysses exchanges (default: half)")
+    words = "share of the steps that a cache skips, or a published cache: " + ", ".join(load_levers().cached)
+    add("--cache-steps", type=share_or_name, metavar="SHARE", help=words)
     add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
     add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
     add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
@@ -289,6 +300,14 @@ def number(text: str) -> float:
 def names(text: str) -> tuple[str, ...]:
     """Names that stand between commas; none where the text is empty."""
     return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def share_or_name(text: str) -> float | str:
+    """A number, or a name."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def resolution(text: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from strategies.plans.wiring import Wiring
+from strategies.plans.wiring import Slots, Wiring
 
 NEVER: Final = -1
 
@@ -41,6 +41,7 @@ class Ahead:
     begun: list[float] = field(default_factory=list)
     wanted: dict[int, int] = field(default_factory=dict)
     _events: int = 0
+    _rows: list[list[tuple[float, Slots, Slots]]] = field(default_factory=list)
 
     def run(self) -> None:
         """Run ahead as far as no collective can have started."""
@@ -49,6 +50,12 @@ class Ahead:
             return
         pending, begun, ends = self.pending, self.begun, self.ends
         begun += [NEVER] * len(reach)
+        self._rows = [
+            [*zip([op.duration_s for op in ops], waits, sends, strict=True)]
+            for ops, waits, sends in zip(
+                self.wiring.plan.ops, self.wiring.waits, self.wiring.sends, strict=True
+            )
+        ]
         for device in range(len(reach)):
             self._start(device, 0.0)
         while pending:
@@ -64,38 +71,43 @@ class Ahead:
 
     def _start(self, device: int, now: float) -> None:
         """Start a device's next op once all that it reads was sent; else let it sleep until that is."""
-        index, arrived = len(self.ends[device]), self.arrived
-        ops = self.wiring.plan.ops[device]
-        if index == len(ops):
+        ends, row = self.ends[device], self._rows[device]
+        index = len(ends)
+        if index == len(row):
             return
-        start = self.ends[device][-1] if index else 0.0
-        for slot in self.wiring.waits[device][index]:
-            at = arrived[slot]
+        duration_s, waits, _ = row[index]
+        start = ends[-1] if index else 0.0
+        for slot in waits:
+            at = self.arrived[slot]
             if at == inf:
                 self.wanted[slot] = device
                 return
-            start = max(start, at)
+            if at > start:
+                start = at
         self.begun[device] = start
         self._events += 1
-        heappush(self.pending, (now + (start - now + ops[index].duration_s), self._events, device))
+        heappush(self.pending, (now + (start - now + duration_s), self._events, device))
 
     def _end(self, device: int, now: float) -> None:
         """End the op that a device runs, wake who sleeps until what it wrote is sent, and start its next op."""
-        ends = self.ends[device]
-        sends = self.wiring.sends[device][len(ends)]
+        ends, put, wanted = self.ends[device], self.put, self.wanted
+        sends = self._rows[device][len(ends)][2]
         self.starts[device].append(self.begun[device])
         ends.append(now)
         self.begun[device] = NEVER
-        first = self._events
         woken = []
         for slot in sends:
-            self.put(slot, now)
-            if slot in self.wanted:
-                woken.append(self.wanted.pop(slot))
+            put(slot, now)
+            if slot in wanted:
+                woken.append(wanted.pop(slot))
+        if not woken:
+            self._start(device, now)
+            return
+        first = self._events + 1
         self._events += len(woken)
         soon = self.pending and self.pending[0][0] == now  # others come first that are due at this very time
         self._start(device, now)
-        for number, other in enumerate(woken, first + 1):
+        for number, other in enumerate(woken, first):
             if soon:
                 heappush(self.pending, (now, number, other))
             else:

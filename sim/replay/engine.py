@@ -385,8 +385,7 @@ class _Stream:
 
     def estimate_s(self, work_s: float, now: float) -> float:
         """The seconds until work is done if no other collective begins; never too long."""
-        until = max(self.until.values(), default=now)
-        if until <= now:
+        if not self.until or (until := max(self.until.values())) <= now:
             return work_s
         beside = min(work_s * self.slowdown, until - now)
         return beside + max(0.0, work_s - beside / self.slowdown)

@@ -38,6 +38,7 @@ class Verdict:
         runner_up: the best of another strategy; None where there is none.
         runner_up_how: its parameters.
         ties: points of each strategy that tie with the best.
+        relieved: what the best of these recompute, where they lack memory without.
         changes: what would change the answer.
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
         fair: what is to be said of how the strategies compare; empty where each has its best partition.
@@ -56,6 +57,7 @@ class Verdict:
     runner_up: Result | None
     runner_up_how: str
     ties: Mapping[str, int]
+    relieved: Mapping[str, str]
     changes: tuple[Change, ...]
     trust: Trust | None
     fair: str
@@ -84,7 +86,8 @@ class Verdict:
             lines.append(("fastest", self._fastest_words(self.fastest)))
         lines.append(("runner-up", self._runner_up_words()))
         said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
-        if others := [name for name in self.ties if name not in said]:
+        words = {name: f"{name} ({what} checkpointing)" for name, what in self.relieved.items()}
+        if others := [words.get(name, name) for name in self.ties if name not in said]:
             lines.append(("", f"ties too: {', '.join(others)}"))
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
@@ -176,6 +179,8 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     fastest = fastest_of(sweep) if sweep.objective == "memory" else None
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     other = next((point for point in ranked if point.name != best.name), None)
+    ties = sweep.ties()
+    leaders = {point.name: point for point in reversed(ties)}
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
@@ -183,7 +188,8 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         how=how(best.result, values),
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
-        ties=Counter(point.name for point in sweep.ties()),
+        ties=Counter(point.name for point in ties),
+        relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=changes(sweep, best),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),

@@ -35,7 +35,7 @@ def weights(scenario: SamplingScenario, parameters: float, devices: int) -> tupl
     kept = scenario.decoders if scenario.workload.encoders == "offloaded" else scenario.model.frozen
     frozen = sum(scenario.model.components[i].parameters for i in kept)
     return (
-        Buffer("weights", parameters * FROZEN_WEIGHT_BYTES),
+        Buffer("weights", parameters * scenario.weight_bytes),
         Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
         Buffer("runtime", RUNTIME_BYTES + (NCCL_BYTES if devices > 1 else 0.0)),
     )

@@ -220,9 +220,11 @@ def _check_backbone(scenario: SamplingScenario, grid: Grid) -> None:
     """Refuse degrees that the attention cannot be divided by."""
     backbone = scenario.backbone
     halos = sum(exchange.kind == "halo" for exchange in backbone.exchanges)
-    for count in _heads(scenario):
-        if problem := _heads_problem(scenario, count, grid.ulysses, grid.tensor):
-            raise InfeasibleError(problem, "the degree does not divide the heads")
+    alone = (grid.ulysses, 1), (1, grid.tensor)  # of a U-Net, which no sequence divides
+    for degrees in alone if halos else [(grid.ulysses, grid.tensor)]:
+        for count in _heads(scenario):
+            if problem := _heads_problem(scenario, count, *degrees):
+                raise InfeasibleError(problem, "the degree does not divide the heads")
     for name, degree in (("sequence parallelism", grid.sequence), ("a pipeline of patches", grid.pipeline)):
         if degree > 1 and halos:
             raise InfeasibleError(

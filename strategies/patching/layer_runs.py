@@ -96,8 +96,9 @@ def run_layers(
     """Tell a recorder what each device of a team does in a run of layers."""
     exchanges, seconds = exchanged(scenario, run.first, run.end), run_seconds(scenario, team, run)
     merging_s = merged_s(scenario, team, run) if team.columns > 1 else 0.0
-    padding = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
-    _Runner(recorder, team, run, action, exchanges, *seconds, merging_s, padding).append()
+    padded = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
+    swollen = padded * scenario.exchanged_share
+    _Runner(recorder, team, run, action, exchanges, *seconds, merging_s, swollen).append()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class _Runner:
     attention_s: float
     host_s: float
     merging_s: float
-    padding: float
+    swollen: float
 
     def append(self) -> None:
         team, what = self.team, self.exchanged
@@ -139,7 +140,7 @@ class _Runner:
         if self.team.ulysses == 1:
             return
         what, run = self.exchanged, self.run
-        size = tensors * self.padding * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+        size = tensors * self.swollen * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
         for group in self.team.ulysses_groups():
             self._collective("all_to_all", group, size, tensors * what.attentions)
 

@@ -39,7 +39,14 @@ class GridLayout(ABC):
     warmup_steps: int | None = None
 
     def __post_init__(self) -> None:
-        steps = self.scenario.workload.steps
+        workload = self.scenario.workload
+        steps = workload.computed_steps
+        if self.warmup_steps is not None and steps < workload.steps:
+            raise InfeasibleError(
+                f"cache_steps({workload.cache_steps:g}): a step that is skipped leaves displaced patches"
+                " no activations of the step before",
+                "steps cannot be cached so",
+            )
         if self.warmup_steps is not None and self.warmup_steps > steps:
             raise InfeasibleError(
                 f"warmup_steps({self.warmup_steps}) exceeds steps({steps})", "warm-up longer than the run"
@@ -83,8 +90,8 @@ class GridLayout(ABC):
 
     @property
     def num_steps(self) -> int:
-        """Denoising steps of a run; of a sampler that evaluates several at once, its iterations."""
-        return self.scenario.workload.steps
+        """Denoising steps in which the backbone runs; of a sampler that evaluates several at once, its iterations."""
+        return self.scenario.workload.computed_steps
 
     def phases(self) -> tuple[Phase, ...]:
         """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike."""

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Final
 
 from profiles.errors import wrong
+from profiles.levers import HALF, PRECISIONS
 from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from profiles.resolutions import in_words, sides_of
 from profiles.texts import MAX_TEXT
@@ -28,12 +29,23 @@ ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
 HEADS: Final = ("divided", "padded")
+QUALITY: Final = "quality not modelled"
+"""What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
 MAX_SIDE: Final = 65536
+MAX_FRAMES: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""
-OWN_OPTIONS: Final = ("encoders", "vae_tile", "vae_parallel", "heads")
+OWN_OPTIONS: Final = (
+    "encoders",
+    "vae_tile",
+    "vae_parallel",
+    "heads",
+    "precision",
+    "all_to_all",
+    "cache_steps",
+)
 """Options of sampling that are said of a run only where they are not as usual."""
 WHOLE: Final = "all"
 """All weights of the backbones are trained."""
@@ -61,6 +73,7 @@ class TrainingWorkload:
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference.
+        frames: of a video; None takes the model's.
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
             data loader, but for those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
@@ -82,12 +95,15 @@ class TrainingWorkload:
     ema: str = "none"
     trainable: str = WHOLE
     offload: str = "none"
+    frames: int | None = None
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("batch_size", self.batch_size)
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         share = self.self_conditioning
         if share is not None and (
             isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
@@ -155,6 +171,7 @@ class SamplingWorkload:
         batch_size: images drawn together.
         include: frozen components that run too, by name, or ``ALL`` of them.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
+        frames: of a video; None takes the model's.
         text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
         text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
             or ``replicated`` on all devices, as xDiT did before.
@@ -165,6 +182,9 @@ class SamplingWorkload:
         vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
         heads: whether those of attention are ``divided`` evenly among the devices that exchange tokens for them, or
             ``padded`` where they cannot be.
+        precision: of the backbone's products and weights.
+        all_to_all: precision of what Ulysses exchanges.
+        cache_steps: share of the steps in which a cache stands for the backbone.
     """
 
     num_gpus: int
@@ -177,10 +197,14 @@ class SamplingWorkload:
     decode_chunks: int = 1
     text_tokens: int | None = None
     text: str = TEXTS[0]
+    frames: int | None = None
     encoders: str = RESIDENCES[0]
     vae_tile: int | None = None
     vae_parallel: int = 1
     heads: str = HEADS[0]
+    precision: str = HALF
+    all_to_all: str = HALF
+    cache_steps: float = 0.0
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -191,8 +215,15 @@ class SamplingWorkload:
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
         check_option("guidance", self.guidance, GUIDANCES)
         check_option("text", self.text, TEXTS)
+        if self.frames is not None:
+            check_integer("frames", self.frames, most=MAX_FRAMES)
         check_option("encoders", self.encoders, RESIDENCES)
         check_option("heads", self.heads, HEADS)
+        check_option("precision", self.precision, PRECISIONS)
+        check_option("all_to_all", self.all_to_all, PRECISIONS)
+        share = self.cache_steps
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
+            raise wrong("cache_steps", f"is {share!r}, must be a share of the steps: at least 0, below 1")
         check_integer("vae_parallel", self.vae_parallel)
         if self.vae_tile is not None:
             check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
@@ -217,7 +248,28 @@ class SamplingWorkload:
             raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
 
     @property
-    def own_options(self) -> dict[str, int | str]:
+    def computed_steps(self) -> int:
+        """Denoising steps in which the backbone runs."""
+        return self.steps - int(self.steps * self.cache_steps)
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """The options that are not as usual, in words for titles."""
+        levers = [
+            *(["products and weights in fp8"] if self.precision != HALF else []),
+            *(["all-to-all in fp8"] if self.all_to_all != HALF else []),
+            *([f"{self.steps - self.computed_steps} steps cached"] if self.cache_steps else []),
+        ]
+        return (
+            *(["encoders offloaded"] if self.encoders == "offloaded" else []),
+            *([f"VAE in tiles of {self.vae_tile} pixels"] if self.vae_tile else []),
+            *([f"VAE on {self.vae_parallel} GPUs"] if self.vae_parallel > 1 else []),
+            *(["heads padded"] if self.heads == "padded" else []),
+            *([*levers, QUALITY] if levers else []),
+        )
+
+    @property
+    def own_options(self) -> dict[str, int | float | str]:
         """The options that not every run of the sampler has, those that are not as usual, by name."""
         usual = {item.name: item.default for item in fields(self)}
         given = {name: getattr(self, name) for name in OWN_OPTIONS}

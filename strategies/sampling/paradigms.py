@@ -149,6 +149,11 @@ class ParaDiGMS(GridSampler):
                 f"tolerance({self.tolerance:g}) is not {TOLERANCE:g}, the only one with published iterations",
                 "no published iterations",
             )
+        if workload.computed_steps < steps:
+            raise InfeasibleError(
+                f"cache_steps({workload.cache_steps:g}): the steps of a window are evaluated at once, none is skipped",
+                "steps cannot be cached so",
+            )
         if workload.guidance == "parallel":
             raise InfeasibleError(
                 "divides the steps over all GPUs, but --guidance parallel divides each step's predictions",

@@ -174,6 +174,23 @@ class FSDP:
             return replicated_least_bytes(whole(self, scenario))
         return least_bytes(self.layout(scenario), reshard=self._reshards)
 
+    def remarks(self, scenario: Scenario) -> list[str]:
+        """Remarks on this point: where it lacks memory, the largest shards that do not, if need be with checkpoints."""
+        memory = scenario.cluster.device.memory_bytes
+        if memory is None or len(self.jobs(scenario)) > 1 or self.least_memory_bytes(scenario) <= memory:
+            return []
+        left = scenario.workload.num_gpus // self.group_size
+        sizes = [size for size in divisors(left) if size >= (self.shard_size or left)]
+        again = replace(scenario, workload=replace(scenario.workload, checkpointing="block"))
+        for asked, words in ((scenario, ""), (again, " and checkpointing block")):
+            for size in sizes:
+                least = replace(self, shard_size=size).least_memory_bytes(asked)
+                if least <= memory:
+                    return [f"with shard_size {size}{words} it needs at least {least / 2**30:.1f} GiB"]
+        return [
+            "no shard_size fits, nor does checkpointing block: divide samples by context_degree or tensor_degree"
+        ]
+
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the order of one micro-batch on ports that nobody shares."""
         if self._replicates(scenario):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import diffusers.models
+import torch
 import transformers
 from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ AUTOENCODER: Final = "autoencoder"
 TEXT: Final = "text"
 IMAGE: Final = "image"
 SUGGESTED: Final = 5
+KEPT: Final = 2
+"""Passes of an autoencoder after which its convolutions keep as many frames as ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,24 @@ class Half(nn.Module):
     def __init__(self, autoencoder: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
         for name in names:
-            if isinstance(getattr(autoencoder, name), nn.Module):  # those of 16 channels have no convolution
+            if isinstance(getattr(autoencoder, name, None), nn.Module):  # not all have a convolution beside
                 self.add_module(name, autoencoder.get_submodule(name))
 
-    def forward(self, given: Tensor) -> object:
-        """Encode or decode, as the whole autoencoder does."""
-        for part in self.children():
-            given = part(given)
+    def forward(self, given: Tensor, **kept: Any) -> object:  # noqa: ANN401  what the class calls it with
+        """Encode or decode, as the whole autoencoder does; ``kept`` is what it has of frames before."""
+        for name, part in self.named_children():
+            given = part(given, **({} if "quant" in name else kept))
         return given
+
+    def after(self, passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What its convolutions keep of the frames of some passes for the next; nothing where a class keeps none."""
+        (main,) = (part for name, part in self.named_children() if "quant" not in name)
+        if "feat_cache" not in inspect.signature(main.forward).parameters:
+            return {}
+        kept: list[Any] = [None] * sum(isinstance(part, nn.Conv3d) for part in main.modules())
+        for given in passes:
+            self(**given, feat_cache=kept, feat_idx=[0])
+        return {"feat_cache": kept, "feat_idx": [0]}
 
 
 def spec_of(
@@ -79,20 +92,30 @@ def spec_of(
     )
 
 
-def half_of(found: Found, name: str, half: str, scale: int, groups: Sequence[int] = ()) -> ComponentSpec:
+def half_of(
+    found: Found, name: str, half: str, scale: int, *, groups: Sequence[int] = (), frames: int = 1
+) -> ComponentSpec:
     """The frozen encoder (of images, for training) or decoder (of latents, for sampling) of an autoencoder.
 
-    ``scale`` is in pixels per latent pixel; ``groups`` are latent frames of a video that the decoder takes in turn.
+    ``scale`` is in pixels per latent pixel; ``groups`` are frames of a video that it takes in turn, of a decoder latent
+    ones; ``frames`` are all latent ones. Passes after the third do what the third does, where as many frames are given.
     """
-    channels, encodes = found.config["latent_channels"], half == "encoder"
+    encodes, config = half == "encoder", found.config
+    channels = 3 if encodes else config.get("latent_channels") or config["z_dim"]
     names = ("encoder", "quant_conv") if encodes else ("post_quant_conv", "decoder")
+    divisor = 1 if encodes else scale
 
-    def given(frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
-        if encodes:
-            return {"given": tensor(1, 3, height, width)}
-        return {"given": tensor(1, channels, *frames, height // scale, width // scale)}
+    def given(before: tuple[int, ...], frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
+        sides = (height // divisor, width // divisor)
+        here, *earlier = (
+            {"given": tensor(1, channels, *of, *sides)} for of in (frames, *((n,) for n in before))
+        )
+        with torch.device("meta"), torch.no_grad():
+            return here | (Half(found.build(), names).after(earlier) if earlier else {})
 
-    first, *others = [partial(given, (frames,)) for frames in groups] or [partial(given, ())]
+    samples = [((), ())] if not groups else [(tuple(groups[:i][:KEPT]), (n,)) for i, n in enumerate(groups)]
+    known = {of: partial(given, *of) for of in dict.fromkeys(samples)}
+    first, *others = (known[of] for of in samples)
     return ComponentSpec(
         name,
         lambda: Half(found.build(), names),
@@ -100,7 +123,7 @@ def half_of(found: Found, name: str, half: str, scale: int, groups: Sequence[int
         token_pixels=scale**2,
         carried=(),
         tasks=("train",) if encodes else ("sample",),
-        frames=sum(groups) or 1,
+        frames=frames,
         again=tuple(others),
         names={f"{half}.": ""},
         apart=True,

@@ -107,10 +107,14 @@ def count_model(
 
 def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "float16") -> ComponentCount:
     """Count one component at a resolution in pixels, its weights and activations of one precision."""
-    passes = [
-        counted(spec, trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width)), height, width)
-        for sample in (spec.sample, *spec.again)
-    ]
+    samples = (spec.sample, *spec.again)
+    known = {
+        sample: counted(
+            spec, trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width)), height, width
+        )
+        for sample in dict.fromkeys(samples)
+    }
+    passes = [known[sample] for sample in samples]
     work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
     return replace(passes[0], work=tuple(work), traces=tuple(found.traces[0] for found in passes))
 

@@ -32,15 +32,16 @@ def exchanges_of(
         if isinstance(event, Ran):
             convolutions += _is_flat(event)
             if not _is_flat(event) or convolutions > 1:
-                yield from _exchange(event, layer, text_tokens)
+                yield from _exchange(event, layer, image_tokens, text_tokens)
 
 
-def _exchange(ran: Ran, layer: int, text_tokens: int) -> Iterator[Exchange]:
+def _exchange(ran: Ran, layer: int, image_tokens: int, text_tokens: int) -> Iterator[Exchange]:
     """The exchange that an operator needs, if it is one of those that do."""
     operator, args = ran.func.overloadpacket, ran.args
     if ran.attends_to_itself:
         key, value = args[1:3]
-        tokens, heads = key.shape[-2] - text_tokens, key.shape[-3]
+        alone = key.shape[-2] == image_tokens
+        tokens, heads = key.shape[-2] - (0 if alone else text_tokens), key.shape[-3]
         if tokens > 0:  # text that attends to itself alone is no image
             elements = tokens * heads * (key.shape[-1] + value.shape[-1])
             yield Exchange(layer, "key_value", elements, heads)

@@ -8,10 +8,11 @@ no counting.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from profiles.errors import InputError
 from profiles.kernels import IMAGE, SHAPE, Kernel
@@ -34,6 +35,7 @@ from validate.counting.zoo import architecture
 from validate.printing import show, table
 from validate.writing import csv_text, write_files
 
+T = TypeVar("T")
 COLUMNS: Final = (
     "component", "layers", "blocks", "skips", "M parameters", "GMAC", "conv", "matmul", "self-attention",
     "GB moved", "kernels", "GB saved",
@@ -71,13 +73,22 @@ def kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
     rows = (
         _kernel_row(component.spec.name, index, kernel)
         for component, layers in zip(model.components, kernels, strict=True)
-        for index, of in enumerate(layers)
+        for index, of in _alike(layers)
         for kernel in of
     )
     return csv_text(KERNEL_COLUMNS, rows)
 
 
-def _kernel_row(component: str, index: int, kernel: Kernel) -> Sequence[object]:
+def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """Layers one after the other that launch the same, by the first and the last, with what that is."""
+    first = 0
+    for of, group in groupby(layers):
+        end = first + len(list(group))
+        yield str(first) if end == first + 1 else f"{first}-{end - 1}", of
+        first = end
+
+
+def _kernel_row(component: str, index: str, kernel: Kernel) -> Sequence[object]:
     sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
     numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
     return [component, index, kernel.kind, kernel.count, *numbers, *(_scaled(int(size), 6) for size in sizes)]
@@ -86,12 +97,21 @@ def _kernel_row(component: str, index: int, kernel: Kernel) -> Sequence[object]:
 def model_text(name: str, model: ModelCount) -> str:
     """The contents of ``model.toml``."""
     architecture, components = model.architecture, model.components
-    head = {"name": name, "title": architecture.title, "source": _source(model), "dtype": architecture.dtype}
+    head: dict[str, object] = {
+        "name": name,
+        "title": architecture.title,
+        "source": _source(model),
+        "dtype": architecture.dtype,
+    }
     if architecture.guidance != "batch":
         head["guidance"] = architecture.guidance
+    if architecture.steps is not None:
+        head["steps"] = architecture.steps
     reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
     if architecture.largest is not None:
         reference["largest"] = architecture.largest
+    if architecture.frames > 1:
+        reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
     lines = [*_pairs(head), *_table("[reference]", reference)]
     for count in components:
         lines += _table("[[components]]", _component(count))
@@ -125,6 +145,8 @@ def _component(count: ComponentCount) -> dict[str, object]:
     values |= {"image_tokens": count.image_tokens, "text_tokens": spec.text_tokens}
     if spec.frames > 1:
         values["frames"] = spec.frames
+    if spec.again:
+        values["passes"] = 1 + len(spec.again)
     if 0 < count.latent_bytes < count.work[-1].output_bytes:  # the prediction holds the variance too
         values["latent_MB"] = _scaled(count.latent_bytes, 6)
     if count.carried:
@@ -149,8 +171,9 @@ def _pairs(values: Mapping[str, object]) -> Iterator[str]:
 def _source(model: ModelCount) -> str:
     tools = [f"{tool} {version(tool).split('+')[0]}" for tool in ("torch", "diffusers", "transformers")]
     architecture = model.architecture
+    frames = f", {architecture.frames} frames" if architecture.frames > 1 else ""
     parts = [
-        f"counted by python -m validate count at {model.height}x{model.width}, batch 1, {architecture.dtype}",
+        f"counted by python -m validate count at {model.height}x{model.width}{frames}, batch 1, {architecture.dtype}",
         "one forward pass on the meta device, its operators tallied by layer (FLOP by the formulas of "
         f"torch's FlopCounterMode, saved bytes by saved_tensors_hooks), {', '.join(tools)}",
         f"configurations as published with {architecture.configs}" if architecture.configs else "",

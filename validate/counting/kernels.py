@@ -85,15 +85,18 @@ def component_kernels(
     counted = next(count.traces[0].module.parameters()).dtype is DTYPES[dtype]  # in this precision already
     module = count.traces[0].module if counted else build(spec, DTYPES[dtype])
     growth = Fraction(prod(other_size), prod(size))
-    for sample, known in zip((spec.sample, *spec.again), count.traces, strict=True):
+    samples = (spec.sample, *spec.again)
+    times = Counter(samples)
+    for sample, known in dict(zip(samples, count.traces, strict=True)).items():
         trace = known if counted else trace_of(spec, module, sample(*size), flop=False)
         layers, operators = launches_of(trace, count.ends), dispatched(trace, count.ends)
         others = layers
         if spec.token_pixels:
             others = launches_of(trace_of(spec, module, sample(*other_size), flop=False), count.ends)
         for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
-            kernels.update(grown(launches, other, growth))
-            kernels[DISPATCHED] += number
+            for kernel in grown(launches, other, growth):
+                kernels[kernel] += times[sample]
+            kernels[DISPATCHED] += number * times[sample]
     return tuple(tuple(_counted(kernels)) for kernels in found)
 
 

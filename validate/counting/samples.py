@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from profiles.errors import InputError
 from validate.counting.sizes import Request
-from validate.counting.specs import CLASSES, prompt, step, tensor
+from validate.counting.specs import CLASSES, placed_prompt, prompt, step, tensor
 
 Rule = Callable[[Request], object]
 
@@ -255,9 +255,10 @@ def samples_of(request: Request) -> Iterator[dict[str, Any]]:
 
 
 def prompts_of(num_tokens: int) -> Iterator[dict[str, Any]]:
-    """Yield one prompt without contents, for those that ask for them a prompt of equal tokens."""
+    """Yield one prompt without contents; for those that ask for some, of equal tokens, or with the tokens' places."""
     yield prompt(num_tokens, 0, 0)
     yield {"input_ids": torch.full((1, num_tokens), 2)}
+    yield placed_prompt(num_tokens)
 
 
 def without_rule(kind: type[nn.Module]) -> list[str]:

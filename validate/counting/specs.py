@@ -85,13 +85,14 @@ class ComponentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model: its components and the resolution in pixels its tables are counted at.
+    """A model: its components, and the resolution in pixels and the frames that its tables are counted at.
 
     Components have inputs first, but those of sampling alone last, so that training counts the same. ``configs`` says
     where the configurations were published, ``remark`` what else the model file's source should say; both sides must be
     multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
     has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, ``embedded`` where its scale is an
-    input, else ``none``.
+    input, else ``none``; ``steps`` are those in which it was distilled to draw. Frames are one more than a multiple of
+    ``frame_step``, its frames per latent frame.
     """
 
     title: str
@@ -104,6 +105,9 @@ class Architecture:
     dtype: str = "float16"
     largest: int | None = None
     guidance: str = "batch"
+    frames: int = 1
+    frame_step: int = 1
+    steps: int | None = None
 
 
 def plain(name: str) -> dict[str, Any]:
@@ -119,6 +123,11 @@ def tensor(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
 def prompt(num_tokens: int, height: int = 0, width: int = 0) -> dict[str, Any]:
     """The token numbers of one prompt."""
     return {"input_ids": tensor(1, num_tokens, dtype=torch.long)}
+
+
+def placed_prompt(num_tokens: int, height: int = 0, width: int = 0) -> dict[str, Any]:
+    """The token numbers of one prompt and their places, whose contents say that the prompt is one text."""
+    return prompt(num_tokens) | {"position_ids": torch.arange(num_tokens)[None]}
 
 
 def latent(channels: int, height: int, width: int) -> Tensor:

@@ -17,7 +17,15 @@ from validate.counting.config_files import CLASS, Asked, ConfigFile
 from validate.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
 from validate.counting.samples import samples_of
 from validate.counting.sizes import framed, request_of
-from validate.counting.specs import CONFIGS, LATENT_SCALE, Architecture, ComponentSpec, Sample, prompt
+from validate.counting.specs import (
+    CONFIGS,
+    LATENT_SCALE,
+    Architecture,
+    ComponentSpec,
+    Sample,
+    placed_prompt,
+    prompt,
+)
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
 OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
@@ -38,23 +46,27 @@ def architecture(name: str, *, tiny: bool = False) -> Architecture:
 
 
 def _architecture(entry: Mapping[str, Any]) -> Architecture:
-    components = tuple(_component(component) for component in entry["components"])
+    frames = (entry.get("frames", 1) - 1) // entry.get("frame_step", 1) + 1
+    components = tuple(_component(component, frames) for component in entry["components"])
     return Architecture(**{"configs": "", **entry, "components": components})
 
 
-def _component(entry: Mapping[str, Any]) -> ComponentSpec:
+def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
+    """A component as its table has it; ``frames`` are latent ones."""
     assert entry.keys() <= KNOWN, f"{entry['name']}: unknown keys {sorted(entry.keys() - KNOWN)}"
     values = CONFIGS[entry["config"]] | entry.get("set", {})
     file, own = ConfigFile(HERE, values), OWN.get(values.get(CLASS))
     found = found_of(file, own) if own else find_class(file, **entry.get("arguments", {}))
     if "half" in entry:
-        spec = half_of(found, entry["name"], entry["half"], LATENT_SCALE, entry.get("groups", ()))
+        scale = entry.get("scale", LATENT_SCALE)
+        groups = entry.get("groups", ())
+        spec = half_of(found, entry["name"], entry["half"], scale, groups=groups, frames=frames)
     elif found.role == TEXT:
-        spec = spec_of(
-            found, entry["name"], partial(prompt, entry["text_tokens"]), text_tokens=entry["text_tokens"]
-        )
+        given = placed_prompt if found.config.get("num_key_value_heads") else prompt  # of a language model
+        tokens = entry["text_tokens"]
+        spec = spec_of(found, entry["name"], partial(given, tokens), text_tokens=tokens)
     else:
-        spec = _backbone(found, entry["name"], entry.get("scale", LATENT_SCALE))
+        spec = _backbone(found, entry, frames)
     if not entry.get("trainable", False):
         spec = replace(spec, carried=())  # nobody cuts it
     said: dict[str, Any] = {key: entry[key] for key in PLAIN if key in entry}
@@ -62,15 +74,16 @@ def _component(entry: Mapping[str, Any]) -> ComponentSpec:
     return replace(spec, **said)
 
 
-def _backbone(found: Found, name: str, scale: int) -> ComponentSpec:
-    smallest = Asked(height=scale, width=scale, latent_scale=scale)
-    request = request_of(found, smallest, framed(found.kind))
+def _backbone(found: Found, entry: Mapping[str, Any], frames: int) -> ComponentSpec:
+    scale, videos = entry.get("scale", LATENT_SCALE), framed(found.kind)
+    asked = Asked(scale, scale, frames if videos else None, entry.get("text_tokens"), scale)
+    request = request_of(found, asked, videos)
 
     def ruled(height: int, width: int) -> dict[str, Any]:
         return next(samples_of(replace(request, height=height, width=width)))
 
     sample: Sample = getattr(found.kind, "sample", ruled)
-    spec = spec_of(found, name, sample, token_pixels=request.token_pixels, frames=request.frames)
+    spec = spec_of(found, entry["name"], sample, token_pixels=request.token_pixels, frames=request.frames)
     return replace(spec, ends=getattr(found.kind, "ends", {}))
 
 

@@ -77,7 +77,7 @@ class ClusterRun:
             asked,
             row.text("cluster"),
             row.cells(("device",))[0],
-            _changed(row.text("stack"), row.cells(("changes",))[0]),
+            changed_stack(row.text("stack"), row.cells(("changes",))[0]),
             row.choice("role", ROLES),
             row.number("samples_per_s"),
             online,
@@ -110,7 +110,7 @@ class ClusterRun:
         return replace(model, components=tuple(parts))
 
 
-def _changed(name: str, changes: str) -> Stack:
+def changed_stack(name: str, changes: str) -> Stack:
     """A shipped stack with some of its fields changed, such as ``norms=half channels_last=true``.
 
     ``newest-attention``: attention is that which the laws were measured of, on every device.

@@ -12,7 +12,8 @@ from profiles.files import Table
 
 STANDINGS: Final = Path(__file__).with_name("standings.toml")
 KEYS: Final = (
-    "task", "source", "item", "model", "machine", "num_gpus", "method", "quantity", "resolution_px", "note",
+    "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "quantity", "resolution_px",
+    "note",
 )  # fmt: skip
 """Columns of a number that an entry may name."""
 

@@ -7,10 +7,11 @@ from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import DiffusimError
+from profiles.errors import DiffusimError, wrong
 from profiles.models import load_model
 from sim.cli.flags import PARAMETER, add_parameters
 from strategies.registry import all_strategies, make_strategy
+from strategies.training.fsdp import FSDP
 from validate.launching import check_least
 from validate.running.sampling.settings import RUNNABLE, Settings
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from validate.running.comparison import Job, Outcome
 
 
+SHARDED: Final = FSDP.name
+"""The schedule that torch has an implementation of, which is held against the plan."""
+MODES: Final = ("sleep", "replay", "virtual", "wall")
 SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
 
@@ -30,6 +34,15 @@ def add_schedules(run: argparse.ArgumentParser) -> None:
 def run_schedule(options: argparse.Namespace) -> None:
     """Carry out a schedule and print what came of it; under ``torchrun`` as one of its ranks."""
     _check(options)
+    sharded = options.schedule == SHARDED
+    options.mode = options.mode or ("torch" if sharded else "replay")
+    if options.mode not in (("torch", "sleep") if sharded else MODES):
+        raise wrong(
+            "mode", f"is {options.mode}, {SHARDED} is carried out by torch, or sleeps; no other schedule is"
+        )
+    if options.mode == "torch":
+        _run_sharded(options)
+        return
     from validate.running.rank import run_job  # noqa: PLC0415  importing torch takes seconds
 
     done = run_job(lambda: _job(options))
@@ -40,6 +53,18 @@ def run_schedule(options: argparse.Namespace) -> None:
         print(json.dumps(found) if options.json else _describe(found))
     if found["invalid"]:
         raise DiffusimError(f"the result is not valid: {found['invalid']}")
+
+
+def _run_sharded(options: argparse.Namespace) -> None:
+    """Let torch itself shard, beside the plan."""
+    from validate.running.training.fully_sharded import Asked, describe, result  # noqa: PLC0415  importing torch takes seconds
+
+    strategy = make_strategy(SHARDED, _parameters(options))
+    assert isinstance(strategy, FSDP)
+    ranks = options.gpus or 2 * strategy.group_size * (strategy.shard_size or 1)
+    batch_size = options.batch_size or ranks // strategy.group_size * strategy.micro_batches
+    found = result(Asked(strategy, ranks, batch_size))
+    print(json.dumps(found) if options.json else describe(found))
 
 
 def _check(options: argparse.Namespace) -> None:

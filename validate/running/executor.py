@@ -1,8 +1,8 @@
 """The executor: walks one device's list of a plan, as the engine does, but with real kernels and messages.
 
-Its communication stream is a thread that runs its collectives in the order of the plan. Every collective is real: an
-all-reduce of the moments at which its members were ready, then what they sum, scatter or gather; its end is that of the
-last member plus what its messages take around the ring.
+Each of its communication streams is a thread that runs its collectives in the order of the plan. Every collective is
+real: an all-reduce of the moments at which its members were ready, then what they sum, scatter or gather; its end is
+that of the last member plus what its messages take around the ring.
 """
 
 import gc
@@ -76,7 +76,7 @@ class Kernels:
 
 
 class CollectiveStream:
-    """Runs the collectives of one device during one iteration, each in its group and seconds."""
+    """Runs the collectives of one device during one iteration, stream by stream, each in its group and seconds."""
 
     def __init__(
         self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
@@ -84,9 +84,13 @@ class CollectiveStream:
         self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
         self._costs_s = [_rounds(seat, collective) * link_s for collective in self._collectives]
         self._own = {
-            number: [t for t in collective.reads if wiring.writers[t][0] == seat.device]
+            number: [t for t in collective.reads if wiring.writers.get(t, (None,))[0] == seat.device]
             for number, collective in enumerate(self._collectives)
             if seat.device in collective.devices
+        }
+        results = {tensor: n for n in self._own for tensor in self._collectives[n].writes}
+        self._follows = {
+            n: [results[t] for t in self._collectives[n].reads if t in results] for n in self._own
         }
 
     def open(self, start: Instant) -> None:
@@ -94,8 +98,9 @@ class CollectiveStream:
         self._start = start
         self._written = {tensor: Future[Instant]() for reads in self._own.values() for tensor in reads}
         self._done = {number: Future[Instant]() for number in self._own}
-        if self._own:
-            threading.Thread(target=self._run, daemon=True).start()
+        for stream in sorted({self._collectives[number].stream for number in self._own}):
+            numbers = [number for number in self._own if self._collectives[number].stream == stream]
+            threading.Thread(target=self._run, args=(numbers,), daemon=True).start()
 
     def write(self, tensors: Iterable[int], at: Instant) -> None:
         """Note that tensors were written at a moment."""
@@ -109,11 +114,14 @@ class CollectiveStream:
 
     def close(self) -> Instant:
         """Wait for all collectives; return when the last one was done."""
-        return [self._start, *(done.result() for done in self._done.values())][-1]
-
-    def _run(self) -> None:
         last = self._start
-        for number in self._own:
+        for done in self._done.values():
+            last = last.later(done.result())
+        return last
+
+    def _run(self, numbers: Sequence[int]) -> None:
+        last = self._start
+        for number in numbers:
             try:
                 last = self._carry_out(number, last)
             except Exception as error:  # the other thread waits for this one
@@ -127,6 +135,8 @@ class CollectiveStream:
         ready = last
         for tensor in self._own[number]:
             ready = ready.later(self._written[tensor].result())
+        for other in self._follows[number]:
+            ready = ready.later(self._done[other].result())
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
@@ -286,7 +296,7 @@ def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:
     index = 0
     for number, collective in enumerate(wiring.plan.collectives):
         if device in collective.devices:
-            writers = [wiring.writers[tensor] for tensor in collective.reads]
+            writers = [wiring.writers[tensor] for tensor in collective.reads if tensor in wiring.writers]
             index = max([index, *(op + 1 for writer, op in writers if writer == device)])
             found.setdefault(index, []).append(number)
     return found

@@ -49,7 +49,9 @@ class RankSeat(NamedTuple):
         """The ranks that take part in a collective with this one."""
         if collective.group is None:
             return tuple(sorted(self.peer(device) for device in collective.devices))
-        return tuple(sorted(rank for position in collective.group for rank in self.placement.ranks(position)))
+        groups = self.placement.groups((), collective.group, collective.subgroup)
+        own = self.placement.rank(self.group, self.device, self.replica)
+        return tuple(sorted(next(group for group in groups if own in group)))
 
 
 def seats(placement: Placement) -> list[RankSeat]:

@@ -17,7 +17,9 @@ from strategies.plans.workloads import ONE_PREDICTION
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import candidates, sampler
-from validate.published.sampling.rows import SamplingRow, Uncovered
+from validate.published.clusters import NEWEST as NEWEST_ATTENTION
+from validate.published.clusters import changed_stack
+from validate.published.sampling.rows import COMPILED, NEWEST, SamplingRow, Uncovered
 
 IN_GRAPHS: Final = replace(
     load_stack(), name="eager in CUDA graphs", forward_operator_s=0.0, backward_operator_s=0.0
@@ -83,6 +85,8 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
 
 def stack_of(row: SamplingRow) -> Stack:
     """The software stack that a row was run by."""
+    if row.stack == NEWEST:
+        return changed_stack(COMPILED, NEWEST_ATTENTION)
     return IN_GRAPHS if row["source"].startswith("DistriFusion") else load_stack(row.stack)
 
 

@@ -1,10 +1,14 @@
 """Throughput of training runs on real clusters: each row of ``clusters.csv``, and what the rows say of one another."""
 
 import argparse
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
+from profiles.devices import load_device
 from profiles.errors import InfeasibleError
+from profiles.models import load_model
+from profiles.resolutions import with_frames
+from sim import api
 from validate.published.clusters import SETS, ClusterRun, read_runs, shared_rate
 from validate.published.kinds import kind_of
 from validate.published.ledger import error_words
@@ -30,6 +34,13 @@ REASONS: Final[dict[str, Reason]] = {
 IMAGES: Final = {256: 1.126e9, 512: 1.741e9}
 """Images of MosaicML's whole training by pixels (its README)."""
 CACHED: Final = "MosaicML cached"
+WAN: Final[Mapping[str, Any]] = {
+    "frozen": "cached", "checkpointing": "block", "resolution": "832x480", "frames": 93
+}  # fmt: skip
+"""How 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52, are trained."""
+FORWARDS: Final = 3
+"""Forward passes' FLOP in an iteration, what is computed again left out."""
+TERA: Final = 1e12
 
 
 @experiment
@@ -81,6 +92,21 @@ def _published(run: ClusterRun) -> Published:
         value=run.samples_per_s,
         resolution_px=f"{asked['resolution']}",
     )
+
+
+@experiment
+def model_flops() -> Found:
+    """FLOP of the model per second and GPU, of a run that says no throughput."""
+    row = the_published("NeMo", quantity="model_tflops_per_gpu")
+    gpus, batch = row.num_gpus or 1, row.batch_size or 1
+    result = api.run(row.model, "fsdp", cluster="h100-ib", gpus=gpus, batch_size=batch, **WAN)
+    model = with_frames(load_model(row.model), WAN["frames"], load_device("h100-80gb-sxm"))
+    layers = [layer for index in model.backbones for layer in model.components[index].layers]
+    forward = sum(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
+    predicted = FORWARDS * forward * result.samples_per_s / gpus / TERA
+    record = Record.of(row, predicted, "fsdp, block checkpointing, 93 frames of 832x480, stack eager")
+    yield record
+    yield ["Wan 2.1 14 B", f"{row.value:.1f}", f"{predicted:.1f}", error_words(record)]
 
 
 @experiment

@@ -131,7 +131,7 @@ class Blockwise:
 
 def merged(parts: Sequence[Tensor]) -> Tensor:
     """Attention on all keys and values, from that on several parts of them as ``Blockwise.partial`` gives it."""
-    stacked = torch.stack([part.unflatten(2, (-1, HEAD + 1)) for part in parts])
+    stacked = torch.stack([part.view(*part.shape[:2], -1, HEAD + 1) for part in parts])
     shares = stacked[..., HEAD:].softmax(0)
     return (shares * stacked[..., :HEAD]).sum(0).flatten(2)
 

@@ -1,0 +1,436 @@
+"""FSDP: what is exchanged, when, and what lies on each GPU, by closed forms on layers that are units of their own."""
+
+from dataclasses import replace
+from math import lcm
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.clusters import load_cluster
+from profiles.collectives import collective_law
+from profiles.errors import InfeasibleError
+from profiles.models import load_model
+from profiles.synthetic import equal_blocks_transformer
+from sim.parts import replay
+from sim.replay.memory import peak_memory_bytes, resident_bytes
+from sim.runs import least_memory_bytes, run_point
+from strategies.pipelining import units
+from strategies.pipelining.mesh import Mesh
+from strategies.plans import network
+from strategies.plans.actions import format_order, parse_order
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement, Subgroup
+from strategies.plans.plan import Collective
+from strategies.plans.worklist import evaluate
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario, TrainingWorkload
+
+GPUS, UNITS, PARAMETERS = 4, 5, 10**6
+WIRE = 1e9
+"""Bytes per second of each port."""
+SAVED_BYTES = 7e6
+
+
+def fsdp(**parameters):
+    return make_strategy("fsdp", parameters)
+
+
+@pytest.fixture
+def scenario(make):
+    """Five layers of 1 s forward and 2 s backward per sample and a million parameters each, on four GPUs."""
+
+    def build(num_gpus=GPUS, batch_size=8, bandwidth=WIRE, slowdown=1.0, num_units=UNITS, **workload):
+        unet = make.component(
+            "unet", [1.0] * num_units, saved_bytes=SAVED_BYTES, parameters=PARAMETERS, output_bytes=3e6
+        )
+        cluster = make.cluster(make.link("nvswitch", bandwidth), devices_per_node=8, slowdown=slowdown)
+        return make.scenario(make.model(unet), cluster, num_gpus, batch_size, **workload)
+
+    return build
+
+
+@pytest.fixture
+def team(make):
+    """A transformer of three blocks that work 1 s each per sample, on eight GPUs of one node."""
+
+    def build(num_gpus=8, batch_size=8, bandwidth=WIRE, heads=8, text_tokens=0, **workload):
+        model = equal_blocks_transformer(
+            3, 1.0, parameters=PARAMETERS, saved_bytes=SAVED_BYTES, heads=heads, text_tokens=text_tokens
+        )
+        cluster = make.cluster(make.link("nvswitch", bandwidth), devices_per_node=8)
+        return make.scenario(model, cluster, num_gpus, batch_size, **workload)
+
+    return build
+
+
+def sent(point, asked):
+    """Bytes that each GPU sends."""
+    return run_point(point, asked).expected.collective_bytes / asked.workload.num_gpus
+
+
+def ring_share(size):
+    return (size - 1) / size
+
+
+# Bytes on the wire.
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(("reshard", "gathers"), [("true", 2 * UNITS - 1), ("false", UNITS)])
+def test_each_micro_batch_gathers_all_units_twice_but_the_last_and_scatters_all(
+    scenario, micro_batches, reshard, gathers
+):
+    point = fsdp(reshard=reshard, micro_batches=micro_batches)
+    expected = micro_batches * ring_share(GPUS) * (2 * gathers + 4 * UNITS) * PARAMETERS
+    assert sent(point, scenario()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_hybrid_sums_over_replicas_what_it_has_scattered(scenario, size):
+    sharded = ring_share(size) * (2 * (2 * UNITS - 1) + 4 * UNITS)
+    summed = 2 * ring_share(8 // size) * 4 * UNITS / size
+    assert sent(fsdp(shard_size=size), scenario(num_gpus=8)) == pytest.approx((sharded + summed) * PARAMETERS)
+
+
+def test_a_shard_size_of_one_is_ddp(scenario):
+    for parameters in ({}, {"micro_batches": 2}):
+        ddp = run_point(make_strategy("ddp", parameters), scenario()).expected
+        assert run_point(fsdp(shard_size=1, **parameters), scenario()).expected == ddp
+    assert fsdp(shard_size=1).bound(scenario()) == make_strategy("ddp", {}).bound(scenario())
+
+
+def test_all_as_shard_size_is_what_is_left_out(scenario):
+    named, left_out = (fsdp(**given).plan(scenario()) for given in ({"shard_size": GPUS}, {}))
+    assert (named.ops, named.tensors, named.collectives) == (
+        left_out.ops,
+        left_out.tensors,
+        left_out.collectives,
+    )
+
+
+# Times.
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_all_is_hidden_but_the_first_gather_and_the_last_scatter_of_each_micro_batch(scenario, micro_batches):
+    point = fsdp(micro_batches=micro_batches)
+    wire_s = ring_share(GPUS) * (2 + 4) * PARAMETERS / WIRE
+    expected_s = 2 * 3.0 * UNITS + micro_batches * wire_s
+    assert replay(point, scenario()).end_s == pytest.approx(expected_s)
+    assert point.bound(scenario()) == pytest.approx(expected_s)
+
+
+def test_what_replicas_sum_is_waited_for_too(scenario):
+    gather_s, scatter_s = (ring_share(2) * size * PARAMETERS / WIRE for size in (2, 4))
+    sum_s = 2 * ring_share(2) * 4 * PARAMETERS / 2 / WIRE
+    expected_s = 2 * 3.0 * UNITS + gather_s + scatter_s + sum_s
+    assert replay(fsdp(shard_size=2), scenario()).end_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("reshard", ["true", "false"])
+def test_with_hardly_any_compute_gathers_and_scatters_follow_one_another(scenario, reshard):
+    asked = scenario(bandwidth=1.0)
+    gathers = 2 * UNITS - 1 if reshard == "true" else UNITS
+    wire_s = ring_share(GPUS) * (2 * gathers + 4 * UNITS) * PARAMETERS
+    assert replay(fsdp(reshard=reshard), asked).end_s == pytest.approx(wire_s, rel=1e-4)
+    assert fsdp(reshard=reshard).bound(asked) == pytest.approx(replay(fsdp(reshard=reshard), asked).end_s)
+
+
+def test_gathers_run_two_units_ahead_forwards_and_one_backwards(scenario):
+    trace = replay(fsdp(), scenario())
+    ends = dict(zip(map(str, trace.plan.order[0]), trace.ends[0], strict=True))
+    spans = zip(trace.plan.collectives, trace.collectives, strict=True)
+    starts = [start for collective, (start, _) in spans if collective.operation == "all_gather"]
+    gather_s, scatter_s = (ring_share(GPUS) * size * PARAMETERS / WIRE for size in (2, 4))
+    forwards = [0.0, gather_s, 2 * gather_s, ends["0F0"], ends["1F0"]]
+    backwards = [ends["4F0"], *(ends[f"{unit}B0"] + scatter_s for unit in (4, 3, 2))]
+    assert starts == pytest.approx([*forwards, *backwards])
+
+
+def test_a_backward_waits_until_the_gradients_before_the_last_are_scattered(scenario):
+    asked = scenario(bandwidth=1e5)  # 30 s a scatter, 15 s a gather, 4 s a backward
+    trace = replay(fsdp(reshard="false"), asked)
+    starts = dict(zip(map(str, trace.plan.order[0]), trace.starts[0], strict=True))
+    scatters = [end for c, (_, end) in zip(trace.plan.collectives, trace.collectives, strict=True)
+                if c.operation == "reduce_scatter"]  # fmt: skip
+    assert [starts[f"{unit}B0"] for unit in (2, 1, 0)] == pytest.approx(scatters[:3])
+
+
+def test_collectives_of_other_groups_do_not_wait_for_one_another(scenario):
+    trace = replay(fsdp(shard_size=2), scenario())
+    spans = {True: [], False: []}
+    for collective, span in zip(trace.plan.collectives, trace.collectives, strict=True):
+        spans[collective.operation == "all_reduce"].append(span)
+    assert any(a < d and c < b for a, b in spans[True] for c, d in spans[False])
+
+
+DEGREES = [
+    (1, "ulysses", 1),
+    (2, "ulysses", 1),
+    (4, "ring", 1),
+    (1, "ulysses", 2),
+    (2, "ring", 2),
+    (2, "ulysses", 4),
+]
+
+
+@pytest.mark.parametrize(("context", "way", "tensor"), DEGREES)
+@pytest.mark.parametrize("checkpointing", ["none", "block"])
+def test_the_bound_is_the_critical_path(team, context, way, tensor, checkpointing):
+    for bandwidth in (1e5, 1e7):
+        asked = team(bandwidth=bandwidth, checkpointing=checkpointing)
+        for rest in ({}, {"shard_size": 1}, {"reshard": "false"}):
+            count = context * tensor
+            point = fsdp(
+                context_degree=context, context=way, tensor_degree=tensor, micro_batches=count, **rest
+            )
+            plan = point.plan(asked)
+            path_s = evaluate(plan, Network(plan.placement)).end_s
+            if context * tensor > 1 or "shard_size" not in rest:
+                assert point.bound(asked) == pytest.approx(path_s)
+            assert point.bound(asked) <= replay(point, asked).end_s * (1 + 1e-12)
+
+
+# Memory.
+
+
+@pytest.mark.parametrize(
+    ("recipe", "state"), [("mixed", 16), ("mixed-fp16-gradient", 14), ("fp32", 16), ("pulse", 14)]
+)
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_gpu_keeps_its_part_and_of_weights_the_masters(scenario, recipe, state, size):
+    (held,) = resident_bytes(replay(fsdp(shard_size=size), scenario(memory_recipe=recipe)))
+    assert held == UNITS * PARAMETERS * state / size
+
+
+def test_when_the_last_backward_ends_it_has_its_weights_its_gradients_and_the_unit_before(scenario):
+    trace = replay(fsdp(), scenario())
+    expected = UNITS * PARAMETERS * 16 / GPUS + UNITS * 2 * SAVED_BYTES + (2 * 2 + 4) * PARAMETERS
+    assert peak_memory_bytes(trace).tolist() == [expected]
+    assert least_memory_bytes(fsdp(), scenario()) == expected - 2 * PARAMETERS
+
+
+def test_without_resharding_all_weights_lie_there_at_once(scenario):
+    trace = replay(fsdp(reshard="false"), scenario())
+    expected = UNITS * PARAMETERS * (16 / GPUS + 2) + UNITS * 2 * SAVED_BYTES + 4 * PARAMETERS
+    assert peak_memory_bytes(trace).tolist() == [expected]
+    assert least_memory_bytes(fsdp(reshard="false"), scenario()) == expected
+
+
+def test_larger_shards_take_less_memory(scenario):
+    sizes = [
+        run_point(fsdp(shard_size=s), scenario(num_gpus=8)).expected.peak_memory_bytes for s in (1, 2, 4, 8)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 4
+
+
+@pytest.mark.parametrize("checkpointing", ["block", "full", "selective"])
+def test_a_checkpointed_unit_is_gathered_once_for_both_its_passes(scenario, checkpointing):
+    plain, again = sent(fsdp(), scenario()), sent(fsdp(), scenario(checkpointing=checkpointing))
+    assert again == plain
+
+
+# Teams.
+
+
+@pytest.mark.parametrize(("context", "way", "tensor"), DEGREES[1:])
+def test_a_team_divides_activations_and_states(team, context, way, tensor):
+    point = fsdp(context_degree=context, context=way, tensor_degree=tensor)
+    size = context * tensor
+    trace = replay(point, team(batch_size=8 // size))
+    assert resident_bytes(trace).tolist() == [3 * PARAMETERS * 16 / 8]
+    saved = [t.size_bytes for t in trace.plan.tensors if t.role == "saved"]
+    assert saved == pytest.approx([SAVED_BYTES / size] * 3)
+    gathered = {t.size_bytes for t in trace.plan.tensors if t.role == "gathered"}
+    assert gathered == {2 * PARAMETERS / tensor}
+
+
+ELEMENTS = 16 * 16 * 64
+"""Of the hidden state of one sample."""
+
+
+def exchanged(point, asked, operation, stream):
+    plan = point.plan(asked)
+    found = [c for c in plan.collectives if (c.operation, c.stream) == (operation, stream)]
+    return sum(c.size_bytes for c in found), sum(c.calls for c in found)
+
+
+def test_ulysses_exchanges_four_tensors_of_each_attention_forwards_and_backwards(team):
+    point = fsdp(context_degree=4, micro_batches=2)
+    size, calls = exchanged(point, team(), "all_to_all", 2)
+    assert calls == 2 * 3 * 8
+    assert size == pytest.approx(2 * 3 * 8 * 2 * 2 * ELEMENTS / 4)  # two samples at a time
+
+
+def test_a_ring_passes_keys_and_values_on_and_backwards_their_gradients_until_they_are_home(team):
+    point = fsdp(context_degree=4, context="ring")
+    size, calls = exchanged(point, team(), "send_recv", 2)
+    assert calls == 3 * (3 + 3 + 4)
+    both = 2 * 4 * ELEMENTS / 4  # keys and values of four samples on one of four GPUs
+    assert size == pytest.approx(3 * both * ((3 + 3) * 2 + 4 * 4))
+
+
+def test_tensor_parallelism_gathers_and_scatters_around_each_pair_of_matrices(team):
+    point, asked = fsdp(tensor_degree=2), team()
+    gathers, scatters = (exchanged(point, asked, of, 3) for of in ("all_gather", "reduce_scatter"))
+    whole = 2 * 2 * ELEMENTS  # two samples on each pair of GPUs
+    assert gathers == (pytest.approx(3 * 2 * 3 * whole), 3 * 2 * 3)  # backwards twice
+    assert scatters == (pytest.approx(3 * 2 * 2 * whole), 3 * 2 * 2)
+
+
+def test_with_checkpointing_the_exchanges_of_the_forward_run_again(team):
+    for degrees, operation, stream in (
+        ({"context_degree": 2}, "all_to_all", 2), ({"tensor_degree": 2}, "reduce_scatter", 3),
+    ):  # fmt: skip
+        plain, again = (
+            exchanged(fsdp(**degrees), team(checkpointing=c), operation, stream) for c in ("none", "block")
+        )
+        assert again[1] == pytest.approx(1.5 * plain[1])
+
+
+def test_text_is_divided_as_the_image_is(team):
+    size, _ = exchanged(fsdp(context_degree=2), team(text_tokens=256), "all_to_all", 2)
+    plain, _ = exchanged(fsdp(context_degree=2), team(), "all_to_all", 2)
+    assert size == pytest.approx(2 * plain)
+
+
+def test_a_team_computes_a_sample_in_its_share_of_the_time(team):
+    asked = team(batch_size=2, bandwidth=1e15)
+    assert replay(fsdp(context_degree=4), asked).end_s == pytest.approx(9.0 / 4)
+
+
+def test_pieces_of_a_pass_are_numbered_and_read_back(team):
+    listing = fsdp(context_degree=2).plan(team()).rows()
+    text = format_order(listing)
+    assert "0F0.0 all_to_all#" in text
+    assert "0B0.2" in text
+    assert parse_order(text) == listing
+
+
+# Groups.
+
+
+def test_subgroups_beside_one_another_share_the_ports_of_their_node(make):
+    cluster = make.cluster(make.link("nvswitch", 1e9), make.link("nic", 1e8), devices_per_node=4)
+    placement = Placement(cluster, 8, 1, 1)
+    across = Collective("all_reduce", (0,), 1e6, (0,), (), (0,), subgroup=Subgroup(2, 4))
+    route = Network(placement).collective(across)
+    assert placement.groups((0,), (0,), Subgroup(2, 4)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert route.wire_s == pytest.approx(4 * 1e6 / 1e8)
+    assert route.sent_bytes == 8 * 1e6
+    inside = Network(placement).collective(replace(across, subgroup=Subgroup(4, 1)))
+    assert inside.wire_s == pytest.approx(1.5 * 1e6 / 1e9)
+    assert inside.sent_bytes == 8 * 1.5e6
+
+
+def test_groups_that_lie_unevenly_on_nodes_are_refused(make):
+    cluster = make.cluster(make.link("nvswitch", 1e9), make.link("nic", 1e8), devices_per_node=4)
+    with pytest.raises(InfeasibleError, match="groups of 6 GPUs, 1 apart, lie unevenly"):
+        Placement(cluster, 12, 1, 1).group(0, subgroup=Subgroup(6, 1))
+
+
+@given(
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2]),
+)
+def test_every_gpu_is_once_in_a_group_of_each_axis(replicas, shards, context, tensor):
+    mesh = Mesh(replicas, shards, context, tensor)
+    gpus = replicas * shards * context * tensor
+    placement = Placement(load_cluster("ideal"), gpus, 1, 1)
+    for subgroup in (mesh.sharding, mesh.replication, mesh.contexts, mesh.tensors):
+        groups = placement.groups((0,), (0,), subgroup)
+        assert sorted(rank for group in groups for rank in group) == list(range(gpus))
+        assert lcm(*map(len, groups)) == subgroup.size
+    assert mesh.sharding.size * mesh.replication.size * mesh.tensors.size == gpus
+
+
+# Legality.
+
+
+@pytest.mark.parametrize(
+    ("degrees", "words"),
+    [
+        ({"context_degree": 16}, r"24 heads, context_degree 16 \(ulysses\): 24 % 16 = 8"),
+        ({"tensor_degree": 16}, r"24 heads, tensor_degree 16: 24 % 16 = 8"),
+        (
+            {"context_degree": 4, "tensor_degree": 4},
+            r"24 heads, context_degree 4 \(ulysses\) \* tensor_degree 4 = 16: 24 % 16 = 8",
+        ),
+        ({"shard_size": 3}, r"shard_size\(3\) does not divide gpus\(16\)"),
+        (
+            {"shard_size": 16, "context_degree": 2},
+            r"shard_size\(16\) \* context_degree\(2\) = 32 does not divide",
+        ),
+        (
+            {"micro_batches": 3},
+            r"batch_size\(16\) / \(gpus\(16\) \* micro_batches\(3\)\) = 0.333333 is not whole",
+        ),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_its_numbers(degrees, words):
+    scenario = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(16, 16))
+    with pytest.raises(InfeasibleError, match=words):
+        fsdp(**degrees).plan(scenario)
+
+
+def test_a_ring_needs_no_heads():
+    scenario = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(16, 16))
+    assert fsdp(context_degree=16, context="ring").bound(scenario) > 0
+
+
+@pytest.mark.parametrize("model", ["sd21", "uvit-h"])
+def test_a_u_net_is_divided_neither_by_context_nor_by_tensor(model):
+    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
+    for degrees in ({"context_degree": 2}, {"tensor_degree": 2}):
+        with pytest.raises(InfeasibleError, match=r"needs a transformer, .* has \d+ convolutions"):
+            fsdp(**degrees).plan(scenario)
+    offered = list(fsdp().candidates(scenario))
+    assert offered
+    assert {point.group_size for point in offered} == {1}
+
+
+def test_teams_are_offered_where_samples_are_few_or_lack_memory():
+    def teams(batch_size, **workload):
+        asked = Scenario(
+            load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(16, batch_size, **workload)
+        )
+        return {point.group_size for point in fsdp().candidates(asked)} - {1}
+
+    assert teams(64, checkpointing="block") == set()
+    assert teams(4) == {4, 8, 16}
+    assert 2 in teams(16)
+
+
+def test_a_point_that_lacks_memory_says_what_would_not():
+    flux, p4de = load_model("flux-dev"), load_cluster("p4de")
+    asked = Scenario(flux, p4de, TrainingWorkload(8, 8))
+    assert fsdp(shard_size=1).remarks(asked) == ["with shard_size 8 it needs at least 74.6 GiB"]
+    assert fsdp().remarks(asked) == []
+    (remark,) = fsdp().remarks(Scenario(flux, p4de, TrainingWorkload(8, 64)))
+    assert remark.startswith("with shard_size 8 and checkpointing block it needs at least")
+    (remark,) = fsdp(shard_size=1).remarks(Scenario(flux, p4de, TrainingWorkload(1, 64)))
+    assert remark.startswith("no shard_size fits, nor does checkpointing block")
+
+
+# Planted faults.
+
+
+def test_a_forward_that_gathers_no_unit_ahead_shows(scenario, monkeypatch):
+    right_s = replay(fsdp(), scenario(bandwidth=1e5)).end_s
+    monkeypatch.setattr(units, "AHEAD_FORWARD", 0)
+    assert replay(fsdp(), scenario(bandwidth=1e5)).end_s > right_s
+
+
+def test_groups_that_shared_no_port_would_show(make, monkeypatch):
+    cluster = make.cluster(make.link("nvswitch", 1e9), make.link("nic", 1e8), devices_per_node=4)
+    asked = make.scenario(equal_blocks_transformer(3, 1e-3, parameters=PARAMETERS), cluster, 8, 8)
+    right_s = replay(fsdp(shard_size=4), asked).end_s
+    monkeypatch.setattr(
+        network, "law_beside", lambda of, operation, group, _: collective_law(of.cluster, operation, group)
+    )
+    other = replace(asked)
+    assert replay(fsdp(shard_size=4), other).end_s < right_s

@@ -1,0 +1,82 @@
+"""FSDP2 itself: what ``fully_shard`` exchanges and owns on real ranks is what the plan says, and faults in it show."""
+
+import pytest
+
+from profiles.errors import InputError
+from strategies.pipelining import units
+from strategies.registry import make_strategy
+from validate.__main__ import main
+from validate.running.training.fully_sharded import Asked, check, hold, plan_of, planned_calls
+
+pytestmark = pytest.mark.slow
+
+CASES = {
+    "sharded": {},
+    "kept through two micro-batches": {"reshard": "false", "micro_batches": 2},
+    "hybrid, two micro-batches": {"shard_size": 2, "micro_batches": 2},
+    "ulysses": {"context_degree": 2},
+    "ulysses, replicated": {"context_degree": 2, "shard_size": 1},
+    "ring": {"context_degree": 4, "context": "ring", "micro_batches": 2},
+    "checkpointed": {},
+    "checkpointed ulysses": {"context_degree": 4},
+}
+
+
+def asked(name):
+    strategy = make_strategy("fsdp", CASES[name])
+    return Asked(strategy, 4, 8, "block" if name.startswith("checkpointed") else "none")
+
+
+@pytest.fixture(scope="module")
+def held():
+    return dict(zip(CASES, check([asked(name) for name in CASES]), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_torch_exchanges_and_owns_what_is_planned_and_finds_the_gradients_of_one_process(held, name):
+    assert held[name].wrong == []
+    assert held[name].gradient_error < 1e-12
+    assert sum(map(len, held[name].calls.values()))
+
+
+def test_a_checkpointed_block_is_gathered_once_for_both_its_passes(held):
+    assert held["checkpointed"].calls == held["sharded"].calls
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"AHEAD_BACKWARD": 2}, {"keeps": lambda last, unit, reshard: not reshard}],
+    ids=["order", "kept"],
+)
+def test_a_plan_that_gathers_otherwise_shows(held, monkeypatch, fault):
+    right = planned_calls(plan_of(asked("sharded")))
+    for name, value in fault.items():
+        monkeypatch.setattr(units, name, value)
+    assert planned_calls(plan_of(asked("sharded"))) != right
+
+
+def test_another_exchange_another_share_and_another_gradient_are_named(held):
+    from validate.running.training.fully_sharded import Found  # noqa: PLC0415
+
+    plan, of = plan_of(asked("sharded")), held["sharded"]
+    calls = {stream: list(own) for stream, own in of.calls.items()}
+    good = Found(calls, of.owned[0], 0.0)
+    lost = {stream: own[:-1] for stream, own in calls.items()}
+    ranks = [good, good._replace(calls=lost), good._replace(owned=1), good._replace(gradient_error=1e-3)]
+    assert hold(plan, [good] * 4).wrong == []
+    words = " ".join(hold(plan, ranks).wrong)
+    assert "ranks (1,) exchange something else" in words
+    assert "parameters" in words and "off by 1.0e-03" in words
+
+
+def test_what_torch_does_not_shard_is_refused():
+    with pytest.raises(InputError, match="nothing is sharded: that is ddp"):
+        plan_of(Asked(make_strategy("fsdp", {"shard_size": 1}), 4, 8))
+    with pytest.raises(InputError, match="tensor parallelism is not carried out"):
+        plan_of(Asked(make_strategy("fsdp", {"tensor_degree": 2}), 4, 8))
+
+
+def test_a_mode_that_a_schedule_does_not_have_is_refused(capsys):
+    assert main(["run", "--schedule", "fsdp", "--mode", "wall"]) == 2
+    assert main(["run", "--schedule", "ddp", "--mode", "torch"]) == 2
+    assert all("--mode is" in line for line in capsys.readouterr().err.splitlines())

@@ -1,0 +1,110 @@
+"""Levers scale what they scale: steps that are skipped, products and weights in fp8, exchanges in fp8."""
+
+from dataclasses import replace
+
+import pytest
+
+import sim
+from profiles.bands import Band
+from profiles.clusters import load_cluster
+from profiles.devices import device_names, load_device
+from profiles.errors import InfeasibleError, InputError
+from profiles.levers import HALF, device_in, load_levers, products_in_fp8
+from profiles.models import load_model
+from profiles.synthetic import equal_blocks_transformer
+from sim.runs import bound, run_point
+from strategies.plans.workloads import SamplingWorkload
+from strategies.registry import make_sampler
+from strategies.sampling_scenario import SamplingScenario
+
+H100 = "h100-80gb-sxm"
+
+
+def flux(**levers):
+    asked = SamplingWorkload(4, 1024, 1024, steps=4, guidance="embedded", **levers)
+    return SamplingScenario(load_model("flux-dev"), load_cluster("p5"), asked)
+
+
+def test_every_lever_says_where_it_is_from_and_shipped_devices_alone_have_factors():
+    levers = load_levers()
+    assert set(levers.products) < set(device_names())
+    assert all(0 < of.low <= of.factor <= of.high for of in levers.products.values())
+    assert levers.cached == {"teacache": 0.23, "fbcache": 0.59}
+
+
+def test_products_in_fp8_take_less_by_their_factor_and_nothing_else_changes():
+    device = load_device(H100)
+    faster, factor = device_in(device, "fp8"), products_in_fp8(device).factor
+    shape = (1, 4096, 3072, 3072)
+    assert device.laws.matmul_s(*shape) / faster.laws.matmul_s(*shape) == pytest.approx(factor)
+    assert faster.laws.attention_s(24, 4096, 4096, 128) == device.laws.attention_s(24, 4096, 4096, 128)
+    assert device_in(device, HALF) is device
+
+
+def test_fp8_halves_the_weights_and_widens_the_band():
+    half, fp8 = flux(), flux(precision="fp8")
+    plain, fast = (run_point(make_sampler("ulysses", {}), scenario) for scenario in (half, fp8))
+    backbone = half.backbone.parameters
+    assert plain.peak_memory_bytes - fast.peak_memory_bytes == pytest.approx(backbone)
+    of = half.backbone_index
+    gpu_s = [float(scenario.costs.gpu_s(of, 1).sum()) for scenario in (half, fp8)]
+    factor = products_in_fp8(half.cluster.device)
+    assert 1 < gpu_s[0] / gpu_s[1] < factor.factor
+    assert fp8.band.low < 1 < fp8.band.high < factor.factor / factor.low
+    assert fast.high_s / fast.latency_s > plain.high_s / plain.latency_s
+    assert half.band == Band()
+    (encoder, *_) = half.encoders
+    assert list(half.costs.forward_s(encoder, 1)) == list(fp8.costs.forward_s(encoder, 1))
+
+
+def test_an_exchange_in_fp8_sends_half():
+    half, fp8 = (
+        run_point(make_sampler("ulysses", {}), flux(all_to_all=of)).expected.collective_bytes
+        for of in ("half", "fp8")
+    )
+    ring = [run_point(make_sampler("ring", {}), flux(all_to_all=of)).expected for of in ("half", "fp8")]
+    assert ring[0] == ring[1]
+    assert 0.5 < fp8 / half < 0.501  # the prediction is gathered as it is
+
+
+@pytest.mark.parametrize("steps", [10, 100])
+def test_steps_that_are_skipped_cost_nothing(make, steps):
+    """A run of six in ten steps; long runs are continued from their first."""
+    model = equal_blocks_transformer(2, 0.1)
+    skipping, shorter = (
+        make.sampling(model, make.cluster(), 4, **asked)
+        for asked in ({"steps": steps, "cache_steps": 0.4}, {"steps": round(0.6 * steps)})
+    )
+    sampler = make_sampler("ulysses", {})
+    found, plain = (run_point(sampler, scenario) for scenario in (skipping, shorter))
+    assert found.expected == plain.expected
+    assert (found.asked["steps"], found.options["cache_steps"]) == (steps, 0.4)
+    assert bound(sampler, skipping) == bound(sampler, shorter) <= found.latency_s
+
+
+@pytest.mark.parametrize("name", ["pipefusion", "distrifusion", "paradigms"])
+def test_what_lives_on_the_step_before_skips_none(make, name):
+    scenario = make.sampling(equal_blocks_transformer(4, 0.1), make.cluster(), 2, steps=8, cache_steps=0.25)
+    with pytest.raises(InfeasibleError, match=r"cache_steps\(0.25\)"):
+        make_sampler(name, {}).bound(scenario)
+
+
+def test_titles_name_the_levers_and_say_what_is_not_modelled():
+    asked = {"gpus": 2, "steps": 10, "cluster": "p5", "precision": "fp8", "all_to_all": "fp8"}
+    result = sim.run("flux-dev", "ulysses", cache_steps="teacache", **asked)
+    words = "products and weights in fp8, all-to-all in fp8, 2 steps cached, quality not modelled"
+    assert words in result.title
+    assert result.options["cache_steps"] == 0.23
+    again = sim.run(**{key: value for key, value in result.flags.items() if value not in (None, "")})
+    assert again.expected == result.expected
+
+
+def test_a_device_without_fp8_and_a_cache_that_nobody_published_are_refused():
+    with pytest.raises(
+        InputError, match="device a100-80gb-sxm has no factor on products in fp8; choose from"
+    ):
+        replace(flux(precision="fp8"), cluster=load_cluster("p4de"))
+    with pytest.raises(InputError, match="cache_steps is 'always', must be a share of the steps"):
+        sim.run("pixart", "single", steps=4, cache_steps="always")
+    with pytest.raises(InputError, match="cache_steps is 1, must be a share of the steps"):
+        flux(cache_steps=1)
