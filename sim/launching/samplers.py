@@ -52,9 +52,10 @@ def _xdit_scripts(start: Start) -> Written:
         }
     script = f"examples/{start.runtime.scripts[start.scenario.model.name]}"
     flags = {"--model": start.model, **_xdit_degrees(start), **piped, **_xdit_drawn(start)}
-    batch = start.result.batch_size
-    prompts = (f"give {batch} prompts",) if batch > 1 else ()
-    return command([start.torchrun, script], flags), "run it in xDiT's repository", *prompts
+    notes: Written = ("run it in xDiT's repository",)
+    if start.result.batch_size > 1:
+        notes += (f"give {start.result.batch_size} prompts",)
+    return command([start.torchrun, script], flags), *notes
 
 
 def _sglang(start: Start) -> Written:
