@@ -230,13 +230,21 @@ class Scenario(Scene[TrainingWorkload]):
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
             *[f"{frames} frames" for frames in self.frames.values()],
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
+            *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
+            *([f"self-conditioning {share:g}"] if share else []),
+            *self.tuning,
+            *whatif_words(self.cluster.changes),
+        )
+
+    @property
+    def tuning(self) -> tuple[str, ...]:
+        """What is trained, recomputed and offloaded otherwise than usual, in words."""
+        workload = self.workload
+        return (
             *([f"LoRA of rank {workload.rank}"] if workload.rank else []),
             *(["optimizer on the host"] if workload.offload == "optimizer" else []),
             *([f"{workload.swapped} blocks on the host"] if workload.swapped else []),
-            *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
-            *([f"self-conditioning {share:g}"] if share else []),
             *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),
-            *whatif_words(self.cluster.changes),
         )
 
     @property
