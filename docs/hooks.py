@@ -10,11 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
 import sim
+from profiles.runtimes import all_runtimes
 
 ROOT = Path(__file__).parents[1]
 
@@ -62,7 +64,26 @@ def _help(command: str) -> str:
     return f"```text\n{said.stdout.rstrip()}\n```"
 
 
+def _runtimes() -> pd.DataFrame:
+    """What is known of runtimes, one a row."""
+    rows = [
+        {
+            "name": name,
+            "read in": one.version,
+            "task": one.task,
+            "strategies": ", ".join(one.rules),
+            "models": "any" if one.models is None else ", ".join(one.models),
+        }
+        for name, one in all_runtimes().items()
+    ]
+    return pd.DataFrame(rows)
+
+
 def _table(name: str) -> str:
-    frame, columns = TABLES[name][0](), TABLES[name][1]
+    if name == "runtimes":
+        frame = _runtimes()
+        columns = list(frame)
+    else:
+        frame, columns = TABLES[name][0](), TABLES[name][1]
     rows = [columns, ["---"] * len(columns), *frame[columns].itertuples(index=False)]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)

@@ -141,7 +141,7 @@ class Cluster:
         """
         for name in other:
             raise InputError(f"{name} is no link of a cluster, must be intra_node or inter_node")
-        changes = []
+        changes: list[str] = []
         for word, link, factor in (
             ("intra-node", self.intra_node, intra_node),
             ("inter-node", self.inter_node, inter_node),

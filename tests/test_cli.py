@@ -382,7 +382,7 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 REFUSED = [
     # commands and flags
     ("--frob", "COMMAND must be given"),
-    ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, launch, sweep, tune, "),
+    ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, launch, sweep, "),
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),

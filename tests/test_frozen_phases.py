@@ -284,3 +284,24 @@ def test_a_distilled_model_draws_in_its_own_steps():
     model = replace(load_model("pixart"), steps=4, guidance="none")
     assert sim.run(model, "single", resolution=512).asked["steps"] == 4
     assert sim.run(model, "single", resolution=512, steps=6).asked["steps"] == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["cogvideox-2b", "wan2.1-1.3b", "mochi", "ltx-video", "hunyuanvideo", "qwen-image"]
+)
+def test_a_decoder_ends_with_the_rows_of_the_image(name):
+    """Whatever its class: the inputs of its last convolutions have as many rows as pixels, or as patches of them."""
+    model = load_model(name)
+    asked = SamplingWorkload(2, model.height, model.width, 2, include=("vae_decoder",), vae_parallel=2)
+    scenario = SamplingScenario(model, load_cluster("p5"), asked)
+    decoder = scenario.decoders[0]
+    last, seam = [
+        (kernels, seam)
+        for kernels, seam in zip(
+            scenario.model.components[decoder].half_kernels, seams(scenario, decoder), strict=True
+        )
+        if seam.halos
+    ][-1]
+    spatial = [k for k in last if k.kind == "conv" and 2 * k.m * k.k > 3 * k.read_bytes]
+    rows = sum(kernel.count * kernel.read_bytes for kernel in spatial) / seam.row_bytes
+    assert model.height / rows == pytest.approx(4 if name == "ltx-video" else 1)

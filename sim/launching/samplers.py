@@ -52,7 +52,7 @@ def _xdit_scripts(start: Start) -> Written:
         }
     script = f"examples/{start.runtime.scripts[start.scenario.model.name]}"
     flags = {"--model": start.model, **_xdit_degrees(start), **piped, **_xdit_drawn(start)}
-    notes = ("run it in xDiT's repository",)
+    notes: Written = ("run it in xDiT's repository",)
     if start.result.batch_size > 1:
         notes += (f"give {start.result.batch_size} prompts",)
     return command([start.torchrun, script], flags), *notes

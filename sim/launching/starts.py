@@ -78,7 +78,8 @@ class Start:
     @property
     def nodes(self) -> int:
         """Nodes that they are on."""
-        return ceil(self.gpus / self.scenario.cluster.devices_per_node)
+        each: int = self.scenario.cluster.devices_per_node
+        return ceil(self.gpus / each)
 
     @property
     def per_node(self) -> int:

@@ -180,14 +180,16 @@ def whole_layers(component: Component) -> int:
 def seams(scenario: SamplingScenario, component: int) -> list[Seam]:
     """What the rows of each layer of a decoder exchange, from its kernels at this resolution.
 
-    A convolution with a window of 3 x 3 needs one row of its input above and one below; each layer that ends a level
-    doubles the rows, and convolves after that.
+    A convolution with a window of 3 x 3 needs one row of its input above and one below. Where convolutions have twice
+    as many positions as before, or more, a level has begun: it has twice the rows, and of a video perhaps more frames.
     """
     of, extent = scenario.model.components[component], scenario.costs.extents[component]
-    found, rows = [], _reference_rows(scenario, component)
-    for layer, kernels in zip(of.layers, of.half_kernels, strict=True):
-        rows *= 2 if layer.name.endswith("upsample") else 1
+    found, rows, before = [], _reference_rows(scenario, component), 0
+    for kernels in of.half_kernels:
         spatial = [k for k in kernels if k.kind == "conv" and HALF_BYTES * k.m * k.k > SPATIAL * k.read_bytes]
+        positions = max((kernel.m for kernel in spatial), default=0)
+        rows *= 2 if 0 < 2 * before <= positions else 1
+        before = max(before, positions)
         row_bytes = sum(kernel.count * kernel.read_bytes for kernel in spatial) / rows * extent.width
         norms = sum(kernel.count for kernel in kernels if kernel.kind == "group_norm")
         found.append(Seam(sum(kernel.count for kernel in spatial), row_bytes, norms))

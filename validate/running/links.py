@@ -49,9 +49,8 @@ class RankSeat(NamedTuple):
         """The ranks that take part in a collective with this one."""
         if collective.group is None:
             return tuple(sorted(self.peer(device) for device in collective.devices))
-        groups = self.placement.groups((), collective.group, collective.subgroup)
-        own = self.placement.rank(self.group, self.device, self.replica)
-        return tuple(sorted(next(group for group in groups if own in group)))
+        groups, own = self.placement.groups((), collective.group, collective.subgroup), self.peer(self.device)
+        return tuple(sorted(next((group for group in groups if own in group), groups[0])))
 
 
 def seats(placement: Placement) -> list[RankSeat]:

@@ -49,7 +49,7 @@ class Rows:
 
     def band(self, hidden: Tensor) -> Tensor:
         """The own rows of a hidden state that every rank has."""
-        return hidden.split(self.of, dim=2)[self.rank]
+        return hidden.narrow(2, sum(self.of[: self.rank]), self.of[self.rank])
 
     @property
     def share(self) -> float:
