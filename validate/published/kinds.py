@@ -7,12 +7,13 @@ OTHER: Final = "other"
 KINDS: Final = {
     ONE_GPU: ("single",),
     "data parallel": ("ddp", "zero2", "zero3"),
+    "sharded data parallel": ("fsdp",),
     "pipeline": (
         "gpipe", "1f1b", "spp", "interleaved", "zero-bubble", "bidirectional", "wave", "pulse", "diffusionpipe",
     ),
     "patches": ("naive-patch", "sync-patch", "distrifusion"),
     "patch pipeline": ("pipefusion",),
-    "sequence": ("ulysses", "ring", "usp"),
+    "sequence": ("ulysses", "ring", "usp", "attention2d"),
     "tensor": ("tensor",),
     "products": ("hybrid",),
     "steps": ("paradigms",),
