@@ -6,7 +6,7 @@ It is what every strategy is asked about; the strategy's own parameters are its 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.adapters import with_adapters
 from profiles.calibration import Calibration, MeasuredRun, check_same
@@ -22,6 +22,9 @@ from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
+
+MISSING: Final[Any] = object()
+"""What nothing that is remembered is."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,9 @@ class Scene(Generic[W]):
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value that ``make`` makes, made once for each key."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        value: T = self._memo[key]
+        value: T = self._memo.get(key, MISSING)
+        if value is MISSING:
+            value = self._memo[key] = make()
         return value
 
     def on(self, num_gpus: int) -> Self:
@@ -230,13 +233,21 @@ class Scenario(Scene[TrainingWorkload]):
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
             *[f"{frames} frames" for frames in self.frames.values()],
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
+            *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
+            *([f"self-conditioning {share:g}"] if share else []),
+            *self.tuning,
+            *whatif_words(self.cluster.changes),
+        )
+
+    @property
+    def tuning(self) -> tuple[str, ...]:
+        """What is trained, recomputed and offloaded otherwise than usual, in words."""
+        workload = self.workload
+        return (
             *([f"LoRA of rank {workload.rank}"] if workload.rank else []),
             *(["optimizer on the host"] if workload.offload == "optimizer" else []),
             *([f"{workload.swapped} blocks on the host"] if workload.swapped else []),
-            *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
-            *([f"self-conditioning {share:g}"] if share else []),
             *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),
-            *whatif_words(self.cluster.changes),
         )
 
     @property

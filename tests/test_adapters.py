@@ -106,6 +106,12 @@ def test_only_adapters_are_summed_stepped_and_kept_with_their_states(adapted):
     assert "trainable" not in whole.options
 
 
+def test_what_starts_a_point_names_what_the_training_script_must_do_besides():
+    start = sim.launch("pixart", "zero2", gpus=4, batch_size=16, trainable="lora:8", checkpointing="block")
+    assert start.notes[-1] == "see to it in the training script, too: LoRA of rank 8, block checkpointing"
+    assert not any("too:" in note for note in sim.launch("pixart", "zero2", gpus=4, batch_size=16).notes)
+
+
 def test_zero3_shards_and_gathers_the_frozen_backbone_too(adapted):
     lora, one = (asked("zero3", gpus=gpus, batch_size=4 * gpus, trainable="lora:8") for gpus in (4, 1))
     own = sum(of.trained_parameters for of in backbone(adapted).layers)

@@ -70,6 +70,13 @@ def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     assert verdict.title.startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs of p4de")
 
 
+def test_a_batch_that_grows_with_the_gpus_is_named_by_one_gpu(scaling):
+    assert ", batch 64" in scaling.title
+    grown = sim.sweep("sd21", gpus=[1, 2], strategy="ddp", workers=1)
+    assert grown.title.endswith("stack eager, batch 32 per GPU")
+    assert "batch 32 per GPU; " in scalings.title_of(grown)
+
+
 def test_the_speed_per_gpu_of_several_numbers_is_drawn(scaling):
     (axes,) = scaling.plot().axes
     assert {line.get_label() for line in axes.get_lines()} == {"ddp", "zero2"}

@@ -165,6 +165,19 @@ def test_collectives_of_other_groups_do_not_wait_for_one_another(scenario):
     assert any(a < d and c < b for a, b in spans[True] for c, d in spans[False])
 
 
+@pytest.mark.parametrize(("reshard", "gathered"), [("true", True), ("false", False)])
+def test_weights_are_copied_out_of_their_buffer_and_gradients_into_theirs(reshard, gathered):
+    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(8, 8))
+    plan = fsdp(reshard=reshard).plan(asked)
+    stage, copied_s = plan.stages[1], asked.costs.components[plan.stages[1].component].copied_s
+    durations = {str(op.action): op.duration_s for op in plan.ops[0]}
+    out_s, in_s = copied_s(4 * stage.parameters, 1), copied_s(6 * stage.parameters, 1)
+    assert out_s > 0
+    assert durations["1F0"] == pytest.approx(stage.forward_s + out_s)
+    assert durations["1B0"] == pytest.approx(stage.backward_s + gathered * out_s + in_s)
+    assert fsdp(reshard=reshard).bound(asked) == pytest.approx(evaluate(plan, Network(plan.placement)).end_s)
+
+
 DEGREES = [
     (1, "ulysses", 1),
     (2, "ulysses", 1),

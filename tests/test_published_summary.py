@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from math import exp, inf, log
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,8 @@ from validate.published.sampling.rows import Uncovered, sampling_rows
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger
 from validate.published.standings import Standing, entries, entry_of
+from validate.published.training.real_clusters import MARKERS as CLUSTERS
+from validate.reporting.sections import Section, write_tables
 
 pytestmark = pytest.mark.slow
 
@@ -270,3 +273,18 @@ def test_the_command_writes_its_tables_between_the_markers_of_a_text(tmp_path, c
     path.write_text("\n".join(MARKERS))
     assert main(["published", "--task", "train", "--readme", str(path)]) == 2
     assert "--readme is of both tasks" in capsys.readouterr().err
+
+
+def test_tables_are_written_between_their_markers_alone(tmp_path):
+    path, markers = tmp_path / "page.md", ("<!-- start -->", "<!-- end -->")
+    path.write_text("a\n<!-- start -->\nold\n<!-- end -->\nb\n<!-- end -->\n")
+    write_tables(path, markers, [Section("t", ["x"], [["1"]], "said"), Section("u", ["y"], [["2"]])])
+    tables = "| x |\n| --- |\n| 1 |\n\n| y |\n| --- |\n| 2 |"
+    assert path.read_text() == f"a\n<!-- start -->\n\n{tables}\n\n<!-- end -->\nb\n<!-- end -->\n"
+    with pytest.raises(InputError, match=r"page.md', must hold a line '<!-- other -->' and then a line"):
+        write_tables(path, ("<!-- other -->", "<!-- end -->"), [])
+
+
+def test_the_page_of_accuracy_holds_the_markers_of_the_commands_that_write_it():
+    page = (Path(__file__).parents[1] / "docs/pages/accuracy.md").read_text(encoding="utf-8")
+    assert all(marker in page for marker in (*MARKERS, *CLUSTERS))

@@ -262,6 +262,10 @@ def test_a_brush_filters_the_front_and_the_table(browser, pages, values):
 
     opened(browser, pages / "trained.html")
     whole = int(browser.execute_script("return document.body.dataset.left"))
+    beyond = browser.execute_script("""
+        return byId("parallel").data[0].dimensions.filter((d) => (d.tickvals ?? []).some(
+            (at) => at < Math.min(...d.values) || at > Math.max(...d.values))).map((d) => d.label)""")
+    assert beyond == []
     assert whole == sum(values["points"]["columns"]["simulated"])
     number = values["points"]["shown"].index("memory")
     axis = browser.find_elements("css selector", "#parallel .axis-brush .background")[number]

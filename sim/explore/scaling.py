@@ -130,9 +130,18 @@ class Scaling:
     def title(self) -> str:
         """The question in words."""
         counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
-        one = self.chosen
-        here = f" on {one.scenario.workload.num_gpus} GPUs of "
-        return one.title.replace(here, f" on {counts[0]} to {counts[-1]} GPUs of ", 1)
+        workload = self.chosen.scenario.workload
+        here, there = f" on {workload.num_gpus} GPUs of ", f" on {counts[0]} to {counts[-1]} GPUs of "
+        title = self.chosen.title.replace(here, there, 1)
+        return title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
+
+    @property
+    def batch(self) -> str:
+        """The batch in words: that of all, or of each GPU where it grows with them."""
+        workloads = [sweep.scenario.workload for sweep in self.sweeps]
+        if len({one.batch_size for one in workloads}) == 1:
+            return f"batch {workloads[0].batch_size}"
+        return f"batch {workloads[0].batch_size / workloads[0].num_gpus:g} per GPU"
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
         """Draw the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure.

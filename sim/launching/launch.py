@@ -14,6 +14,7 @@ from sim.launching.starts import Launch, Start
 from sim.launching.trainers import TRAINERS
 from sim.legality import first_runtime
 from sim.results import Result
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
 
@@ -48,4 +49,7 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     """What starts the point of a result in a runtime that runs it."""
     assert result.source is not None
     text, *notes = (SAMPLERS | TRAINERS)[runtime.name](Start(runtime, result.source.strategy, result))
+    scenario = result.source.scenario
+    if isinstance(scenario, Scenario) and scenario.tuning:
+        notes.append(f"see to it in the training script, too: {', '.join(scenario.tuning)}")
     return Launch(runtime.name, text.rstrip("\n") + "\n", (f"for {runtime.version}", *notes))

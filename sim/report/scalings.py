@@ -69,15 +69,7 @@ def print_markdown(scaling: Scaling, note: str = "") -> None:
 
 def title_of(scaling: Scaling) -> str:
     """What the table holds, in words."""
-    one = scaling.sweeps[0].scenario
-    batches = {sweep.scenario.workload.batch_size for sweep in scaling.sweeps}
-    whole = one.task == "sample" or len(batches) == 1
-    batch = (
-        f"batch {one.workload.batch_size}"
-        if whole
-        else f"{one.workload.batch_size / one.workload.num_gpus:g} per GPU"
-    )
-    return f"best on each number of GPUs, {batch}; gain: what was added brings, over its share"
+    return f"best on each number of GPUs, {scaling.batch}; gain: what was added brings, over its share"
 
 
 def knee_line(scaling: Scaling) -> Line:

@@ -11,19 +11,21 @@ from strategies.pipelining.data_parallel import before_s
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
 from strategies.pipelining.sharding import GATHER, SCATTER
 from strategies.pipelining.teams import Span, span_of
-from strategies.pipelining.units import AHEAD_FORWARD, REDUCE, keeps, step_s
+from strategies.pipelining.units import AHEAD_FORWARD, REDUCE, keeps, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, FORWARD
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of each unit: of its passes, and of gathering, scattering and summing it once."""
+    """Seconds of each unit: of its passes, of gathering, scattering and summing it once, and of copies around that."""
 
     forward: Sequence[Span]
     backward: Sequence[Span]
     gather: Sequence[float]
     scatter: Sequence[float]
     reduce: Sequence[float]
+    unpack: Sequence[float]
+    pack: Sequence[float]
 
 
 @dataclass(slots=True)
@@ -35,7 +37,7 @@ class Clocks:
         reshard: whether units are freed after their forward.
         now: when its last op ended, ``trail`` seconds of exchanges after it, ``summed`` when all gradients were.
         shards: when their stream is free; likewise ``replicas``.
-        ready: when the weights of each unit that is gathered are there.
+        ready: when the weights of each unit that is gathered are there; ``packed`` are those still in their buffer.
     """
 
     times: Times
@@ -46,10 +48,12 @@ class Clocks:
     shards: float = 0.0
     replicas: float = 0.0
     ready: dict[int, float] = field(default_factory=dict)
+    packed: set[int] = field(default_factory=set)
 
-    def compute(self, span: Span, *awaited: float) -> None:
+    def compute(self, span: Span, *awaited: float, copied_s: float = 0.0) -> None:
         """Run an op once what it waits for is there."""
-        self.now = max(self.now + self.trail + span.lead_s, self.summed, *awaited) + span.inner_s
+        start = max(self.now + self.trail + span.lead_s, self.summed, *awaited)
+        self.now = start + copied_s + span.inner_s
         self.trail = span.trail_s
 
     def begin(self, frozen_s: float) -> None:
@@ -63,7 +67,7 @@ class Clocks:
         for unit, span in enumerate(self.times.forward):
             before = unit - AHEAD_FORWARD - 1
             self._gather(unit, ends[before] if before >= 0 else start)
-            self.compute(span, self.ready[unit])
+            self.compute(span, self.ready[unit], copied_s=self._unpack(unit))
             ends.append(self.now)
             if not keeps(last, unit, reshard=self.reshard):
                 del self.ready[unit]
@@ -74,7 +78,8 @@ class Clocks:
         self._gather(last - 1, self.now)
         for unit in range(last, -1, -1):
             waited = scattered[-2] if len(scattered) > 1 else 0.0
-            self.compute(self.times.backward[unit], self.ready.pop(unit), waited)
+            copied_s = self._unpack(unit) + self.times.pack[unit]
+            self.compute(self.times.backward[unit], self.ready.pop(unit), waited, copied_s=copied_s)
             self.shards = max(self.shards, self.now) + self.times.scatter[unit]
             scattered.append(self.shards)
             self.replicas = max(self.replicas, self.shards) + self.times.reduce[unit]
@@ -89,6 +94,14 @@ class Clocks:
     def _gather(self, unit: int, room: float) -> None:
         if unit >= 0 and unit not in self.ready:
             self.ready[unit] = self.shards = max(self.shards, room) + self.times.gather[unit]
+            self.packed.add(unit)
+
+    def _unpack(self, unit: int) -> float:
+        """Seconds in which what was gathered is copied out of its buffer, once."""
+        if unit not in self.packed:
+            return 0.0
+        self.packed.remove(unit)
+        return self.times.unpack[unit]
 
 
 def least_s(layout: MeshLayout, *, reshard: bool) -> float:
@@ -122,10 +135,14 @@ def _times(layout: MeshLayout, units: range) -> Times:
     reduce = Collected(REDUCE, REPLICAS, mesh.replication)
     sizes = [layout.parameters(unit) for unit in units]
     gradients = [size * recipe.gradient_bytes for size in sizes]
+    hidden = mesh.tensor * mesh.share.ring > 1  # copies may run beside exchanges that take longer
+    unpacks, packs = (mesh.parts > 1 and not hidden), (mesh.parts * mesh.replicas > 1 and not hidden)
     return Times(
         [span_of(layout, unit, FORWARD) for unit in units],
         [span_of(layout, unit, BACKWARD) for unit in units],
         [layout.seconds(gather, layout.weight_bytes(unit)) for unit in units],
         [layout.seconds(scatter, size) for size in gradients],
         [layout.seconds(reduce, size / mesh.parts) for size in gradients],
+        [unpacked_s(layout, unit) if unpacks else 0.0 for unit in units],
+        [packed_s(layout, unit) if packs else 0.0 for unit in units],
     )

@@ -206,6 +206,10 @@ class MeshLayout(Layout):
         """Trained parameters of a unit that tensor parallelism leaves each GPU."""
         return self.trained_parameters[stage] / self.mesh.tensor
 
+    def copied_s(self, stage: int, moved_bytes: float) -> float:
+        """Seconds of a copy beside a unit's layers that reads and writes so many bytes in all."""
+        return self.scenario.costs.components[self.stages[stage].component].copied_s(moved_bytes, 1)
+
     def weight_bytes(self, stage: int) -> float:
         """Bytes of a unit's weights as its GPUs gather them, whole but for tensor parallelism."""
         return gathered_bytes(self, self.stages[stage]) / self.mesh.tensor

@@ -6,7 +6,8 @@ ahead of the one at work, whose copy out of its buffer the gather after next wai
 all units begins with nothing gathered ahead. Gradients are scattered after each backward, the next unit but one waits
 for that, and all is summed before anything else runs: each micro-batch gathers and scatters anew, as without
 ``set_requires_gradient_sync(False)`` and with ``set_reshard_after_backward(True)``. Gathers and scatters share a
-communicator; the sums over replicas have one of their own.
+communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights out of the buffer
+that they were gathered into, and a backward gradients into that which is scattered.
 
 Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` (``wait_for_unshard``,
 ``pre_backward``, ``post_backward``) and ``_fsdp_state.py`` (``_root_pre_forward``,
@@ -116,6 +117,7 @@ class UnitWriter:
             if self.mesh.parts == 1:
                 return
             self.gathered[unit] = self._gather(number)
+            self.builder.rows[0][own.first].duration_s += unpacked_s(self.layout, unit)
         (row,) = self.builder.rows
         for index in sorted({own.first, own.last}):
             row[index].reads.append(self.gathered[unit])
@@ -157,6 +159,7 @@ class UnitWriter:
         (row,) = self.builder.rows
         reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
         row[own.last].writes += reads
+        row[own.last].duration_s += packed_s(self.layout, unit)
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
             self.due.append((own.last, step.collective(size, reads, done[-1])))
@@ -180,6 +183,20 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
             step_of(builder, unit).duration_s = step_s(layout, unit)
+
+
+def unpacked_s(layout: MeshLayout, unit: int) -> float:
+    """Seconds of copying what was gathered out of its buffer (``foreach_all_gather_copy_out``): read and written."""
+    return layout.copied_s(unit, 2 * layout.weight_bytes(unit))
+
+
+def packed_s(layout: MeshLayout, unit: int) -> float:
+    """Seconds of copying gradients into the buffer that is scattered (``foreach_reduce_scatter_copy_in``).
+
+    They are read as the backward leaves them, in the weights' precision, and written in that of the sum.
+    """
+    recipe = layout.scenario.workload.recipe
+    return layout.copied_s(unit, layout.parameters(unit) * (recipe.weight_bytes + recipe.gradient_bytes))
 
 
 def step_s(layout: MeshLayout, unit: int) -> float:

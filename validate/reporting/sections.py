@@ -1,8 +1,14 @@
 """Sections: a table with its heading and a paragraph, as Markdown."""
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
+
+from profiles.errors import InputError
+from profiles.files import read_text
+from validate.writing import write_file
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -55,3 +61,22 @@ def percent(share: float) -> str:
 def signed(error: float) -> str:
     """A relative error in words."""
     return f"{error:+.1%}".replace("-0.0%", "+0.0%")
+
+
+def parts_around(path: Path, start: str, end: str) -> tuple[str, str]:
+    """The text of a file up to a line, and from the first line after it that is another, without these lines.
+
+    Raises:
+        InputError: it does not hold both.
+    """
+    match = re.search(f"^{start}$(.*?)^{end}$", read_text(path), re.DOTALL | re.MULTILINE)
+    if match is None:
+        raise InputError(f"--readme is '{path}', must hold a line '{start}' and then a line '{end}'")
+    return match.string[: match.start()], match.string[match.end() :]
+
+
+def write_tables(path: Path, markers: tuple[str, str], tables: Iterable[Section]) -> None:
+    """Write tables, without their titles and remarks, between two lines of a file."""
+    before, after = parts_around(path, *markers)
+    found = ("\n".join(replace(table, remark="").markdown().splitlines()[2:]) for table in tables)
+    write_file(path, before + "\n\n".join([markers[0], *found, markers[1]]) + after)

@@ -104,10 +104,18 @@ const Filters = {
       line: { color: of(time), colorscale: "Viridis", reversescale: true },
       unselected: { line: { color: Theme.colour("muted"), opacity: 0.04 } },
       dimensions: this.dimensions.map((d) => ({
-        label: d.label, values: of(d.values), constraintrange: this.ranges[d.key],
-        ...(d.tickvals ? { tickvals: d.tickvals, ticktext: d.ticktext.map(plain) } : {}),
+        label: d.label, values: of(d.values), constraintrange: this.ranges[d.key], ...this.ticks(d, of(d.values)),
       })),
     }], layout({ margin: { l: 110, r: 40, t: 46, b: 18 } }), CONFIG);
+  },
+
+  // Ticks of an axis: of points that are not drawn they would lie beyond its ends.
+
+  ticks(d, drawn) {
+    if (!d.tickvals) return {};
+    const low = Math.min(...finite(drawn)), high = Math.max(...finite(drawn));
+    const kept = d.tickvals.map((v, n) => n).filter((n) => d.tickvals[n] >= low && d.tickvals[n] <= high);
+    return { tickvals: kept.map((n) => d.tickvals[n]), ticktext: kept.map((n) => plain(d.ticktext[n])) };
   },
 
   listen() {

@@ -9,6 +9,7 @@ function number(value, digits = 4) {
   FORMATS[most] ??= new Intl.NumberFormat("en-US", { maximumSignificantDigits: most });
   return FORMATS[most].format(value);
 }
+const TOUCHED = window.matchMedia("(pointer: coarse)").matches; // a finger on a picture scrolls the page
 const narrow = () => window.innerWidth <= 640;
 const INK = "#222222"; // the colour of a strategy that the dark page would hide
 
@@ -47,7 +48,7 @@ function layout(more) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true,
     font: { family: "system-ui, sans-serif", size: 12, color: ink },
-    margin: { l: 60, r: 16, t: 12, b: 46 }, hovermode: "closest", dragmode: narrow() ? false : "zoom",
+    margin: { l: 60, r: 16, t: 12, b: 46 }, hovermode: "closest", dragmode: narrow() || TOUCHED ? false : "zoom",
     hoverlabel: { bgcolor: Theme.colour("card"), bordercolor: Theme.colour("line"), font: { color: ink } },
     legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, font: { size: 12 } },
     ...more,

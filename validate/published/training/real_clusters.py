@@ -23,7 +23,7 @@ from validate.published.records import (
 )
 from validate.published.standings import Reason, Standing
 from validate.published.training.experiment import Found, experiment
-from validate.reporting.sections import grouped, print_sections, signed
+from validate.reporting.sections import grouped, print_sections, signed, write_tables
 
 REASONS: Final[dict[str, Reason]] = {
     SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
@@ -41,6 +41,8 @@ WAN: Final[Mapping[str, Any]] = {
 FORWARDS: Final = 3
 """Forward passes' FLOP in an iteration, what is computed again left out."""
 TERA: Final = 1e12
+MARKERS: Final = "<!-- python -m validate clusters --readme -->", "<!-- end -->"
+"""What stands before and after the tables that the command writes into a text."""
 
 
 @experiment
@@ -57,7 +59,10 @@ def throughputs() -> Found:
 
 def run_clusters(options: argparse.Namespace) -> None:
     """Print published beside simulated throughput, and the shares of the laws that some runs set."""
-    print_sections([throughputs().section])
+    tables = [throughputs().section, scaling().section, encoders().section]
+    print_sections(tables)
+    if options.readme is not None:
+        write_tables(options.readme, MARKERS, tables)
     if options.rates:
         for run in (run for run in read_runs() if run.role == SETS):
             print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
