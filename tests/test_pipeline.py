@@ -4,6 +4,7 @@ import pytest
 
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
+from sim.runs import run_point
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.layout import Layout
@@ -214,3 +215,14 @@ def test_frozen_work_of_the_next_iteration_runs_last_and_its_output_is_kept(buil
     assert {plan.tensors[tensor].size_bytes for tensor, device in plan.given if device == 0} == {3.0}
     assert [(plan.tensors[tensor].size_bytes, device) for tensor, device in plan.kept] == [(3.0, 0), (3.0, 0)]
     assert plan.prologue_s == 2.0
+
+
+@pytest.mark.parametrize(("strategy", "degree"), [("gpipe", 2), ("wave", 2)])
+def test_what_frozen_layers_hold_before_the_pipeline_is_known_without_a_replay(make, strategy, degree):
+    """Each of four GPUs holds 8 samples of what the largest layer reads and writes: 8 * (1000 + 1000) bytes."""
+    encoder = make.component("encoder", [0.1] * 4, trainable=False, output_bytes=1000.0)
+    unet = make.component("unet", [1.0] * 4, inputs=["encoder"], saved_bytes=1.0)
+    scenario = make.scenario(make.model(encoder, unet), make.cluster(), 4, 32)
+    point = make_strategy(strategy, {"pipeline_degree": degree, "micro_batches": 4, "group_size": 4})
+    peak_bytes = run_point(point, scenario).expected.peak_memory_bytes
+    assert 16000 <= point.least_memory_bytes(scenario) <= peak_bytes

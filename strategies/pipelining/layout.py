@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import TypeVar
 
 from profiles.errors import InfeasibleError
@@ -186,15 +187,29 @@ class Layout(Pipeline):
             in_flight=in_flight,
         )
 
-    def least_memory_bytes(self, in_flight: Sequence[int]) -> float:
+    def least_memory_bytes(self, in_flight: Sequence[int], *, frozen_first: bool = False) -> float:
         """Bytes that the fullest device cannot do without.
 
         Args:
             in_flight: for each stage the micro-batches whose activations it holds at once at least.
+            frozen_first: all frozen work runs before the pipeline.
         """
         saved, resident = self.held_bytes
         held = (sum(in_flight[s] * saved[s] for s in hosted) for hosted in self.hosted)
-        return max(state + own for state, own in zip(resident, held, strict=True))
+        fullest = max(state + own for state, own in zip(resident, held, strict=True))
+        return max(fullest, max(resident) + self.frozen_first_bytes) if frozen_first else fullest
+
+    @cached_property
+    def frozen_first_bytes(self) -> float:
+        """Bytes that each position holds at once at least where all frozen work runs first.
+
+        They are what a layer reads and writes; not all that the last layer of a component writes need be read.
+        """
+        samples = self.group_batch // self.shape.degree / self.shape.replicas
+        components = (self.scenario.model.components[index] for index in self.scenario.frozen)
+        inner = (pairwise(component.layers[:-1]) for component in components)
+        sizes = (before.output_bytes + after.output_bytes for before, after in chain.from_iterable(inner))
+        return samples * max(sizes, default=0.0)
 
     @cached_property
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

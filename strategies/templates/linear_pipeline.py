@@ -70,7 +70,7 @@ class LinearPipeline(ABC):
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
-        return self.layout(scenario).least_memory_bytes(self.in_flight())
+        return self.layout(scenario).least_memory_bytes(self.in_flight(), frozen_first=True)
 
     def in_flight(self) -> Sequence[int]:
         """For each position the micro-batches whose activations it holds at once when it is fullest."""

@@ -79,7 +79,9 @@ class StagedPipeline(ABC):
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
-        return self.layout(scenario).least_memory_bytes(self.in_flight())
+        layout = self.layout(scenario)
+        key = ("in flight", self._own(), self.pipeline_degree, self.micro_batches)
+        return layout.least_memory_bytes(scenario.remember(key, self.in_flight), frozen_first=True)
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches whose activations it holds when its position is fullest."""

@@ -155,20 +155,21 @@ class Pulse:
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without, whatever the order."""
         layout = self.layout(scenario)
-        return layout.least_memory_bytes([1] * len(layout.stages))
+        return layout.least_memory_bytes([1] * len(layout.stages), frozen_first=True)
 
     def held_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device holds at least; the order is made as far as only it can tell."""
         layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
-        stages, most = len(layout.stages), min(self.micro_batches, self.in_flight * self.pipeline_degree)
+        stages, least = len(layout.stages), self.least_memory_bytes(scenario)
+        most = min(self.micro_batches, self.in_flight * self.pipeline_degree)
         if there is None or layout.least_memory_bytes([most] * stages) <= there:
-            return self.least_memory_bytes(scenario)
+            return least
         if self.micro_batches > self.pipeline_degree:
             saved, resident = layout.held_bytes
             held = least_held_bytes(self._problem(layout), saved, resident, there)
             if held > there:
-                return held
-        return layout.least_memory_bytes(most_in_flight(self.ordering(scenario).rows))
+                return max(least, held)
+        return max(least, layout.least_memory_bytes(most_in_flight(self.ordering(scenario).rows)))
 
 
 def _message_s(pipeline: Pipeline) -> FloatArray:
