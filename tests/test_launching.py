@@ -176,6 +176,20 @@ def test_xdit_gets_the_degrees_as_flags():
     assert (valued(piped, "--pipefusion_parallel_degree"), valued(piped, "--nnodes")) == ("16", "2")
 
 
+def test_a_video_is_asked_for_with_its_frames():
+    asked = {
+        "model": "wan2.1-1.3b",
+        "strategy": "ulysses",
+        "gpus": 2,
+        "steps": 2,
+        "keys_values": "freed",
+        "frames": 33,
+    }
+    assert valued(words("sglang", **asked), "--num-frames") == "33"
+    assert "num_frames=33, num_inference_steps=2)" in sim.launch(runtime="diffusers", **asked).text
+    assert "--num-frames" not in words("sglang", **FLUX, **USP)
+
+
 def test_its_scripts_get_patches_layers_and_warm_up_too():
     layers = {"pipeline_degree": 2, "patches": 8, "layers": (13, 15)}
     found = words(

@@ -23,6 +23,7 @@ def _xdit_drawn(start: Start) -> dict[str, object]:
     return {
         "--height": workload.height,
         "--width": workload.width,
+        "--num_frames": start.frames,
         "--num_inference_steps": workload.steps,
         "--prompt": PROMPT,
         "--use_torch_compile": start.compiled,
@@ -79,6 +80,7 @@ def _sglang(start: Start) -> Written:
     drawn = {
         "--height": workload.height,
         "--width": workload.width,
+        "--num-frames": start.frames,
         "--num-inference-steps": workload.steps,
         "--prompt": PROMPT,
     }
@@ -105,7 +107,7 @@ from diffusers import {imports}
 torch.distributed.init_process_group("nccl")
 torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
 pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
-{parallel}image = pipeline("{prompt}", height={height}, width={width}, num_inference_steps={steps})
+{parallel}drawn = pipeline("{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps})
 """
 
 
@@ -120,6 +122,7 @@ def _diffusers(start: Start) -> Written:
         prompt=PROMPT,
         height=workload.height,
         width=workload.width,
+        frames=f"num_frames={start.frames}, " if start.frames else "",
         steps=workload.steps,
     )
     return text, f"start it by {start.torchrun} FILE.py"

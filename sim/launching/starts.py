@@ -87,6 +87,12 @@ class Start:
         return self.gpus // self.nodes
 
     @property
+    def frames(self) -> int | None:
+        """Frames of a video; None of an image."""
+        count = self.scenario.workload.frames or self.scenario.model.frames
+        return over_one(int(count))
+
+    @property
     def compiled(self) -> bool:
         """Whether the stack is compiled."""
         return bool(self.scenario.stack.name == "compiled")
