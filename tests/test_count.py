@@ -39,6 +39,7 @@ LARGE = (
     "mochi",
     "sd3.5-large",
     "cogvideox-5b",
+    "flux-schnell",
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
 
