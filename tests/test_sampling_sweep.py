@@ -334,7 +334,7 @@ def test_every_status_has_its_keys(sweep):
         "batch_size",
         "resolution",
     }
-    asked |= {"steps", "guidance", "status", "seamless", "recommended", "inputs"}
+    asked |= {"steps", "guidance", "status", "seamless", "recommended", "inputs", "runs_in"}
     assert set(by_status["bounded"]) == asked | {"bound_s"}
     assert asked | {"latency_s", "step_s", "gpu_s_per_sample"} < set(by_status["simulated"])
     assert {item["task"] for item in items} == {"sample"}
