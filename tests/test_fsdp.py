@@ -217,6 +217,13 @@ def test_each_gpu_keeps_its_part_and_of_weights_the_masters(scenario, recipe, st
     assert held == UNITS * PARAMETERS * state / size
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_with_the_optimizer_on_the_host_each_gpu_keeps_its_part_of_the_weights(scenario, size):
+    plan = fsdp(shard_size=size).plan(scenario(offload="optimizer"))
+    held = {buffer.name: buffer.size_bytes for buffer in plan.resident[0]}
+    assert (held["weights"], held["optimizer"]) == (UNITS * PARAMETERS * 2 / size, 0.0)
+
+
 def test_when_the_last_backward_ends_it_has_its_weights_its_gradients_and_the_unit_before(scenario):
     trace = replay(fsdp(), scenario())
     expected = UNITS * PARAMETERS * 16 / GPUS + UNITS * 2 * SAVED_BYTES + (2 * 2 + 4) * PARAMETERS

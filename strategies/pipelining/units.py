@@ -209,12 +209,14 @@ def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
     """The bytes that stay on each GPU: its part of what is trained, all that is frozen.
 
     Where the optimizer has master weights, those are what is divided: they are cast for a gather, and nothing else of
-    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU, but
-    beside adapters, where it is divided too.
+    the weights stays (FSDP's ``MixedPrecisionPolicy``). Where the optimizer lies in the host's memory, so do they, and
+    the GPUs keep parts of the weights. What of a backbone is locked lies whole on each GPU; beside adapters it is
+    divided like what is trained.
     """
     mesh, recipe = layout.mesh, layout.scenario.workload.recipe
     divided = {"gradients", "optimizer", "moving average", "weights", BACKBONE}
-    masters = mesh.parts > 1 and recipe.master_bytes
+    offloads = layout.scenario.workload.offload == "optimizer"
+    masters = mesh.parts > 1 and recipe.master_bytes and not offloads
     return tuple(
         Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
         for of in resident_buffers(layout, layout.stages)
