@@ -96,17 +96,18 @@ class UnitWriter:
     def write(self) -> list[tuple[int, Collective]]:
         """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
         (row,) = self.builder.rows
-        scattered: list[int] = []
+        scattered, summed = list[int](), list[int]()
         for number, own in enumerate(self.passes):
             self._use(number)
             if own.action.kind != BACKWARD:
                 continue
             row[own.first].reads += scattered[-2:-1]
-            sums = self._sum(own)
-            scattered += sums[:1] if self.mesh.parts > 1 else []
+            if sums := self._sum(own):
+                scattered += sums[:1] if self.mesh.parts > 1 else []
+                summed = sums  # of the last unit that has any: of one stream they end in order
             if own.action.stage == self.builder.seats[own.action.stage].first:
-                row[own.last + 1].reads += sums
-                self.swept, scattered = (own.last, sums), []
+                row[own.last + 1].reads += summed
+                self.swept, scattered, summed = (own.last, summed), [], []
         return self.due
 
     def _use(self, number: int) -> None:
