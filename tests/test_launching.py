@@ -11,11 +11,13 @@ from dataclasses import fields, replace
 import pytest
 
 import sim
-from profiles.errors import InputError
+from profiles.errors import InfeasibleError, InputError
 from profiles.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
+from sim.launching.launch import launch_of
 from sim.launching.samplers import SAMPLERS
 from sim.launching.trainers import TRAINERS
 from sim.legality import case_of, runtimes_of
+from strategies.plans.workloads import OWN_OPTIONS
 from strategies.registry import class_of, make, strategies_of
 
 FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
@@ -159,11 +161,51 @@ def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
 
 def words(runtime, **asked):
     """What is printed, as a shell would split it."""
-    return shlex.split(sim.launch(runtime=runtime, **asked).text.replace("\\\n", " "))
+    return shlex.split(sim.launch(runtime=runtime, **asked).text.replace("\\\n", " "), comments=True)
 
 
 def valued(found, flag):
     return found[found.index(flag) + 1]
+
+
+SAMPLING = [
+    *({"guidance": way} for way in ("none", "batch")),
+    {"batch_size": 4}, {"stack": "compiled"}, {"precision": "fp8"}, {"all_to_all": "fp8"}, {"cache_steps": 0.5},
+    {"encoders": "offloaded"}, {"include": "all", "vae_tile": 256}, {"include": "all", "vae_parallel": 2},
+    {"heads": "padded"},
+]  # fmt: skip
+
+
+def test_every_option_of_sampling_is_printed_noted_or_refused():
+    runs = {"sdxl": ("distrifusion",), "flux-dev": ("diffusers", "sglang", "vllm-omni", "xdit"),
+            "pixart": ("xdit-scripts",), "wan2.1-14b": ("diffusers", "sglang", "vllm-omni", "xdit")}  # fmt: skip
+    assert {*OWN_OPTIONS} <= {name for change in SAMPLING for name in change}
+    for model, runtimes in runs.items():
+        plain = sim.run(model, "single", "h100-nvlink-8", 1, steps=2)
+        for change in SAMPLING:
+            if change.items() <= {"guidance": plain.source.scenario.workload.guidance}.items():
+                continue
+            try:
+                result = sim.run(model, "single", "h100-nvlink-8", 1, steps=2, **change)
+            except (InputError, InfeasibleError):
+                continue  # the point itself does not exist
+            for name in runtimes:
+                texts = [launch_of(of, find_runtime(name)).text for of in (plain, result)]
+                assert texts[0] != texts[1], (model, name, change)
+
+
+def test_a_guidance_that_is_not_the_models_own_is_printed():
+    asked = {
+        "model": "wan2.1-14b",
+        "strategy": "single",
+        "cluster": "h100-nvlink-8",
+        "steps": 2,
+        "guidance": "none",
+    }
+    assert valued(words("sglang", **asked), "--guidance-scale") == "1"
+    assert valued(words("xdit", **asked), "--guidance_scale") == "1"
+    assert "guidance_scale=1.0" in sim.launch(runtime="diffusers", **asked).text
+    assert "# not set below: --cache-steps 0.5\n" in sim.launch(runtime="xdit", **asked, cache_steps=0.5).text
 
 
 def test_xdit_gets_the_degrees_as_flags():
@@ -186,7 +228,7 @@ def test_a_video_is_asked_for_with_its_frames():
         "frames": 33,
     }
     assert valued(words("sglang", **asked), "--num-frames") == "33"
-    assert "num_frames=33, num_inference_steps=2)" in sim.launch(runtime="diffusers", **asked).text
+    assert "num_frames=33, num_inference_steps=2\n" in sim.launch(runtime="diffusers", **asked).text
     assert "--num-frames" not in words("sglang", **FLUX, **USP)
 
 
