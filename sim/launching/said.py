@@ -1,5 +1,6 @@
 """Options of a point that what starts it does not set by itself: they stand above it as comments."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -42,8 +43,11 @@ TORCH_COMPILE: Final = "compiled"
 
 
 def commented(start: Start, written: Written) -> Written:
-    """What starts a point, below a comment for each option that it does not set."""
+    """What starts a point, below a comment for each option that it does not set, or with a key that holds them."""
     text, *notes = written
+    if text.startswith("{"):  # JSON has no comments, and DeepSpeed looks up the keys that it knows
+        own = {flag_of(name): value for name, value in unset(start).items()}
+        return json.dumps(json.loads(text) | ({"not_set_here": own} if own else {}), indent=2), *notes
     lines = [f"# not set below: {flag_of(name)} {value}\n" for name, value in unset(start).items()]
     return "".join(lines) + text, *notes
 
