@@ -317,6 +317,7 @@ def test_diffusion_pipe_gets_the_blocks_at_which_stages_begin():
         found["gradient_accumulation_steps"],
     ) == (2, 8, 4)
     assert found["partition_method"] == "manual"
+    assert find_runtime("diffusion-pipe").source.startswith("not checked: ")
     assert len(found["partition_split"]) == 1
 
 
