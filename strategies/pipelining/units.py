@@ -4,10 +4,10 @@ A unit, a block of a backbone, is gathered before it is used and freed after it;
 its backward, for it would be gathered again at once (torchtitan, ``apply_fsdp``). Forwards may gather up to two units
 ahead of the one at work, whose copy out of its buffer the gather after next waits for; backwards one. A sweep through
 all units begins with nothing gathered ahead. Gradients are scattered after each backward, the next unit but one waits
-for that, and all is summed before anything else runs: each micro-batch gathers and scatters anew, as without
-``set_requires_gradient_sync(False)`` and with ``set_reshard_after_backward(True)``. Gathers and scatters share a
-communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights out of the buffer
-that they were gathered into, and a backward gradients into that which is scattered.
+for that, and all is summed before anything else runs. Gradients are synchronised in every micro-batch, and its weights
+gathered anew: the defaults of ``set_requires_gradient_sync`` and ``set_reshard_after_backward``. Gathers and scatters
+share a communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights out of the
+buffer that they were gathered into, and a backward gradients into that which is scattered.
 
 Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` (``wait_for_unshard``,
 ``pre_backward``, ``post_backward``) and ``_fsdp_state.py`` (``_root_pre_forward``,
@@ -159,7 +159,11 @@ class UnitWriter:
             return []
         (row,) = self.builder.rows
         reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
-        row[own.last].writes += reads
+        left = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
+        packed = self.builder.tensor(
+            "gradients of weights", unit, number, left
+        )  # nobody reads them once copied
+        row[own.last].writes += [*reads, packed]
         row[own.last].duration_s += packed_s(self.layout, unit)
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
@@ -228,7 +232,8 @@ def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
 def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
     """Bytes that each GPU cannot do without.
 
-    When a backward ends, its unit's activations, weights and gradients are there, and the activations of all before it.
+    When a backward ends, its unit's activations, weights and gradients are there, as it leaves them and as they are
+    summed, and the activations of all before it.
     """
     recipe, mesh = layout.scenario.workload.recipe, layout.mesh
     held = 0.0
@@ -240,5 +245,5 @@ def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
             weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
             summed = mesh.parts * mesh.replicas > 1
-            held = max(held, saved + gathered + size * recipe.gradient_bytes * summed)
+            held = max(held, saved + gathered + size * (recipe.weight_bytes + recipe.gradient_bytes) * summed)
     return sum(buffer.size_bytes for buffer in resident(layout)) + held
