@@ -2,7 +2,7 @@
 
 Ulysses (Jacobs et al., DeepSpeed-Ulysses, 2023): three all-to-alls exchange tokens for heads before attention, one
 changes back. Ring attention (Liu et al., 2023): keys and values pass around the ring while attention runs on those
-that are there. USP (Fang and Zhao, 2024) is both. In a mesh of rows and columns (Attention2D: Elango, 2025) each device
+that are there. USP (Fang and Zhao, 2024) is both. In rows and columns (Attention2D: Elango, 2025) each device
 gathers the queries of its row and the keys and values of its column, and gets the partial outputs of its own queries
 from its row; each tensor has a call of its own, so nothing is packed. Tensor parallelism (Shoeybi et al., Megatron-LM,
 2019) sums the hidden state after each row-parallel matrix.
@@ -159,7 +159,7 @@ class _Runner:
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
         if self.team.rows * self.team.columns > 1:
-            self._attend_in_mesh()
+            self._attend_in_rows()
             return
         rounds = self.team.ring
         if rounds == 1:
@@ -177,7 +177,7 @@ class _Runner:
                     for device in group:
                         self.recorder.expect(device, result)
 
-    def _attend_in_mesh(self) -> None:
+    def _attend_in_rows(self) -> None:
         """Append attention of a row's queries to a column's keys and values, and the merging of its partial outputs."""
         team, what, run = self.team, self.exchanged, self.run
         own, log_sums = (
@@ -241,8 +241,8 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
             ulysses=team.ulysses,
             tensor=team.tensor,
             whole_text=whole_text,
-            mesh_rows=team.rows,
-            mesh_columns=team.columns,
+            device_rows=team.rows,
+            device_columns=team.columns,
         )
         share = run.share.times(degrees)
         index = scenario.backbone_index

@@ -49,7 +49,7 @@ OWN_OPTIONS: Final = (
     "cache_steps",
 )
 """Options of sampling that are said of a run only where they are not as usual."""
-WHOLE: Final = "all"
+ALL_WEIGHTS: Final = "all"
 """All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
 LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
@@ -95,7 +95,7 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
-    trainable: str = WHOLE
+    trainable: str = ALL_WEIGHTS
     offload: str = "none"
     frames: int | None = None
 
@@ -143,12 +143,12 @@ class TrainingWorkload:
         Raises:
             InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
         """
-        if self.trainable == WHOLE:
+        if self.trainable == ALL_WEIGHTS:
             return 0
         found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
         rank = int(found[1]) if found else 0
         if not 1 <= rank <= MAX_RANK:
-            rule = f"must be {WHOLE} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            rule = f"must be {ALL_WEIGHTS} or lora:RANK, RANK from 1 to {MAX_RANK}"
             raise wrong("trainable", f"is {self.trainable!r}, {rule}")
         return rank
 

@@ -26,18 +26,20 @@ class Attention2D(GridSampler):
 
     rows: int = fields.parameter(2, "rows of GPUs, each with its part of the queries")
     columns: int = fields.parameter(2, "columns of GPUs, each with its part of the keys and values")
-    ulysses_degree: int = fields.degree("that exchange tokens for heads around attention, inside the mesh")
+    ulysses_degree: int = fields.degree(
+        "that exchange tokens for heads around attention, inside rows and columns"
+    )
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, the tokens divided by all three degrees."""
-        mesh = self.rows, self.columns
-        return PatchPipeline.of(scenario, make_grid(scenario, ulysses=self.ulysses_degree, mesh=mesh))
+        grid = make_grid(scenario, ulysses=self.ulysses_degree, rows=self.rows, columns=self.columns)
+        return PatchPipeline.of(scenario, grid)
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Every mesh of at least two rows and columns, with every degree inside that divides the heads."""
+        """At least two rows of two columns, as many as there are, with every degree inside that divides the heads."""
         gpus = scenario.gpus_per_prediction
         for ulysses in (d for d in range(1, gpus + 1) if gpus % d == 0 and divides_heads(scenario, d)):
-            mesh = gpus // ulysses
-            for rows in (r for r in range(2, mesh) if mesh % r == 0):
-                yield cls(rows, mesh // rows, ulysses)
+            outer = gpus // ulysses
+            for rows in (r for r in range(2, outer) if outer % r == 0):
+                yield cls(rows, outer // rows, ulysses)

@@ -131,7 +131,7 @@ class Blockwise:
 def merged(parts: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
     """Attention on all keys and values, from that on several parts of them with the log-sum-exps of these."""
     shares = torch.stack(list(log_sums)).softmax(0).to(parts[0].dtype)[..., None]
-    return (shares * torch.stack([part.unflatten(2, (-1, HEAD)) for part in parts])).sum(0).flatten(2)
+    return (shares * torch.stack([part.view(*part.shape[:2], -1, HEAD) for part in parts])).sum(0).flatten(2)
 
 
 class SmallTransformer(nn.Module):
