@@ -107,6 +107,29 @@ def test_fsdp_keeps_its_last_block_and_recomputes_what_was_asked():
         sim.launch(**asked, checkpointing="full")
 
 
+def test_torchtitan_gets_replicas_and_shards():
+    asked = {
+        "model": "flux-dev",
+        "strategy": "fsdp",
+        "gpus": 16,
+        "cluster": "h100-ib",
+        "runtime": "torchtitan",
+    }
+    more = {"shard_size": 8, "batch_size": 64, "micro_batches": 2, "checkpointing": "block"}
+    found = words(**asked, **more)
+    assert found[found.index("-m") + 1] == "torchtitan.train"
+    assert valued(found, "--parallelism.data_parallel_replicate_degree") == "2"
+    assert valued(found, "--parallelism.data_parallel_shard_degree") == "8"
+    assert valued(found, "--training.local_batch_size") == "2"
+    assert "--resolution" not in sim.launch(**asked, **more).text
+    with pytest.raises(
+        InputError, match=r"context_degree\(2\) must be 1, as its FLUX gathers keys and values"
+    ):
+        words(**asked, **more, context_degree=2)
+    with pytest.raises(InputError, match=r"^checkpointing is none, but flux_dev"):
+        words(**asked, batch_size=64)
+
+
 def test_nodes_get_their_rank_the_address_and_hosts():
     asked = {"model": "sd21", "gpus": 16}
     found = sim.launch(**asked, strategy="fsdp", runtime="accelerate")

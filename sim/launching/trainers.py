@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from profiles.errors import InputError
 from profiles.recipes import RECIPES
 from sim.launching.said import refuse_recomputing
-from sim.launching.starts import Start, Written
+from sim.launching.starts import Start, Written, command
 from sim.schedules import written
 
 FSDP2: Final = """\
@@ -221,11 +222,32 @@ def _diffusion_pipe(start: Start) -> Written:
     )
 
 
+def _torchtitan(start: Start) -> Written:
+    refuse_recomputing(start, "block")
+    if start.scenario.workload.checkpointing == "none":
+        raise InputError(
+            "checkpointing is none, but flux_dev of torchtitan computes every block again: block"
+        )
+    model, (replicas, shards) = start.scenario.model, _sharding(start)
+    flags = {
+        "--module": start.model,
+        "--config": "flux_dev",
+        "--training.local_batch_size": start.each,
+        "--training.global_batch_size": start.result.batch_size,
+        "--parallelism.data_parallel_replicate_degree": replicas,
+        "--parallelism.data_parallel_shard_degree": shards,
+        "--dataloader.img_size": model.height if model.height == model.width else None,
+        "--compile.enable": start.compiled,
+    }
+    return command([start.torchrun, "-m", "torchtitan.train"], flags), _steps_words(start)
+
+
 TRAINERS: Final[dict[str, Callable[[Start], Written]]] = {
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
     "diffusion-pipe": _diffusion_pipe,
     "fsdp2": _fsdp2,
     "torch-pipelining": _torch_pipelining,
+    "torchtitan": _torchtitan,
 }
 """Who writes what starts a point, by runtime."""
