@@ -85,7 +85,7 @@ def _fsdp2(start: Start) -> Written:
     text = FSDP2.format(
         shape=shape, names=names, reduced=_reduced(start), reshard=reshard, recomputing=_recomputing(start)
     )
-    return text, _steps_words(start), f"start it by {start.torchrun} FILE.py"
+    return f"# {_steps_words(start)}\n{text}", f"start it by {start.torchrun} FILE.py"
 
 
 def _policy(start: Start) -> str:
@@ -131,12 +131,13 @@ def _accelerate(start: Start) -> Written:
     where = ""
     if start.nodes > 1:
         where = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port 29500 "
-    notes = [_steps_words(start), f"start it by accelerate launch --config_file FILE.yaml {where}TRAIN.py"]
+    text = f"# {_steps_words(start)}\n{text}"
+    notes = [f"start it by accelerate launch --config_file FILE.yaml {where}TRAIN.py"]
     if (count := start.strategy.micro_batches) > 1:
         plugin = (
             f"GradientAccumulationPlugin(num_steps={count}, sync_each_batch={start.strategy.name == 'fsdp'})"
         )
-        notes.insert(1, f"Accelerator(gradient_accumulation_plugin={plugin})")
+        text = f"# in TRAIN.py: Accelerator(gradient_accumulation_plugin={plugin})\n{text}"
     return text, *notes
 
 
@@ -199,7 +200,11 @@ def _torch_pipelining(start: Start) -> Written:
     )
     groups = start.gpus // start.strategy.pipeline_degree
     copies = f"{groups} pipelines side by side reduce their gradients after it" if groups > 1 else ""
-    return text, _steps_words(start), *filter(None, [copies]), f"start it by {start.torchrun} FILE.py"
+    return (
+        f"# {_steps_words(start)}\n{text}",
+        *filter(None, [copies]),
+        f"start it by {start.torchrun} FILE.py",
+    )
 
 
 def _diffusion_pipe(start: Start) -> Written:
