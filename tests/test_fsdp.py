@@ -205,6 +205,17 @@ def test_the_bound_is_the_critical_path(team, context, way, tensor, checkpointin
             assert point.bound(asked) <= replay(point, asked).end_s * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("rest", [{}, {"shard_size": 2}, {"shard_size": 8, "reshard": "false"}])
+def test_where_adapters_train_few_units_the_bound_is_the_critical_path_and_all_sums_are_awaited(rest):
+    cluster = replace(load_cluster("l40s-ib"), overlap_slowdown=1.0)
+    asked = Scenario(load_model("sd21"), cluster, TrainingWorkload(16, 16, trainable="lora:256"))
+    plan = fsdp(**rest).plan(asked)
+    path_s = evaluate(plan, Network(plan.placement)).end_s
+    assert fsdp(**rest).bound(asked) == pytest.approx(path_s, rel=1e-12)
+    last = next(c for c in reversed(plan.collectives) if c.operation in ("reduce_scatter", "all_reduce"))
+    assert set(last.writes) <= {read for op in plan.ops[0] for read in op.reads}
+
+
 # Memory.
 
 
@@ -215,6 +226,13 @@ def test_the_bound_is_the_critical_path(team, context, way, tensor, checkpointin
 def test_each_gpu_keeps_its_part_and_of_weights_the_masters(scenario, recipe, state, size):
     (held,) = resident_bytes(replay(fsdp(shard_size=size), scenario(memory_recipe=recipe)))
     assert held == UNITS * PARAMETERS * state / size
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_with_the_optimizer_on_the_host_each_gpu_keeps_its_part_of_the_weights(scenario, size):
+    plan = fsdp(shard_size=size).plan(scenario(offload="optimizer"))
+    held = {buffer.name: buffer.size_bytes for buffer in plan.resident[0]}
+    assert (held["weights"], held["optimizer"]) == (UNITS * PARAMETERS * 2 / size, 0.0)
 
 
 def test_when_the_last_backward_ends_it_has_its_weights_its_gradients_and_the_unit_before(scenario):

@@ -117,8 +117,9 @@ class _Decoding:
 
     @property
     def _image_bytes(self) -> float:
-        """Bytes of the decoded images."""
-        return self.images * self.of.layers[-1].output_bytes * self.extent.tokens * self.extent.bytes
+        """Bytes of the decoded images; of a video those of all passes over its frames."""
+        each = self.of.layers[-1].output_bytes * self.extent.tokens * self.extent.bytes
+        return self.images * self.of.passes * each
 
     def together(self, devices: Sequence[int]) -> dict[int, float]:
         """Let several devices divide the rows; the bytes that each holds meanwhile."""

@@ -96,17 +96,18 @@ class UnitWriter:
     def write(self) -> list[tuple[int, Collective]]:
         """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
         (row,) = self.builder.rows
-        scattered: list[int] = []
+        scattered, summed = list[int](), list[int]()
         for number, own in enumerate(self.passes):
             self._use(number)
             if own.action.kind != BACKWARD:
                 continue
             row[own.first].reads += scattered[-2:-1]
-            sums = self._sum(own)
-            scattered += sums[:1] if self.mesh.parts > 1 else []
+            if sums := self._sum(own):
+                scattered += sums[:1] if self.mesh.parts > 1 else []
+                summed = sums  # of the last unit that has any: of one stream they end in order
             if own.action.stage == self.builder.seats[own.action.stage].first:
-                row[own.last + 1].reads += sums
-                self.swept, scattered = (own.last, sums), []
+                row[own.last + 1].reads += summed
+                self.swept, scattered, summed = (own.last, summed), [], []
         return self.due
 
     def _use(self, number: int) -> None:
@@ -209,12 +210,14 @@ def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
     """The bytes that stay on each GPU: its part of what is trained, all that is frozen.
 
     Where the optimizer has master weights, those are what is divided: they are cast for a gather, and nothing else of
-    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU, but
-    beside adapters, where it is divided too.
+    the weights stays (FSDP's ``MixedPrecisionPolicy``). Where the optimizer lies in the host's memory, so do they, and
+    the GPUs keep parts of the weights. What of a backbone is locked lies whole on each GPU; beside adapters it is
+    divided like what is trained.
     """
     mesh, recipe = layout.mesh, layout.scenario.workload.recipe
     divided = {"gradients", "optimizer", "moving average", "weights", BACKBONE}
-    masters = mesh.parts > 1 and recipe.master_bytes
+    offloads = layout.scenario.workload.offload == "optimizer"
+    masters = mesh.parts > 1 and recipe.master_bytes and not offloads
     return tuple(
         Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
         for of in resident_buffers(layout, layout.stages)

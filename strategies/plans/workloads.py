@@ -22,6 +22,8 @@ diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
+VIDEOS_PER_GPU: Final = 1
+"""Default batch of a model of videos, of which a GPU takes seconds to train on one."""
 GUIDANCES: Final = ("none", "embedded", "batch", "parallel")
 ONE_PREDICTION: Final = GUIDANCES[:2]
 """Ways of guidance that take one prediction a step: none, or a scale that the backbone was trained to take as input."""

@@ -17,7 +17,8 @@ class Attention2D(GridSampler):
 
     Each device sends tokens of the order of N / sqrt(P), where a ring sends N and Ulysses N / P but needs as many heads
     as devices. TensorRT-LLM draws videos so on a rack of 72 GPUs, with Ulysses inside (its technical blog 25). The
-    partial outputs of a row go to whoever owns their queries, in half precision, with a weight for each query and head.
+    partial outputs of a row go to whoever owns their queries, as FlashAttention's kernels return them: in half
+    precision, with the log-sum-exp of each query and head in single precision.
     """
 
     name: ClassVar[str] = "attention2d"

@@ -285,8 +285,10 @@ class GridMember(Member):
             return attend(queries, both[0], both[1])
         attention = Blockwise(torch.cat((yield Need("queries")), dim=1))
         attention.attend(both[0], both[1])
-        yield Offer("partial outputs", action.step, attention.partial().chunk(columns, dim=1))
-        return merged((yield Need("partial outputs")))
+        yield Offer("partial outputs", action.step, attention.result().chunk(columns, dim=1))
+        yield Offer("log-sum-exps", action.step, attention.log_sums().chunk(columns, dim=1))
+        parts = yield Need("partial outputs")
+        return merged(parts, (yield Need("log-sum-exps")))
 
     def _move(self, action: PatchAction, patch: int | None, predicted: Tensor) -> Pass:
         """Gather the prediction inside each team, then between them, and move the latents of the patch."""
