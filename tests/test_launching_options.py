@@ -107,10 +107,49 @@ def test_fsdp_keeps_its_last_block_and_recomputes_what_was_asked():
         sim.launch(**asked, checkpointing="full")
 
 
+def test_torchtitan_gets_replicas_and_shards():
+    asked = {
+        "model": "flux-dev",
+        "strategy": "fsdp",
+        "gpus": 16,
+        "cluster": "h100-ib",
+        "runtime": "torchtitan",
+    }
+    more = {"shard_size": 8, "batch_size": 64, "micro_batches": 2, "checkpointing": "block"}
+    found = words(**asked, **more)
+    assert found[found.index("-m") + 1] == "torchtitan.train"
+    assert valued(found, "--parallelism.data_parallel_replicate_degree") == "2"
+    assert valued(found, "--parallelism.data_parallel_shard_degree") == "8"
+    assert valued(found, "--training.local_batch_size") == "2"
+    assert "--resolution" not in sim.launch(**asked, **more).text
+    with pytest.raises(
+        InputError, match=r"context_degree\(2\) must be 1, as its FLUX gathers keys and values"
+    ):
+        words(**asked, **more, context_degree=2)
+    with pytest.raises(InputError, match=r"^checkpointing is none, but flux_dev"):
+        words(**asked, batch_size=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", ["block", "selective"])
+def test_torch_wraps_the_blocks_that_are_recomputed(checkpointing):
+    torch = pytest.importorskip("torch")
+    text = sim.launch("sd21", "fsdp", gpus=2, runtime="fsdp2", checkpointing=checkpointing).text
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    made = {"torch": torch, "model": model, "blocks": [*model][1:]}
+    exec(text[text.index("from torch.distributed.algorithms") : text.index("for block in blocks")], made)
+    assert [type(block).__name__ for block in model] == ["Linear", "CheckpointWrapper", "CheckpointWrapper"]
+    assert made["blocks"] == [*model][1:]
+    model(torch.ones(2, 4)).sum().backward()
+    assert all(of.grad is not None for of in model.parameters())
+
+
 def test_nodes_get_their_rank_the_address_and_hosts():
-    asked = {"model": "sd21", "gpus": 16}
+    asked = {"model": "sd21", "gpus": 16, "micro_batches": 2}
     found = sim.launch(**asked, strategy="fsdp", runtime="accelerate")
     assert "machine_rank" not in found.text
+    assert "# 2 x 16 samples between two steps" in found.text
+    assert "GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)" in found.text
     assert "reduce_dtype=torch.float32" in found.text
     assert "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" in " ".join(found.notes)
     assert "--hostfile $HOSTFILE --num_nodes=2" in " ".join(sim.launch(**asked, strategy="zero3").notes)

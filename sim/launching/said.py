@@ -27,6 +27,7 @@ PRINTED: Final[Mapping[str, frozenset[str]]] = {
     "fsdp2": frozenset({"checkpointing"}),
     "sglang": DRAWN | {"batch_size", "stack"},
     "torch-pipelining": frozenset(),
+    "torchtitan": frozenset({"batch_size", "checkpointing", "stack"}),
     "vllm-omni": frozenset(),
     "xdit": DRAWN | {"batch_size", "stack", "precision", "all_to_all"},
     "xdit-scripts": DRAWN | {"stack"},
@@ -99,6 +100,8 @@ def _printed(start: Start) -> frozenset[str]:
     if start.scenario.task == "train":
         strategy = start.strategy.name
         own |= {"checkpointing"} if (start.runtime.name, strategy) == ("accelerate", "fsdp") else set()
+        model = start.scenario.model
+        own |= {"resolution"} if start.runtime.name == "torchtitan" and model.height == model.width else set()
         offloads = start.runtime.name == "deepspeed" and workload.offload == "optimizer"
         reduces = (
             start.runtime.name in ("fsdp2", "deepspeed") and workload.memory_recipe == "mixed-fp16-gradient"

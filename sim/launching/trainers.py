@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from profiles.errors import InputError
 from profiles.recipes import RECIPES
 from sim.launching.said import refuse_recomputing
-from sim.launching.starts import Start, Written
+from sim.launching.starts import Start, Written, command
 from sim.schedules import written
 
 FSDP2: Final = """\
@@ -84,7 +85,7 @@ def _fsdp2(start: Start) -> Written:
     text = FSDP2.format(
         shape=shape, names=names, reduced=_reduced(start), reshard=reshard, recomputing=_recomputing(start)
     )
-    return text, _steps_words(start), f"start it by {start.torchrun} FILE.py"
+    return f"# {_steps_words(start)}\n{text}", f"start it by {start.torchrun} FILE.py"
 
 
 def _policy(start: Start) -> str:
@@ -130,12 +131,13 @@ def _accelerate(start: Start) -> Written:
     where = ""
     if start.nodes > 1:
         where = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port 29500 "
-    notes = [_steps_words(start), f"start it by accelerate launch --config_file FILE.yaml {where}TRAIN.py"]
+    text = f"# {_steps_words(start)}\n{text}"
+    notes = [f"start it by accelerate launch --config_file FILE.yaml {where}TRAIN.py"]
     if (count := start.strategy.micro_batches) > 1:
         plugin = (
             f"GradientAccumulationPlugin(num_steps={count}, sync_each_batch={start.strategy.name == 'fsdp'})"
         )
-        notes.insert(1, f"Accelerator(gradient_accumulation_plugin={plugin})")
+        text = f"# in TRAIN.py: Accelerator(gradient_accumulation_plugin={plugin})\n{text}"
     return text, *notes
 
 
@@ -198,7 +200,11 @@ def _torch_pipelining(start: Start) -> Written:
     )
     groups = start.gpus // start.strategy.pipeline_degree
     copies = f"{groups} pipelines side by side reduce their gradients after it" if groups > 1 else ""
-    return text, _steps_words(start), *filter(None, [copies]), f"start it by {start.torchrun} FILE.py"
+    return (
+        f"# {_steps_words(start)}\n{text}",
+        *filter(None, [copies]),
+        f"start it by {start.torchrun} FILE.py",
+    )
 
 
 def _diffusion_pipe(start: Start) -> Written:
@@ -221,11 +227,32 @@ def _diffusion_pipe(start: Start) -> Written:
     )
 
 
+def _torchtitan(start: Start) -> Written:
+    refuse_recomputing(start, "block")
+    if start.scenario.workload.checkpointing == "none":
+        raise InputError(
+            "checkpointing is none, but flux_dev of torchtitan computes every block again: block"
+        )
+    model, (replicas, shards) = start.scenario.model, _sharding(start)
+    flags = {
+        "--module": start.model,
+        "--config": "flux_dev",
+        "--training.local_batch_size": start.each,
+        "--training.global_batch_size": start.result.batch_size,
+        "--parallelism.data_parallel_replicate_degree": replicas,
+        "--parallelism.data_parallel_shard_degree": shards,
+        "--dataloader.img_size": model.height if model.height == model.width else None,
+        "--compile.enable": start.compiled,
+    }
+    return command([start.torchrun, "-m", "torchtitan.train"], flags), _steps_words(start)
+
+
 TRAINERS: Final[dict[str, Callable[[Start], Written]]] = {
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
     "diffusion-pipe": _diffusion_pipe,
     "fsdp2": _fsdp2,
     "torch-pipelining": _torch_pipelining,
+    "torchtitan": _torchtitan,
 }
 """Who writes what starts a point, by runtime."""

@@ -39,7 +39,7 @@ WAN: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """How 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52, are trained.
 
-The row says neither what is computed again nor the stack: blocks and eager are assumed, and were not chosen by it.
+The row says neither what is computed again nor the stack: blocks and eager are assumed.
 """
 FORWARDS: Final = 3
 """Forward passes' FLOP in an iteration, what is computed again left out: a backward counts as two. It is how the FLOP
