@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sim.measures import Measures
 from sim.replay.engine import no_collection, simulate
 from sim.results import NamedTrace
-from sim.steady import FIRST_STEPS, LONG_STEPS, continued, repeats
+from sim.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, continued, repeats
 from strategies.patching.frozen import with_frozen
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
@@ -22,6 +22,7 @@ from strategies.strategy import (
     Sampler,
     Strategy,
 )
+from strategies.templates.grid_sampler import GridSampler
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
@@ -130,16 +131,18 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
 
 def parts_of(variant: Variant) -> Iterator[Part]:
     """The parts of a variant as they are measured: a long run is continued from where its steps repeat one another."""
-    scenario = variant.scenario
+    strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(scenario, SamplingScenario) or scenario.workload.computed_steps <= LONG_STEPS:
         return _replay_parts(variant)
-    steps = (getattr(variant.strategy, "warmup_steps", None) or 0) + FIRST_STEPS
-    while 2 * steps < scenario.workload.computed_steps:
+    if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
+        return _replay_parts(variant)  # of steps that are alike one is replayed anyway
+    steps = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
+    while LEAST_TIMES * steps <= scenario.workload.computed_steps:
         shorter, longer = (
             list(_replay_parts(replace(variant, scenario=scenario.with_steps(asked))))
             for asked in (steps - 1, steps)
         )
-        if main_part(longer).phase.steps != steps:  # all steps are replayed as one anyway
+        if main_part(longer).phase.steps != steps:  # so too of a sampler without a grid
             return _replay_parts(variant)
         if repeats(main_part(shorter).trace, main_part(longer).trace):
             return _continue(variant, shorter, longer)

@@ -12,10 +12,12 @@ from typing import Final
 from sim.measures import Measures
 from strategies.plans.traces import Trace
 
-LONG_STEPS: Final = 100
+LONG_STEPS: Final = 40
 """Runs of no more steps than this are replayed whole."""
-FIRST_STEPS: Final = 16
+FIRST_STEPS: Final = 8
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
+LEAST_TIMES: Final = 4
+"""A run is at least so many times as long as what is replayed of it, twice and a step apart; else all of it is."""
 ALIKE: Final = 3
 """Successive steps that have to repeat the one before."""
 LAST: Final = 2

@@ -161,9 +161,10 @@ class _Replay:
                 yield timeout(start - now + work_s)
             if beside is not None and index not in early and beside.overlaps(start):
                 yield from self._finish(op.duration_s, start, beside)
-            if host.busy and host.dispatch(op, start) > env.now:
-                yield timeout(host.clock_s - env.now)
             now = env.now
+            if host.busy and host.dispatch(op, start) > now:
+                yield timeout(host.clock_s - now)
+                now = env.now
             began(start)
             ended(now)
             for slot in sends:
@@ -341,8 +342,9 @@ class _Host:
 
     def dispatch(self, op: Op, start: float) -> float:
         """When an op that starts at some time is dispatched, and what is called after it."""
-        self.clock_s = max(self.clock_s, start - self.ahead_s) + op.host_s
-        return self.clock_s
+        soonest = start - self.ahead_s
+        self.clock_s = clock_s = (self.clock_s if self.clock_s > soonest else soonest) + op.host_s
+        return clock_s
 
 
 class _Stream:

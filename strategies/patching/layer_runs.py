@@ -288,8 +288,12 @@ def _stored_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, 
 
 def _fullest(scenario: SamplingScenario, degree: int) -> FloatArray:
     """For each layer the heads of the device that holds most of them, over an even share; shape (layers,)."""
-    most = np.ones(len(scenario.backbone.layers))
-    for exchange in scenario.backbone.exchanges:
-        if exchange.kind == "key_value":
-            most[exchange.layer] = ceil(exchange.heads / degree) * degree / exchange.heads
-    return most
+
+    def make() -> FloatArray:
+        most = np.ones(len(scenario.backbone.layers))
+        for exchange in scenario.backbone.exchanges:
+            if exchange.kind == "key_value":
+                most[exchange.layer] = ceil(exchange.heads / degree) * degree / exchange.heads
+        return most
+
+    return scenario.remember(("fullest", degree), make)

@@ -41,6 +41,10 @@ class GridSampler(ABC):
         """The phases of a run."""
         return self._made(scenario).phases()
 
+    def steps_overlap(self, scenario: SamplingScenario) -> bool:
+        """Whether a device may begin a step before all others have ended the last one, so that a run is one phase."""
+        return self._made(scenario).steps_overlap
+
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
         """The one point of a sampler without parameters."""
