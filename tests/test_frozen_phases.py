@@ -268,7 +268,9 @@ def test_devices_that_divide_a_decoder_exchange_rows_and_gather_the_image(gpus):
 def test_no_more_devices_divide_a_decoder_than_there_are():
     with pytest.raises(InputError, match=r"vae_parallel is 64, must be at most gpus\(2\)"):
         pixart(2, vae_parallel=64, **PIXART_VAE)
-    one, many = (pixart(4, vae_parallel=of, **PIXART_VAE).on(2) for of in (2, 4))  # a sweep looks at fewer GPUs too
+    one, many = (
+        pixart(4, vae_parallel=of, **PIXART_VAE).on(2) for of in (2, 4)
+    )  # a sweep looks at fewer GPUs too
     assert phase_of(one, "decode", "ring").trace.end_s == phase_of(many, "decode", "ring").trace.end_s
 
 
