@@ -71,3 +71,21 @@ def test_only_sweeps_of_training_try_again():
     assert sim.api.start_sweep("pixart", gpus=2, checkpointing="auto").relief == "block"
     assert sim.api.start_sweep("pixart", gpus=2, checkpointing="none").relief is None
     assert sim.api.start_sweep(swept("16GiB").scenario).relief is None
+
+
+def test_ranked_by_memory_what_fits_is_tried_again_too():
+    found, plain, blocks = (
+        sim.sweep(
+            "sd21",
+            gpus=2,
+            batch_size=8,
+            strategy=("ddp",),
+            workers=1,
+            memory="40GiB",
+            objective="memory",
+            **more,
+        )
+        for more in ({}, {"checkpointing": "none"}, {"checkpointing": "block"})
+    )
+    assert found.best.expected.peak_memory_bytes == blocks.best.expected.peak_memory_bytes
+    assert found.best.expected.peak_memory_bytes < plain.best.expected.peak_memory_bytes

@@ -96,8 +96,8 @@ def test_the_least_memory_is_told_with_what_it_costs_in_speed():
     ratio = fastest.samples_per_s / sweep.best.samples_per_s
     assert f": {ratio:.1f} x as fast, {fastest.iteration_s * 1e3:,.1f} ms in " in told["fastest"]
     checkpointing = told["if"]
-    assert checkpointing.startswith("checkpointing: 0.")
-    assert " x the memory, 0." in checkpointing
+    assert checkpointing.startswith("no checkpointing: 1.")
+    assert " x the memory, 1." in checkpointing
 
 
 def test_a_change_says_what_becomes_of_the_answer():

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 def relieved(sweep: "Sweep") -> list[Point]:
     """The points of a sweep that lack memory, with its ``relief``, as far as they can still matter.
 
-    What is recomputed takes time: none is faster than it would be without. Where memory is ranked by, they matter only
-    if nothing fits.
+    What is recomputed takes time: none is faster than it would be without. Where memory is ranked by, the points that
+    fit are tried again, too: what is recomputed need not be kept.
     """
-    fits = any(point.status == "simulated" for point in sweep.points)
-    if sweep.relief is None or (fits and sweep.objective == "memory"):
+    if sweep.relief is None:
         return []
+    everything = sweep.objective == "memory"
     short = [
         Point(of.strategy, of.name, of.bound_s, num_gpus=of.num_gpus, checkpointing=sweep.relief)
         for of in sweep.points
-        if of.kind == OUT_OF_MEMORY
+        if of.kind == OUT_OF_MEMORY or (everything and of.kind is None)
     ]
     known = Threshold(sweep.objective, sweep.top)
     for point in sweep.points:
