@@ -94,7 +94,7 @@ class KernelGroup:
     def _attention(self, pixels: float, share: Share) -> Shapes:
         """Attention to the image's own tokens passes around the ring and has its heads divided; else queries are.
 
-        In a mesh its queries are divided by row, and its keys by column.
+        Where devices stand in rows and columns, its queries are divided by row, and its keys by column.
         """
         own = self.image["n"] > 0
         heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
@@ -102,9 +102,9 @@ class KernelGroup:
         of_image = np.where(self.image["m"] > 0, 1.0, share.rows / np.where(own, 1, share.sequence))
         return self.whole._replace(
             heads=(heads.image * of_image + heads.text) / (share.tensor * np.where(own, share.ulysses, 1)),
-            m=m.image * share.rows / np.where(own, share.ring * share.mesh_rows, share.sequence)
-            + m.text / np.where(own, 1 if share.whole_text else share.ring * share.mesh_rows, share.text),
-            n=(n.image * share.keys + n.text) / np.where(own, share.ring * share.mesh_columns, 1),
+            m=m.image * share.rows / np.where(own, share.ring * share.device_rows, share.sequence)
+            + m.text / np.where(own, 1 if share.whole_text else share.ring * share.device_rows, share.text),
+            n=(n.image * share.keys + n.text) / np.where(own, share.ring * share.device_columns, 1),
             launches=ring.astype(float),
         )
 

@@ -21,8 +21,8 @@ OWN_WAY: Final = ("gb200",)
 """Devices whose link to the host is said for each card alone."""
 STEP_BYTES_PER_S: Final = 110 * GB
 """Bytes that the host of a box moves in an optimizer's step, threaded and vectorised. Estimate, band 90 to 130 GB/s:
-0.22 to 0.30 s for a billion parameters at 28 bytes (ZeRO-Offload, Ren et al., 2021, Table 4, CPU-Adam on a DGX-2; from
-memory)."""
+0.22 to 0.30 s for a billion parameters at 28 bytes (ZeRO-Offload, Ren et al., 2021, Table 4, CPU-Adam on a DGX-2). Not
+checked: the table is quoted from memory."""
 
 
 @dataclass(frozen=True, slots=True)

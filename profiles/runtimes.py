@@ -17,6 +17,8 @@ from profiles.mappings import FrozenMapping
 RUNTIMES: Final = Path(__file__).with_name("runtimes")
 BECAUSE: Final = "because"
 """Key of a rule's reason, beside the parameters that it is about."""
+LEAST: Final = "least"
+"""Key of a rule's smallest values, by parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +50,20 @@ class Rule:
     Attributes:
         values: by parameter those allowed, none where it must be left out, or the name of the one it must equal.
         because: the reason; empty where the values say it.
+        least: by parameter the smallest allowed.
     """
 
     values: Mapping[str, tuple[Any, ...] | str] = field(default_factory=FrozenMapping)
     because: str = ""
+    least: Mapping[str, int] = field(default_factory=FrozenMapping)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", FrozenMapping(self.values))
+        object.__setattr__(self, "least", FrozenMapping(self.least))
 
     def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters, no degrees, that break the rule, with values that do not."""
-        found = {}
+        found: dict[str, Any] = {name: of for name, of in self.least.items() if parameters.get(name, of) < of}
         for name, allowed in self.values.items():
             own = Rule({name: allowed})
             if name in parameters and not name.endswith("_degree") and own.refusal(parameters):
@@ -67,6 +72,9 @@ class Rule:
 
     def refusal(self, parameters: Mapping[str, Any]) -> str:
         """The first parameter whose value is not allowed, in words; empty where there is none."""
+        for name, least in self.least.items():
+            if (value := parameters.get(name, least)) < least:
+                return f"{name}({value}) must be at least {least}"
         for name, allowed in self.values.items():
             value = parameters.get(name)
             if isinstance(allowed, str):
@@ -194,12 +202,14 @@ def read_runtime(path: Path) -> Runtime:
 
 
 def _rule(table: Table) -> Rule:
-    values = {key: value for key, value in table.values().items() if key != BECAUSE}
+    own = table.table(LEAST, {})
+    least = {name: own.integer(name) for name in own.values()}
+    values = {key: value for key, value in table.values().items() if key not in (BECAUSE, LEAST)}
     for key, value in values.items():
         if not isinstance(value, str | list):
             raise table.fail(key, value, "must be a list of values, or the name of another parameter")
     kept = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Rule(kept, table.text(BECAUSE) if BECAUSE in table else "")
+    return Rule(kept, table.text(BECAUSE) if BECAUSE in table else "", least)
 
 
 def runs_in(task: str, case: Case) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ class Share(NamedTuple):
         whole_text: whether each device of a sequence computes all tokens of the text; of attention, on its heads.
         sequence_parallel: whether what tensor parallelism leaves whole has its tokens divided among its devices
             (Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2.2).
-        mesh_rows: rows of a mesh of devices: in self-attention each has its part of the queries.
-        mesh_columns: its columns: in self-attention each has its part of the keys. Tokens are divided by both.
+        device_rows: rows of devices: in self-attention each has its part of the queries.
+        device_columns: their columns: in self-attention each has its part of the keys. Tokens are divided by both.
     """
 
     rows: float = 1.0
@@ -38,8 +38,8 @@ class Share(NamedTuple):
     tensor: int = 1
     whole_text: bool = False
     sequence_parallel: bool = False
-    mesh_rows: int = 1
-    mesh_columns: int = 1
+    device_rows: int = 1
+    device_columns: int = 1
 
     def times(self, other: "Share") -> "Share":
         """The share of a share."""
@@ -47,14 +47,14 @@ class Share(NamedTuple):
         ring, ulysses = self.ring * other.ring, self.ulysses * other.ulysses
         whole_text = self.whole_text or other.whole_text
         in_sequence = self.sequence_parallel or other.sequence_parallel
-        mesh = self.mesh_rows * other.mesh_rows, self.mesh_columns * other.mesh_columns
+        both = self.device_rows * other.device_rows, self.device_columns * other.device_columns
         tensor = self.tensor * other.tensor
-        return Share(rows, keys, ring, ulysses, tensor, whole_text, in_sequence, *mesh)
+        return Share(rows, keys, ring, ulysses, tensor, whole_text, in_sequence, *both)
 
     @property
     def sequence(self) -> int:
         """Devices among which the tokens are divided."""
-        return self.ring * self.ulysses * self.mesh_rows * self.mesh_columns
+        return self.ring * self.ulysses * self.device_rows * self.device_columns
 
     @property
     def held(self) -> float:

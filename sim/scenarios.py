@@ -19,7 +19,12 @@ from profiles.resolutions import check_whole_tokens, in_words
 from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from profiles.whatifs import WHAT_IFS, changed, idle
 from strategies.parameters import check_integer, flag_of
-from strategies.plans.workloads import DEFAULT_BATCH_PER_GPU, SamplingWorkload, TrainingWorkload
+from strategies.plans.workloads import (
+    DEFAULT_BATCH_PER_GPU,
+    VIDEOS_PER_GPU,
+    SamplingWorkload,
+    TrainingWorkload,
+)
 from strategies.registry import class_of, strategies_of, strategy_named, task_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -219,7 +224,8 @@ def scenario_of(request: Request) -> AnyScenario:
     batch_size = request.given.get("batch_size")
     scenario: AnyScenario
     if task == "train":
-        batch = _integer("batch_size", batch_size, DEFAULT_BATCH_PER_GPU * gpus)
+        each = DEFAULT_BATCH_PER_GPU if model.frames == 1 else VIDEOS_PER_GPU
+        batch = _integer("batch_size", batch_size, each * gpus)
         if "resolution" in given:
             width, height = _sides(given["resolution"])
             given["resolution"] = in_words(height, width)

@@ -57,6 +57,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
             copied_s(self.cluster.device, 1.0)
         if self.workload.precision != HALF:
             products_in_fp8(self.cluster.device)
+        if self.workload.vae_parallel > self.workload.num_gpus:
+            problem = f"is {self.workload.vae_parallel}, must be at most gpus({self.workload.num_gpus})"
+            raise wrong("vae_parallel", problem)
         if self.workload.vae_parallel > 1:
             for decoder in (self.model.components[i] for i in self.included(self.decoders)):
                 if not decoder.half_kernels:

@@ -606,7 +606,7 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(512, 32 * 512))
     for line in (finished[0], finished[-1]):
         cells = {name: line[name] for name in asdict(make_strategy(line["strategy"], {}))}
-        parameters = {name: int(cell) if cell.isdigit() else cell for name, cell in cells.items()}
+        parameters = {name: int(cell) if cell.isdigit() else cell for name, cell in cells.items() if cell}
         result = run_point(make_strategy(line["strategy"], parameters), scenario)
         assert float(line["iteration_s"]) == result.iteration_s
         assert float(line["peak_memory_bytes"]) == result.expected.peak_memory_bytes

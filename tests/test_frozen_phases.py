@@ -13,7 +13,7 @@ from profiles.shares import Share
 from profiles.synthetic import equal_blocks_transformer
 from sim.parts import replay_parts
 from sim.runs import run_point
-from strategies.patching.decoding import seams, tile_shares, whole_layers
+from strategies.patching.decoding import decode, seams, tile_shares, whole_layers
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
@@ -266,8 +266,12 @@ def test_devices_that_divide_a_decoder_exchange_rows_and_gather_the_image(gpus):
 
 
 def test_no_more_devices_divide_a_decoder_than_there_are():
-    one, many = (phase_of(pixart(2, vae_parallel=of, **PIXART_VAE), "decode", "ring") for of in (2, 64))
-    assert one.trace.end_s == many.trace.end_s
+    with pytest.raises(InputError, match=r"vae_parallel is 64, must be at most gpus\(2\)"):
+        pixart(2, vae_parallel=64, **PIXART_VAE)
+    one, many = (
+        pixart(4, vae_parallel=of, **PIXART_VAE).on(2) for of in (2, 4)
+    )  # a sweep looks at fewer GPUs too
+    assert phase_of(one, "decode", "ring").trace.end_s == phase_of(many, "decode", "ring").trace.end_s
 
 
 def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):
@@ -284,6 +288,17 @@ def test_a_distilled_model_draws_in_its_own_steps():
     model = replace(load_model("pixart"), steps=4, guidance="none")
     assert sim.run(model, "single", resolution=512).asked["steps"] == 4
     assert sim.run(model, "single", resolution=512, steps=6).asked["steps"] == 6
+
+
+def test_a_divided_video_is_gathered_with_all_its_frames():
+    """Wan's decoder makes four frames in each of 21 passes but the first, which makes one of the 81."""
+    model = load_model("wan2.1-1.3b")
+    asked = SamplingWorkload(4, model.height, model.width, 2, include=("vae_decoder",), vae_parallel=4)
+    scenario = SamplingScenario(model, load_cluster("p5"), asked)
+    drawn = make_sampler("ulysses", {}).layout(scenario).plan((0,))
+    decoding = decode(scenario, drawn, scenario.decoders)
+    (gather,) = [of for of in decoding.collectives if of.operation == "all_gather"]
+    assert gather.size_bytes == pytest.approx(81 * 3 * 2 * model.height * model.width, rel=0.04)
 
 
 @pytest.mark.parametrize(

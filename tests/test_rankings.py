@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+import sim
 from profiles.clusters import load_cluster
 from profiles.models import load_model
 from sim.explore.points import Point, find_points
@@ -166,3 +168,15 @@ def test_where_other_strategies_vary_what_one_holds_fixed_it_is_named(capsys):
     held = text[text.index("held fixed:") : text.index("layer times")]
     assert "waves 1 (pulse)" in held
     assert "p2p overlapped" in held
+
+
+def test_of_equals_the_one_that_holds_less_comes_first():
+    sweep = sim.sweep("pixart", gpus=4, steps=2, strategy="ulysses", workers=1)
+    points = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
+    equal = [
+        (one, other)
+        for one, other in pairwise(points)
+        if one.result.expected.duration_s == other.result.expected.duration_s
+    ]
+    assert equal
+    assert all(one.costs <= other.costs for one, other in equal)

@@ -32,13 +32,13 @@ PRODUCTS = {
     "u-net, one node": "needs a transformer",
 }
 """Two degrees need four GPUs."""
-MESHES = {
+TWO_DEGREES = {
     **PRODUCTS,
     "text, guidance in parallel, one node": "nothing to offer",
     "u-net, guidance in parallel, latency only": "nothing to offer",
 }
 WITHOUT_POINTS = {
-    "attention2d": MESHES,
+    "attention2d": TWO_DEGREES,
     "distrifusion": {},
     "hybrid": PRODUCTS,
     "naive-patch": {},
@@ -57,7 +57,7 @@ WITHOUT_POINTS = {
     "sync-patch": {},
     "tensor": {},
     "ulysses": TRANSFORMERS,
-    "usp": MESHES,
+    "usp": TWO_DEGREES,
 }
 """For each sampler the scenes on which it offers no point, and the kind of the reason. One that is not named here is
 new: it is tested wherever it offers points, and skipped, with its reasons, where it does not."""

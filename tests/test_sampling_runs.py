@@ -57,7 +57,7 @@ def usp(ulysses, ring):
     return Settings("usp", ulysses * ring, 3, (("ulysses_degree", ulysses), ("ring_degree", ring)))
 
 
-def mesh(rows, columns, ulysses=1):
+def rows_of(rows, columns, ulysses=1):
     given = {"rows": rows, "columns": columns, "ulysses_degree": ulysses}
     return Settings("attention2d", rows * columns * ulysses, 3, tuple(given.items()), "batch")
 
@@ -71,7 +71,7 @@ EXACT = {
     "ulysses": lambda ranks: Settings("ulysses", ranks, 3, guidance="batch"),
     "ring": lambda ranks: Settings("ring", ranks, 3),
     "usp": lambda ranks: usp(ranks // 2, 2),
-    "attention2d": lambda ranks: mesh(ranks // 2, 2),
+    "attention2d": lambda ranks: rows_of(ranks // 2, 2),
     "tensor": lambda ranks: Settings("tensor", ranks, 3, guidance="batch"),
     "sync-patch": lambda ranks: Settings("sync-patch", ranks, 3),
     "pipefusion, all steps synchronous": lambda ranks: pipefusion(ranks, 3, warmup_steps=3),
@@ -116,8 +116,8 @@ HYBRIDS = {
     ),
     "pipeline, ring": lambda: hybrid(pipeline_degree=2, ring_degree=2, patches=4),
     "pipeline, tensor": lambda: hybrid(4, pipeline_degree=2, tensor_degree=2, patches=3, layers=(3, 5)),
-    "rows, ulysses": lambda: mesh(2, 1, 2),
-    "columns, ulysses": lambda: mesh(1, 2, 2),
+    "rows, ulysses": lambda: rows_of(2, 1, 2),
+    "columns, ulysses": lambda: rows_of(1, 2, 2),
     "pipeline, skips, uneven patches": lambda: hybrid(4, skips=True, pipeline_degree=4, patches=7),
 }
 """Products of two degrees on four ranks; that of three on eight is a run of its own."""

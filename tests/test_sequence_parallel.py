@@ -11,12 +11,17 @@ import pytest
 from profiles.clusters import load_cluster
 from profiles.components import Exchange
 from profiles.errors import InfeasibleError
+from profiles.hosts import CALLS_S
+from profiles.kernel_times import MERGE_CAST_KERNELS, MERGE_KERNELS
 from profiles.models import load_model
 from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.runs import run_point
+from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team
-from strategies.patching.layer_runs import Run, merged_s, run_seconds
+from strategies.patching.layer_runs import Run, merged_s, run_layers, run_seconds
+from strategies.plans.actions import PatchAction
+from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling.distrifusion import DistriFusion
@@ -304,32 +309,32 @@ def test_one_gpu_is_the_same_whatever_it_is_called(make):
 
 
 @pytest.mark.parametrize(("rows", "columns", "ulysses"), [(2, 2, 1), (2, 4, 1), (4, 2, 2), (4, 4, 1)])
-def test_a_mesh_sends_queries_and_outputs_along_rows_and_keys_and_values_along_columns(
+def test_rows_of_columns_send_queries_and_outputs_along_rows_and_keys_and_values_along_columns(
     make, rows, columns, ulysses
 ):
-    """Per device 2 (C - 1) / P of the hidden state and 2 (R - 1) / P, and a weight for each query and head."""
+    """Per device 2 (C - 1) / P of the hidden state and 2 (R - 1) / P, and 4 bytes for each query and head."""
     gpus = rows * columns * ulysses
     parameters = {"rows": rows, "columns": columns, "ulysses_degree": ulysses}
     trace = replayed(make, "attention2d", gpus, parameters=parameters, guidance="batch")
     hidden = 2 * HIDDEN_BYTES * LAYERS
-    weights = hidden * HEADS / HIDDEN
+    weights = 2 * hidden * HEADS / HIDDEN
     each = (2 * (columns - 1) + 2 * (rows - 1)) * hidden / gpus + (columns - 1) * weights / gpus
     each += 4 * (ulysses - 1) / ulysses * hidden / gpus
     assert trace.collective_bytes == pytest.approx(gpus * each + output_gather_bytes(gpus, 2), rel=1e-12)
 
 
-def test_a_square_mesh_sends_the_root_of_what_a_ring_sends(make):
+def test_as_many_rows_as_columns_send_the_root_of_what_a_ring_sends(make):
     """Of 2 N and 4 N / sqrt(P) hidden states the quotient is sqrt(P) / 2, but for their own parts and the weights."""
-    mesh = {"rows": 4, "columns": 4}
+    both = {"rows": 4, "columns": 4}
     ring, squared = (
         replayed(make, name, 16, parameters=of).collective_bytes - output_gather_bytes(16, 1)
-        for name, of in (("ring", {}), ("attention2d", mesh))
+        for name, of in (("ring", {}), ("attention2d", both))
     )
-    weights = HIDDEN_BYTES * LAYERS * HEADS / HIDDEN * 3
+    weights = 2 * HIDDEN_BYTES * LAYERS * HEADS / HIDDEN * 3
     assert ring / (squared - weights) == pytest.approx(2 * 15 / (4 * 3))
 
 
-def test_rows_of_a_mesh_lie_together(make):
+def test_the_devices_of_a_row_lie_together(make):
     parameters = {"rows": 2, "columns": 2, "ulysses_degree": 2}
     trace = replayed(make, "attention2d", 8, parameters=parameters)
     groups = defaultdict(set)
@@ -343,7 +348,7 @@ def test_rows_of_a_mesh_lie_together(make):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (4, 2)])
-def test_a_mesh_divides_all_work(make, rows, columns):
+def test_rows_and_columns_divide_all_work(make, rows, columns):
     """Without links, and by rates, which know no merging."""
     trace = replayed(
         make, "attention2d", rows * columns, model=worked(), cluster=rated(make),
@@ -352,16 +357,33 @@ def test_a_mesh_divides_all_work(make, rows, columns):
     assert trace.end_s == pytest.approx(LAYERS * (LINEAR_S + ATTENTION_S + MEMORY_S) / (rows * columns))
 
 
-def test_merging_a_mesh_costs_what_merging_a_ring_does():
+def test_merging_a_row_costs_what_merging_a_ring_does():
     """By laws of kernels; attention has as many pairs, in one kernel in place of several."""
     scenario = SamplingScenario(
         load_model("pixart"), load_cluster("p4de"), SamplingWorkload(4, 1024, 1024, steps=1)
     )
     run = Run(0, 28, 2)
-    mesh, ring = Team(tuple(range(4)), 1, 1, 1, 1, 4), Team(tuple(range(4)), 4, 1, 1)
-    merging = merged_s(scenario, mesh, run)
+    row, ring = Team(tuple(range(4)), 1, 1, 1, 1, 4), Team(tuple(range(4)), 4, 1, 1)
+    merging, dispatching = merged_s(scenario, row, run)
     assert 0 < merging < run_seconds(scenario, ring, run)[1]
-    assert run_seconds(scenario, mesh, run)[0] < run_seconds(scenario, ring, run)[0]
+    assert dispatching == pytest.approx(28 * (3 * MERGE_KERNELS + MERGE_CAST_KERNELS) * scenario.operator_s)
+    assert run_seconds(scenario, row, run)[0] < run_seconds(scenario, ring, run)[0]
+
+
+def test_rows_and_columns_cost_the_host_what_ulysses_does_for_each_tensor():
+    """Queries, keys, values, outputs and log-sum-exps: five exchanges of an attention where Ulysses makes four."""
+    scenario = SamplingScenario(
+        load_model("flux-dev"), load_cluster("p5"), SamplingWorkload(8, 1024, 1024, steps=1)
+    )
+    ulysses, row = Team(tuple(range(8)), 1, 8, 1), Team(tuple(range(8)), 1, 1, 1, 2, 4)
+
+    def dispatched_s(team):
+        builder = SamplingBuilder(Placement(scenario.streams, 8, 8, 8), scenario.calls)
+        run_layers(builder, scenario, team, Run(0, 1, 1), PatchAction(0, 0, 0))
+        return sum(op.host_s for op in builder.build((), ((),) * 8).ops[0])
+
+    more_s = scenario.calls.pace * CALLS_S["all_to_all"] + merged_s(scenario, row, Run(0, 1, 1))[1]
+    assert dispatched_s(row) - dispatched_s(ulysses) == pytest.approx(more_s)
 
 
 def test_heads_are_divided_by_ulysses_and_tensor_together(make):
@@ -399,7 +421,7 @@ def test_a_video_is_divided_among_more_devices_than_a_frame_has_rows(make):
 
 @pytest.mark.parametrize("heads", [40, 24])
 def test_nine_nodes_find_legal_points_for_heads_that_72_does_not_divide(make, heads):
-    """Ulysses inside, a ring or a mesh outside; guidance may take half of the GPUs."""
+    """Ulysses inside, a ring or rows and columns outside; guidance may take half of the GPUs."""
     model = equal_blocks_transformer(2, 0.1, rows=72, hidden_size=128 * heads, heads=heads)
     cluster = make.cluster(inter=make.link("nic"), devices_per_node=8, max_nodes=9)
     for guidance in ("batch", "parallel"):

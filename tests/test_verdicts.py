@@ -12,7 +12,7 @@ import sim
 from profiles.models import load_model
 from sim.report import rankings
 from sim.report.changes import CONTENDERS, Change, contenders, variations
-from sim.report.panels import bar, shares, show_panel
+from sim.report.panels import bar, shares, show_panel, speed_words
 from sim.report.rankings import print_markdown, print_rows_json, print_sweep
 from sim.runs import run_point
 
@@ -186,6 +186,14 @@ def test_names_in_a_verdict_are_never_taken_for_markup(trained):
     assert "<b>[red]" not in named._repr_html_()
     assert "&lt;b&gt;[red] *x* | y" in named._repr_html_()
     assert re.search(r"\\<b\\>\\\[red\\\] \\\*x\\\* \\\| y", named.markdown())
+
+
+@pytest.mark.parametrize(
+    ("model", "several", "drawn"),
+    [("wan2.1-1.3b", 1, "s a video ("), ("wan2.1-1.3b", 2, "s 2 videos ("), ("pixart", 1, "s an image (")],
+)
+def test_the_speed_is_of_what_is_drawn(model, several, drawn):
+    assert drawn in speed_words(sim.run(model, "single", "p5", 1, batch_size=several, steps=1))
 
 
 def test_a_title_too_long_for_the_edge_stands_within():

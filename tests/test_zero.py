@@ -13,6 +13,8 @@ from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from sim.runs import least_memory_bytes, run_point
 from strategies.pipelining.cutting import cut_units
 from strategies.plans.actions import format_order
+from strategies.plans.network import Network
+from strategies.plans.worklist import evaluate
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from strategies.training.zero3 import UNIT_PARAMETERS
@@ -168,6 +170,20 @@ def test_zero3_with_hardly_any_compute_takes_what_is_exchanged(scenario, micro_b
     expected_s = UNITS * (micro_batches * (2 * GATHER_S + SCATTER_S) + STEP_S)
     assert replay(point, asked).end_s == pytest.approx(expected_s)
     assert point.bound(asked) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("overlap", ["buckets", "none"])
+def test_zero3_copies_what_it_gathers_into_whole_weights(overlap):
+    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(8, 8))
+    point = make_strategy("zero3", {"overlap": overlap})
+    plan = point.plan(asked)
+    stage = plan.stages[1]
+    copied_s = asked.costs.components[stage.component].copied_s(4 * stage.parameters, 1)
+    durations = {str(op.action): op.duration_s for op in plan.ops[0]}
+    assert copied_s > 0
+    assert durations["1F0"] == pytest.approx(stage.forward_s + copied_s)
+    assert durations["1B0"] == pytest.approx(stage.backward_s + copied_s)
+    assert point.bound(asked) <= evaluate(plan, Network(plan.placement)).end_s * (1 + 1e-12)
 
 
 def test_compute_beside_a_collective_takes_longer(scenario):

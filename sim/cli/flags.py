@@ -93,7 +93,7 @@ def add_scenario(
     else:
         shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
     batch = {
-        "train": "samples of all GPUs together (default: 32 per GPU)",
+        "train": "samples of all GPUs together (default: 32 per GPU; of videos 1)",
         "sample": "images drawn together (default: 1)",
     }
     words = "; or ".join(batch[task] for task in TASKS if task in tasks and task in shown)

@@ -116,6 +116,13 @@ class Point:
             return self.least_memory_bytes
         return self.bound_s * self.price(objective)
 
+    @property
+    def costs(self) -> tuple[float, float]:
+        """Seconds and peak bytes of a point that was simulated; else zeros."""
+        if self.result is None:
+            return 0.0, 0.0
+        return self.result.expected.duration_s, self.result.expected.peak_memory_bytes
+
     def score(self, objective: str) -> float:
         """Score that the ranking minimises: seconds, GPU-seconds or bytes; infinite where it is not known."""
         if self.status != "simulated" or self.result is None:

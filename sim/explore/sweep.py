@@ -92,12 +92,12 @@ class Sweep:
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
 
-        Of each, those come last that are not recommended.
+        Of each, those come last that are not recommended; of equals, those first that are faster, and hold less.
         """
         order = {"simulated": 0, "bounded": 1, "infeasible": 2}
         ranked = sorted(
             self.points,
-            key=lambda p: (order[p.status], not p.recommended, p.score(self.objective), p.bound_s),
+            key=lambda p: (order[p.status], not p.recommended, p.score(self.objective), *p.costs, p.bound_s),
         )
         seen = set()
         unique = []

@@ -9,12 +9,12 @@ from profiles.clusters import Cluster
 from profiles.models import Model
 from profiles.runtimes import Runtime, find_runtime
 from sim.api import run
+from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
 from sim.launching.trainers import TRAINERS
 from sim.legality import first_runtime
 from sim.results import Result
-from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
 
@@ -48,8 +48,6 @@ def launch(
 def launch_of(result: Result, runtime: Runtime) -> Launch:
     """What starts the point of a result in a runtime that runs it."""
     assert result.source is not None
-    text, *notes = (SAMPLERS | TRAINERS)[runtime.name](Start(runtime, result.source.strategy, result))
-    scenario = result.source.scenario
-    if isinstance(scenario, Scenario) and scenario.tuning:
-        notes.append(f"see to it in the training script, too: {', '.join(scenario.tuning)}")
+    start = Start(runtime, result.source.strategy, result)
+    text, *notes = commented(start, (SAMPLERS | TRAINERS)[runtime.name](start))
     return Launch(runtime.name, text.rstrip("\n") + "\n", (f"for {runtime.version}", *notes))

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from profiles.levers import HALF
+from sim.launching.said import one_scale
 from sim.launching.starts import PROMPT, Start, Written, command, over_one
 
 
@@ -37,7 +39,13 @@ def _xdit(start: Start) -> Written:
         "--master_addr": "$MASTER_ADDR",
         "--nproc_per_node": start.per_node,
     }
-    batch = {"--batch_size": over_one(start.result.batch_size)}
+    workload = start.scenario.workload
+    batch = {
+        "--batch_size": over_one(start.result.batch_size),
+        "--guidance_scale": 1 if one_scale(start) else None,
+        "--use_fp8_gemms": workload.precision != HALF,
+        "--use_fp8_comms": workload.all_to_all != HALF,
+    }
     flags = {"--model": start.model, **_xdit_degrees(start), **batch, **_xdit_drawn(start)}
     return (command(["xdit"], (nodes if start.nodes > 1 else {}) | flags),)
 
@@ -54,8 +62,6 @@ def _xdit_scripts(start: Start) -> Written:
     script = f"examples/{start.runtime.scripts[start.scenario.model.name]}"
     flags = {"--model": start.model, **_xdit_degrees(start), **piped, **_xdit_drawn(start)}
     notes: Written = ("run it in xDiT's repository",)
-    if start.result.batch_size > 1:
-        notes += (f"give {start.result.batch_size} prompts",)
     return command([start.torchrun, script], flags), *notes
 
 
@@ -82,6 +88,8 @@ def _sglang(start: Start) -> Written:
         "--width": workload.width,
         "--num-frames": start.frames,
         "--num-inference-steps": workload.steps,
+        "--num-outputs-per-prompt": over_one(start.result.batch_size),
+        "--guidance-scale": 1 if one_scale(start) else None,
         "--prompt": PROMPT,
     }
     notes = ("`sglang serve` takes the flags before --height, and serves",)
@@ -107,8 +115,17 @@ from diffusers import {imports}
 torch.distributed.init_process_group("nccl")
 torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
 pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
-{parallel}drawn = pipeline("{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps})
+{parallel}{compiled}drawn = pipeline(
+    "{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}{more}
+)
 """
+
+
+def _several(start: Start) -> str:
+    """The argument of pipelines that draws several images of a prompt; none of one image."""
+    count = over_one(start.result.batch_size)
+    name = "num_videos_per_prompt" if start.frames else "num_images_per_prompt"
+    return f", {name}={count}" if count else ""
 
 
 def _diffusers(start: Start) -> Written:
@@ -123,6 +140,8 @@ def _diffusers(start: Start) -> Written:
         height=workload.height,
         width=workload.width,
         frames=f"num_frames={start.frames}, " if start.frames else "",
+        compiled="pipeline.transformer.compile_repeated_blocks()\n" if start.compiled else "",
+        more=", guidance_scale=1.0" * one_scale(start) + _several(start),
         steps=workload.steps,
     )
     return text, f"start it by {start.torchrun} FILE.py"

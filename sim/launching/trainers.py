@@ -4,8 +4,10 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from profiles.errors import InputError
 from profiles.recipes import RECIPES
-from sim.launching.starts import Start, Written
+from sim.launching.said import refuse_recomputing
+from sim.launching.starts import Start, Written, command
 from sim.schedules import written
 
 FSDP2: Final = """\
@@ -15,11 +17,37 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 mesh = init_device_mesh("cuda", {shape}, mesh_dim_names={names})
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.{reduced})
-settings = {{"mesh": mesh, "mp_policy": policy, "reshard_after_forward": {reshard}}}
-for block in blocks:  # of the model that is trained: its transformer blocks, or the blocks of its U-Net
-    fully_shard(block, **settings)
-fully_shard(model, **settings)
+settings = {{"mesh": mesh, "mp_policy": policy}}
+# blocks: of the model that is trained, in order: its transformer blocks, or the blocks of its U-Net
+{recomputing}for block in blocks[:-1]:
+    fully_shard(block, **settings, reshard_after_forward={reshard})
+fully_shard(blocks[-1], **settings, reshard_after_forward=False)  # its backward comes at once
+fully_shard(model, **settings, reshard_after_forward=False)
 """
+BLOCKS: Final = """\
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+{imports}
+own = set(blocks)
+wrappers.apply_activation_checkpointing(
+    model,
+    checkpoint_wrapper_fn={wrapper},
+    check_fn=lambda module: module in own,
+)
+blocks = [module for module in model.modules() if isinstance(module, wrappers.CheckpointWrapper)]
+"""
+SELECTIVE: Final = """\
+from functools import partial
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+kept = [
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+]
+"""
+KEPT: Final = (
+    "partial(wrappers.checkpoint_wrapper, context_fn=partial(create_selective_checkpoint_contexts, kept))"
+)
 
 
 def _sharding(start: Start) -> tuple[int, int]:
@@ -39,14 +67,37 @@ def _steps_words(start: Start) -> str:
     return f"{start.strategy.micro_batches} x {start.each} samples between two steps of the optimizer"
 
 
+def _recomputing(start: Start) -> str:
+    """Code that wraps the blocks whose forward is run again; empty where there is none."""
+    asked = start.scenario.workload.checkpointing
+    if asked == "selective":
+        return BLOCKS.format(imports=SELECTIVE, wrapper=KEPT)
+    return BLOCKS.format(imports="", wrapper="wrappers.checkpoint_wrapper") if asked == "block" else ""
+
+
 def _fsdp2(start: Start) -> Written:
+    refuse_recomputing(start, "block", "selective")
     replicas, shards = _sharding(start)
     shape, names = (replicas, shards), ("replicate", "shard")
     if replicas == 1:
         shape, names = shape[1:], names[1:]  # type: ignore[assignment]
     reshard = start.strategy.reshard == "true"
-    text = FSDP2.format(shape=shape, names=names, reduced=_reduced(start), reshard=reshard)
-    return text, _steps_words(start), f"start it by {start.torchrun} FILE.py"
+    text = FSDP2.format(
+        shape=shape, names=names, reduced=_reduced(start), reshard=reshard, recomputing=_recomputing(start)
+    )
+    return f"# {_steps_words(start)}\n{text}", f"start it by {start.torchrun} FILE.py"
+
+
+def _policy(start: Start) -> str:
+    """The plugin without which accelerate reduces gradients in the type of the weights."""
+    policy = f"MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.{_reduced(start)})"
+    return f"Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(mixed_precision_policy={policy}))"
+
+
+def _hosts(start: Start) -> str:
+    """Arguments of DeepSpeed's launcher that name the nodes and their GPUs."""
+    nodes = f"--hostfile $HOSTFILE --num_nodes={start.nodes} " if start.nodes > 1 else ""
+    return f"{nodes}--num_gpus={start.per_node}"
 
 
 def _accelerate(start: Start) -> Written:
@@ -56,11 +107,14 @@ def _accelerate(start: Start) -> Written:
         "mixed_precision": "bf16",
         "num_machines": start.nodes,
         "num_processes": start.gpus,
-        "machine_rank": 0,
     }
     text = "".join(f"{key}: {value}\n" for key, value in lines.items())
     if start.strategy.name == "fsdp":
+        refuse_recomputing(start, "block")
         replicas, shards = _sharding(start)
+        text = f"# in TRAIN.py: {_policy(start)}\n{text}"
+        if start.strategy.reshard == "true":
+            text = f"# the last block is freed after its forward too, and gathered again\n{text}"
         checkpointing = str(start.scenario.workload.checkpointing != "none").lower()
         text += (
             "fsdp_config:\n  fsdp_version: 2\n"
@@ -74,30 +128,39 @@ def _accelerate(start: Start) -> Written:
                 f"  parallelism_config_dp_shard_size: {shards}\n"
                 "  parallelism_config_tp_size: 1\n  parallelism_config_cp_size: 1\n"
             )
-    notes = [_steps_words(start), "start it by accelerate launch --config_file FILE.yaml TRAIN.py"]
+    where = ""
+    if start.nodes > 1:
+        where = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port 29500 "
+    text = f"# {_steps_words(start)}\n{text}"
+    notes = [f"start it by accelerate launch --config_file FILE.yaml {where}TRAIN.py"]
     if (count := start.strategy.micro_batches) > 1:
         plugin = (
             f"GradientAccumulationPlugin(num_steps={count}, sync_each_batch={start.strategy.name == 'fsdp'})"
         )
-        notes.insert(1, f"Accelerator(gradient_accumulation_plugin={plugin})")
+        text = f"# in TRAIN.py: Accelerator(gradient_accumulation_plugin={plugin})\n{text}"
     return text, *notes
 
 
 def _deepspeed(start: Start) -> Written:
     strategy = start.strategy
+    zero: dict[str, object] = {
+        "stage": 2 if strategy.name == "zero2" else 3,
+        "overlap_comm": strategy.overlap == "buckets",
+        "contiguous_gradients": True,
+    }
+    if start.scenario.workload.offload == "optimizer":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     config = {
         "train_batch_size": start.result.batch_size,
         "train_micro_batch_size_per_gpu": start.each,
         "gradient_accumulation_steps": strategy.micro_batches,
         "bf16": {"enabled": True},
         "data_types": {"grad_accum_dtype": "fp32" if _reduced(start) == "float32" else "bf16"},
-        "zero_optimization": {
-            "stage": 2 if strategy.name == "zero2" else 3,
-            "overlap_comm": strategy.overlap == "buckets",
-            "contiguous_gradients": True,
-        },
+        "zero_optimization": zero,
     }
-    return json.dumps(config, indent=2), "start it by deepspeed TRAIN.py --deepspeed_config FILE.json"
+    return json.dumps(
+        config, indent=2
+    ), f"start it by deepspeed {_hosts(start)} TRAIN.py --deepspeed_config FILE.json"
 
 
 TORCH: Final = '''\
@@ -137,10 +200,15 @@ def _torch_pipelining(start: Start) -> Written:
     )
     groups = start.gpus // start.strategy.pipeline_degree
     copies = f"{groups} pipelines side by side reduce their gradients after it" if groups > 1 else ""
-    return text, _steps_words(start), *filter(None, [copies]), f"start it by {start.torchrun} FILE.py"
+    return (
+        f"# {_steps_words(start)}\n{text}",
+        *filter(None, [copies]),
+        f"start it by {start.torchrun} FILE.py",
+    )
 
 
 def _diffusion_pipe(start: Start) -> Written:
+    refuse_recomputing(start, "block")
     strategy, scenario = start.strategy, start.scenario
     (backbone,) = (scenario.model.components[i] for i in scenario.model.backbones)
     firsts = [backbone.layers[stage["first_layer"]].block for stage in start.result.stages[1:]]
@@ -155,8 +223,28 @@ def _diffusion_pipe(start: Start) -> Written:
     return (
         text,
         "partition_split counts blocks of the backbone; see where diffusion-pipe's own list of layers begins",
-        f"start it by deepspeed --num_gpus={start.per_node} train.py --deepspeed --config FILE.toml",
+        f"start it by deepspeed {_hosts(start)} train.py --deepspeed --config FILE.toml",
     )
+
+
+def _torchtitan(start: Start) -> Written:
+    refuse_recomputing(start, "block")
+    if start.scenario.workload.checkpointing == "none":
+        raise InputError(
+            "checkpointing is none, but flux_dev of torchtitan computes every block again: block"
+        )
+    model, (replicas, shards) = start.scenario.model, _sharding(start)
+    flags = {
+        "--module": start.model,
+        "--config": "flux_dev",
+        "--training.local_batch_size": start.each,
+        "--training.global_batch_size": start.result.batch_size,
+        "--parallelism.data_parallel_replicate_degree": replicas,
+        "--parallelism.data_parallel_shard_degree": shards,
+        "--dataloader.img_size": model.height if model.height == model.width else None,
+        "--compile.enable": start.compiled,
+    }
+    return command([start.torchrun, "-m", "torchtitan.train"], flags), _steps_words(start)
 
 
 TRAINERS: Final[dict[str, Callable[[Start], Written]]] = {
@@ -165,5 +253,6 @@ TRAINERS: Final[dict[str, Callable[[Start], Written]]] = {
     "diffusion-pipe": _diffusion_pipe,
     "fsdp2": _fsdp2,
     "torch-pipelining": _torch_pipelining,
+    "torchtitan": _torchtitan,
 }
 """Who writes what starts a point, by runtime."""

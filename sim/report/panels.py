@@ -50,9 +50,10 @@ def shares(result: Result) -> tuple[float, float, float]:
 def speed_words(result: Result) -> str:
     """The duration with its band, and what is done in a second."""
     if result.task == "sample":
-        images = "an image" if result.batch_size == 1 else f"{result.batch_size} images"
+        one, more = ("a video", "videos") if "frames" in result.options else ("an image", "images")
+        drawn = one if result.batch_size == 1 else f"{result.batch_size} {more}"
         cost = f"{result.gpu_s_per_sample:,.2f} GPU-seconds each"
-        return f"{duration(result)} {images}{_in_brackets(result, 's')}, {cost}"
+        return f"{duration(result)} {drawn}{_in_brackets(result, 's')}, {cost}"
     took = f"{duration(result)} an iteration{_in_brackets(result, 'ms')}"
     several = result.num_backbones > 1
     each = f", each counted once for each of {result.num_backbones} backbones" if several else ""

@@ -56,10 +56,13 @@ class Stopwatch:
         calls: int = 1,
         held_bytes: float = 0.0,
         wait: bool = True,
+        dispatched_as: str = "",
     ) -> int:
         """Run a collective when the last op has ended and the last collective is done; return its result."""
         if self.device in devices:
-            self.host_s += self.calls.collective_s(operation, calls) if len(devices) > 1 else 0.0
+            self.host_s += (
+                self.calls.collective_s(dispatched_as or operation, calls) if len(devices) > 1 else 0.0
+            )
             route = self.network.collective(
                 Collective(operation, tuple(devices), size_bytes, None, (), (), calls)
             )

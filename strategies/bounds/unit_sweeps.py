@@ -17,8 +17,12 @@ from strategies.plans.actions import BACKWARD, FORWARD
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of each unit: of its passes, of gathering, scattering and summing it once, and of copies around that."""
+    """Seconds of each unit: of its passes, of gathering, scattering and summing it once, and of copies around that.
 
+    Only what is ``trained`` is scattered and summed.
+    """
+
+    trained: Sequence[bool]
     forward: Sequence[Span]
     backward: Sequence[Span]
     gather: Sequence[float]
@@ -80,9 +84,10 @@ class Clocks:
             waited = scattered[-2] if len(scattered) > 1 else 0.0
             copied_s = self._unpack(unit) + self.times.pack[unit]
             self.compute(self.times.backward[unit], self.ready.pop(unit), waited, copied_s=copied_s)
-            self.shards = max(self.shards, self.now) + self.times.scatter[unit]
-            scattered.append(self.shards)
-            self.replicas = max(self.replicas, self.shards) + self.times.reduce[unit]
+            if self.times.trained[unit]:
+                self.shards = max(self.shards, self.now) + self.times.scatter[unit]
+                scattered.append(self.shards)
+                self.replicas = max(self.replicas, self.shards) + self.times.reduce[unit]
             self._gather(unit - 2, self.now)
         self.summed = max(self.shards, self.replicas)
 
@@ -138,11 +143,12 @@ def _times(layout: MeshLayout, units: range) -> Times:
     hidden = mesh.tensor * mesh.share.ring > 1  # copies may run beside exchanges that take longer
     unpacks, packs = (mesh.parts > 1 and not hidden), (mesh.parts * mesh.replicas > 1 and not hidden)
     return Times(
+        [size > 0 for size in sizes],
         [span_of(layout, unit, FORWARD) for unit in units],
         [span_of(layout, unit, BACKWARD) for unit in units],
         [layout.seconds(gather, layout.weight_bytes(unit)) for unit in units],
         [layout.seconds(scatter, size) for size in gradients],
         [layout.seconds(reduce, size / mesh.parts) for size in gradients],
         [unpacked_s(layout, unit) if unpacks else 0.0 for unit in units],
-        [packed_s(layout, unit) if packs else 0.0 for unit in units],
+        [packed_s(layout, unit) if packs and size else 0.0 for unit, size in zip(units, sizes, strict=True)],
     )

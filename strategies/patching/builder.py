@@ -54,6 +54,7 @@ class Recorder(Protocol):
         calls: int = 1,
         held_bytes: float = 0.0,
         wait: bool = True,
+        dispatched_as: str = "",
     ) -> int:
         """Take down a collective; its result."""
         ...
@@ -151,6 +152,7 @@ class SamplingBuilder:
         calls: int = 1,
         held_bytes: float = 0.0,
         wait: bool = True,
+        dispatched_as: str = "",
     ) -> int:
         """Start a collective when the last op of each of its devices has ended; return its result.
 
@@ -163,9 +165,10 @@ class SamplingBuilder:
             calls: calls that it stands for.
             held_bytes: bytes of the result on each device, until the op that waits for it has ended.
             wait: whether the next op of each device waits for it.
+            dispatched_as: the operation whose seconds of the host its calls take; by default its own.
         """
         reads, ready = [], Tensor("ready", stage, number, 0.0)
-        host_s = self.calls.collective_s(operation, calls) if len(devices) > 1 else 0.0
+        host_s = self.calls.collective_s(dispatched_as or operation, calls) if len(devices) > 1 else 0.0
         for device in devices:
             if self._ops[device]:
                 last = self._ops[device][-1]

@@ -117,8 +117,9 @@ class _Decoding:
 
     @property
     def _image_bytes(self) -> float:
-        """Bytes of the decoded images."""
-        return self.images * self.of.layers[-1].output_bytes * self.extent.tokens * self.extent.bytes
+        """Bytes of the decoded images; of a video those of all passes over its frames."""
+        each = self.of.layers[-1].output_bytes * self.extent.tokens * self.extent.bytes
+        return self.images * self.of.passes * each
 
     def together(self, devices: Sequence[int]) -> dict[int, float]:
         """Let several devices divide the rows; the bytes that each holds meanwhile."""
@@ -169,9 +170,10 @@ def _lengths(pixels: int, side: int) -> list[int]:
 
 
 def whole_layers(component: Component) -> int:
-    """The layers of a decoder up to its last attention, which sees all rows, and which every device computes whole.
+    """Layers of a decoder that every device computes whole: all up to its last attention, which sees all rows.
 
-    So DistVAE has it for decoders of images, its DecoderAdapter. Those of videos divide what little comes before too.
+    Source: DistVAE's DecoderAdapter, for images. What decodes videos divides these layers too; they are few, and stay
+    whole here.
     """
     attending = [number for number, layer in enumerate(component.layers) if layer.attention_flop]
     return max(attending, default=-1) + 1

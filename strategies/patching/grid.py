@@ -65,14 +65,14 @@ class Team:
         return [self.devices[start::inner] for start in range(inner)]
 
     def row_groups(self) -> list[tuple[int, ...]]:
-        """The devices of each row of the mesh that hold the same heads."""
+        """The devices of each row that hold the same heads."""
         inner = self.ulysses * self.tensor
         span = self.columns * inner
         starts = [r + i for r in range(0, len(self.devices), span) for i in range(inner)]
         return [self.devices[start : start + span - start % inner : inner] for start in starts]
 
     def column_groups(self) -> list[tuple[int, ...]]:
-        """The devices of each column of the mesh that hold the same heads."""
+        """The devices of each column that hold the same heads."""
         span = self.columns * self.ulysses * self.tensor
         return [self.devices[start::span] for start in range(span)]
 
@@ -85,7 +85,7 @@ class Team:
 class Grid:
     """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
 
-    ``rows`` and ``columns`` are of a mesh in place of a ring. Source: xDiT, its default order of process groups.
+    ``rows`` and ``columns`` are of devices, in place of a ring. Source: xDiT, its default order of process groups.
     """
 
     data: int = 1
@@ -146,7 +146,8 @@ def make_grid(
     ring: int = 1,
     ulysses: int = 1,
     tensor: int = 1,
-    mesh: tuple[int, int] = (1, 1),
+    rows: int = 1,
+    columns: int = 1,
     data: int | None = 1,
 ) -> Grid:
     """The grid of some degrees.
@@ -158,7 +159,8 @@ def make_grid(
         ring: devices around which keys and values pass.
         ulysses: devices that exchange tokens for heads.
         tensor: devices that hold parts of the same matrices.
-        mesh: rows and columns of devices, in place of a ring.
+        rows: rows of devices, in place of a ring.
+        columns: devices in each of them.
         data: groups that draw different images; None takes all GPUs left over for them.
 
     Raises:
@@ -171,8 +173,8 @@ def make_grid(
         "ring_degree": ring,
         "pipeline_degree": pipeline,
         "tensor_degree": tensor,
-        "rows": mesh[0],
-        "columns": mesh[1],
+        "rows": rows,
+        "columns": columns,
     }
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
     if not product or gpus % product or (data is not None and product * data != gpus):
@@ -184,7 +186,7 @@ def make_grid(
             else f"runs on one GPU, not on gpus({gpus})",
             "the degrees do not give the number of GPUs",
         )
-    grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor, *mesh)
+    grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor, rows, columns)
     check_workload(scenario, grid)
     _check_backbone(scenario, grid)
     return grid

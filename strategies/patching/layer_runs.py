@@ -2,10 +2,10 @@
 
 Ulysses (Jacobs et al., DeepSpeed-Ulysses, 2023): three all-to-alls exchange tokens for heads before attention, one
 changes back. Ring attention (Liu et al., 2023): keys and values pass around the ring while attention runs on those
-that are there. USP (Fang and Zhao, 2024) is both. In a mesh of rows and columns (Attention2D: Elango, 2025) each device
+that are there. USP (Fang and Zhao, 2024) is both. In rows and columns (Attention2D: Elango, 2025) each device
 gathers the queries of its row and the keys and values of its column, and gets the partial outputs of its own queries
-from its row. Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) sums the hidden state after each row-parallel
-matrix.
+from its row; each tensor has a call of its own, so nothing is packed. Tensor parallelism (Shoeybi et al., Megatron-LM,
+2019) sums the hidden state after each row-parallel matrix.
 
 Between two exchanges work is spread evenly; within a run of several layers each kind of exchange is one collective
 that stands for as many calls as it has layers, which takes as long where layers are alike and the exchanges block.
@@ -28,6 +28,12 @@ from strategies.plans.workloads import TEXTS
 from strategies.sampling_scenario import SamplingScenario
 
 REPLICATED: Final = TEXTS[1]
+LOG_SUM_BYTES: Final = 4.0
+"""Bytes of the log-sum-exp of a query and head. Source: FlashAttention's kernels return it in single precision, and the
+output in that of the queries; a ring keeps and merges both so (ring-flash-attention, update_out_and_lse)."""
+EXCHANGE: Final = "all_to_all"
+"""The operation whose seconds of the host every exchange around attention takes; gathers along rows and columns too, as
+nobody has published how long they take around attention, and Ulysses's calls surround the same tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +67,14 @@ class Exchanged:
     Attributes:
         attentions: self-attentions.
         hidden_bytes: queries of all self-attentions, and as much their keys, values and outputs.
-        weight_bytes: a number for each query and head of all self-attentions: what its partial outputs weigh.
+        log_sum_bytes: the log-sum-exp of each query and head of all self-attentions, which weighs partial outputs.
         sums: sums under tensor parallelism.
         summed_bytes: bytes of all sums.
     """
 
     attentions: int
     hidden_bytes: float
-    weight_bytes: float
+    log_sum_bytes: float
     sums: int
     summed_bytes: float
 
@@ -87,7 +93,8 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     keys = [e.elements for e in of if e.kind == "key_value"]
     heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
     sums = [e.elements for e in of if e.kind == "reduce"]
-    return Exchanged(len(keys), sum(keys) / 2 * passed, sum(heads) * passed, len(sums), sum(sums) * scale)
+    log_sums = sum(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
+    return Exchanged(len(keys), sum(keys) / 2 * passed, log_sums, len(sums), sum(sums) * scale)
 
 
 def run_layers(
@@ -95,10 +102,10 @@ def run_layers(
 ) -> None:
     """Tell a recorder what each device of a team does in a run of layers."""
     exchanges, seconds = exchanged(scenario, run.first, run.end), run_seconds(scenario, team, run)
-    merging_s = merged_s(scenario, team, run) if team.columns > 1 else 0.0
+    merging = merged_s(scenario, team, run) if team.columns > 1 else (0.0, 0.0)
     padded = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
     swollen = padded * scenario.exchanged_share
-    _Runner(recorder, team, run, action, exchanges, *seconds, merging_s, swollen).append()
+    _Runner(recorder, team, run, action, exchanges, *seconds, merging, swollen).append()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ class _Runner:
     total_s: float
     attention_s: float
     host_s: float
-    merging_s: float
+    merging: tuple[float, float]
     swollen: float
 
     def append(self) -> None:
@@ -152,7 +159,7 @@ class _Runner:
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
         if self.team.rows * self.team.columns > 1:
-            self._attend_in_mesh()
+            self._attend_in_rows()
             return
         rounds = self.team.ring
         if rounds == 1:
@@ -170,25 +177,26 @@ class _Runner:
                     for device in group:
                         self.recorder.expect(device, result)
 
-    def _attend_in_mesh(self) -> None:
+    def _attend_in_rows(self) -> None:
         """Append attention of a row's queries to a column's keys and values, and the merging of its partial outputs."""
         team, what, run = self.team, self.exchanged, self.run
-        own, weights = (
-            team.head_bytes(size, run.batch, run.tokens) for size in (what.hidden_bytes, what.weight_bytes)
+        own, log_sums = (
+            team.head_bytes(size, run.batch, run.tokens) for size in (what.hidden_bytes, what.log_sum_bytes)
         )
         if team.ulysses > 1:
             self._compute(0.0)  # gathers what it has exchanged
         for group in team.column_groups():
-            self._gather("all_gather", group, 2 * team.rows * own)
+            self._gather("all_gather", group, 2 * team.rows * own, tensors=2)
         for group in team.row_groups():
             self._gather("all_gather", group, team.columns * own)
         self._compute(self.attention_s)
         for group in team.row_groups():
-            self._gather("all_to_all", group, team.columns * (own + weights))
+            self._gather("all_to_all", group, team.columns * own)
+            self._gather("all_to_all", group, team.columns * log_sums)
         if team.columns > 1:
-            self._compute(self.merging_s)
+            self._compute(*self.merging)
 
-    def _gather(self, operation: str, group: tuple[int, ...], size_bytes: float) -> None:
+    def _gather(self, operation: str, group: tuple[int, ...], size_bytes: float, *, tensors: int = 1) -> None:
         """Append an exchange whose result lies on each of its devices until it is used."""
         if len(group) > 1:
             self.recorder.collective(
@@ -197,8 +205,9 @@ class _Runner:
                 size_bytes,
                 stage=self.action.stage,
                 number=self.action.patch,
-                calls=self.exchanged.attentions,
+                calls=tensors * self.exchanged.attentions,
                 held_bytes=size_bytes / max(1, self.exchanged.attentions),
+                dispatched_as=EXCHANGE,
             )
 
     def _pass_on(self, group: tuple[int, ...], size_bytes: float) -> int:
@@ -232,8 +241,8 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
             ulysses=team.ulysses,
             tensor=team.tensor,
             whole_text=whole_text,
-            mesh_rows=team.rows,
-            mesh_columns=team.columns,
+            device_rows=team.rows,
+            device_columns=team.columns,
         )
         share = run.share.times(degrees)
         index = scenario.backbone_index
@@ -255,13 +264,16 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
     return scenario.remember(("run", key, run), make)
 
 
-def merged_s(scenario: SamplingScenario, team: Team, run: Run) -> float:
-    """Seconds in which a GPU of a mesh merges the partial outputs of its queries, as a ring merges its blocks."""
+def merged_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
+    """Seconds in which a GPU merges the partial outputs of its queries, and those of its host.
+
+    They are merged as a ring merges its blocks, one of whose operators is a launch.
+    """
     what = exchanged(scenario, run.first, run.end)
     elements = team.head_bytes(what.hidden_bytes, run.batch, run.tokens) / HALF_BYTES
     moved = (MERGED_BYTES * (team.columns - 1) + MERGE_CASTS) * elements
     launches = what.attentions * (MERGE_KERNELS * (team.columns - 1) + MERGE_CAST_KERNELS)
-    return scenario.costs.copied_s(scenario.backbone_index, moved, launches)
+    return scenario.costs.copied_s(scenario.backbone_index, moved, launches), launches * scenario.operator_s
 
 
 def _stored_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:

@@ -53,7 +53,7 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
     Args:
         layout: the pipeline.
         stage: the stage.
-        in_place: all stages of the component lie on one device, where no skip is kept more than once.
+        in_place: all stages of the component lie on one device, which keeps each skip once.
     """
     checkpointing, batch = layout.scenario.workload.checkpointing, layout.held_batch
     if checkpointing == "full":

@@ -65,6 +65,12 @@ def shard_step_s(pipeline: Pipeline, stage: Stage) -> float:
     return pipeline.scenario.step_s(part)
 
 
+def copied_s(pipeline: Pipeline, stage: Stage, moved_bytes: float) -> float:
+    """Seconds of a copy beside a stage's layers that reads and writes so many bytes in all; of none no launch."""
+    costs = pipeline.scenario.costs.components[stage.component]
+    return costs.copied_s(moved_bytes, 1) if moved_bytes else 0.0
+
+
 def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:
     """The optimizer step of a stage, on one GPU's part of it."""
     draft = step_of(builder, stage)

@@ -4,10 +4,10 @@ A unit, a block of a backbone, is gathered before it is used and freed after it;
 its backward, for it would be gathered again at once (torchtitan, ``apply_fsdp``). Forwards may gather up to two units
 ahead of the one at work, whose copy out of its buffer the gather after next waits for; backwards one. A sweep through
 all units begins with nothing gathered ahead. Gradients are scattered after each backward, the next unit but one waits
-for that, and all is summed before anything else runs: each micro-batch gathers and scatters anew, as without
-``set_requires_gradient_sync(False)`` and with ``set_reshard_after_backward(True)``. Gathers and scatters share a
-communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights out of the buffer
-that they were gathered into, and a backward gradients into that which is scattered.
+for that, and all is summed before anything else runs. Gradients are synchronised in every micro-batch, and its weights
+gathered anew: the defaults of ``set_requires_gradient_sync`` and ``set_reshard_after_backward``. Gathers and scatters
+share a communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights out of the
+buffer that they were gathered into, and a backward gradients into that which is scattered.
 
 Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` (``wait_for_unshard``,
 ``pre_backward``, ``post_backward``) and ``_fsdp_state.py`` (``_root_pre_forward``,
@@ -96,17 +96,18 @@ class UnitWriter:
     def write(self) -> list[tuple[int, Collective]]:
         """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
         (row,) = self.builder.rows
-        scattered: list[int] = []
+        scattered, summed = list[int](), list[int]()
         for number, own in enumerate(self.passes):
             self._use(number)
             if own.action.kind != BACKWARD:
                 continue
             row[own.first].reads += scattered[-2:-1]
-            sums = self._sum(own)
-            scattered += sums[:1] if self.mesh.parts > 1 else []
+            if sums := self._sum(own):
+                scattered += sums[:1] if self.mesh.parts > 1 else []
+                summed = sums  # of the last unit that has any: of one stream they end in order
             if own.action.stage == self.builder.seats[own.action.stage].first:
-                row[own.last + 1].reads += sums
-                self.swept, scattered = (own.last, sums), []
+                row[own.last + 1].reads += summed
+                self.swept, scattered, summed = (own.last, summed), [], []
         return self.due
 
     def _use(self, number: int) -> None:
@@ -158,7 +159,11 @@ class UnitWriter:
             return []
         (row,) = self.builder.rows
         reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
-        row[own.last].writes += reads
+        left = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
+        packed = self.builder.tensor(
+            "gradients of weights", unit, number, left
+        )  # nobody reads them once copied
+        row[own.last].writes += [*reads, packed]
         row[own.last].duration_s += packed_s(self.layout, unit)
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
@@ -209,12 +214,14 @@ def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
     """The bytes that stay on each GPU: its part of what is trained, all that is frozen.
 
     Where the optimizer has master weights, those are what is divided: they are cast for a gather, and nothing else of
-    the weights stays (FSDP's ``MixedPrecisionPolicy``). What of a backbone is locked lies whole on each GPU, but
-    beside adapters, where it is divided too.
+    the weights stays (FSDP's ``MixedPrecisionPolicy``). Where the optimizer lies in the host's memory, so do they, and
+    the GPUs keep parts of the weights. What of a backbone is locked lies whole on each GPU; beside adapters it is
+    divided like what is trained.
     """
     mesh, recipe = layout.mesh, layout.scenario.workload.recipe
     divided = {"gradients", "optimizer", "moving average", "weights", BACKBONE}
-    masters = mesh.parts > 1 and recipe.master_bytes
+    offloads = layout.scenario.workload.offload == "optimizer"
+    masters = mesh.parts > 1 and recipe.master_bytes and not offloads
     return tuple(
         Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
         for of in resident_buffers(layout, layout.stages)
@@ -225,7 +232,8 @@ def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
 def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
     """Bytes that each GPU cannot do without.
 
-    When a backward ends, its unit's activations, weights and gradients are there, and the activations of all before it.
+    When a backward ends, its unit's activations, weights and gradients are there, as it leaves them and as they are
+    summed, and the activations of all before it.
     """
     recipe, mesh = layout.scenario.workload.recipe, layout.mesh
     held = 0.0
@@ -237,5 +245,5 @@ def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
             weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
             summed = mesh.parts * mesh.replicas > 1
-            held = max(held, saved + gathered + size * recipe.gradient_bytes * summed)
+            held = max(held, saved + gathered + size * (recipe.weight_bytes + recipe.gradient_bytes) * summed)
     return sum(buffer.size_bytes for buffer in resident(layout)) + held

@@ -22,6 +22,8 @@ diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
+VIDEOS_PER_GPU: Final = 1
+"""Default batch of a model of videos, of which a GPU takes seconds to train on one."""
 GUIDANCES: Final = ("none", "embedded", "batch", "parallel")
 ONE_PREDICTION: Final = GUIDANCES[:2]
 """Ways of guidance that take one prediction a step: none, or a scale that the backbone was trained to take as input."""
@@ -47,7 +49,7 @@ OWN_OPTIONS: Final = (
     "cache_steps",
 )
 """Options of sampling that are said of a run only where they are not as usual."""
-WHOLE: Final = "all"
+ALL_WEIGHTS: Final = "all"
 """All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
 LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
@@ -93,7 +95,7 @@ class TrainingWorkload:
     resolution: str | None = None
     frozen: str = "online"
     ema: str = "none"
-    trainable: str = WHOLE
+    trainable: str = ALL_WEIGHTS
     offload: str = "none"
     frames: int | None = None
 
@@ -141,12 +143,12 @@ class TrainingWorkload:
         Raises:
             InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
         """
-        if self.trainable == WHOLE:
+        if self.trainable == ALL_WEIGHTS:
             return 0
         found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
         rank = int(found[1]) if found else 0
         if not 1 <= rank <= MAX_RANK:
-            rule = f"must be {WHOLE} or lora:RANK, RANK from 1 to {MAX_RANK}"
+            rule = f"must be {ALL_WEIGHTS} or lora:RANK, RANK from 1 to {MAX_RANK}"
             raise wrong("trainable", f"is {self.trainable!r}, {rule}")
         return rank
 

@@ -17,7 +17,8 @@ class Attention2D(GridSampler):
 
     Each device sends tokens of the order of N / sqrt(P), where a ring sends N and Ulysses N / P but needs as many heads
     as devices. TensorRT-LLM draws videos so on a rack of 72 GPUs, with Ulysses inside (its technical blog 25). The
-    partial outputs of a row go to whoever owns their queries, in half precision, with a weight for each query and head.
+    partial outputs of a row go to whoever owns their queries, as FlashAttention's kernels return them: in half
+    precision, with the log-sum-exp of each query and head in single precision.
     """
 
     name: ClassVar[str] = "attention2d"
@@ -25,18 +26,20 @@ class Attention2D(GridSampler):
 
     rows: int = fields.parameter(2, "rows of GPUs, each with its part of the queries")
     columns: int = fields.parameter(2, "columns of GPUs, each with its part of the keys and values")
-    ulysses_degree: int = fields.degree("that exchange tokens for heads around attention, inside the mesh")
+    ulysses_degree: int = fields.degree(
+        "that exchange tokens for heads around attention, inside rows and columns"
+    )
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, the tokens divided by all three degrees."""
-        mesh = self.rows, self.columns
-        return PatchPipeline.of(scenario, make_grid(scenario, ulysses=self.ulysses_degree, mesh=mesh))
+        grid = make_grid(scenario, ulysses=self.ulysses_degree, rows=self.rows, columns=self.columns)
+        return PatchPipeline.of(scenario, grid)
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Every mesh of at least two rows and columns, with every degree inside that divides the heads."""
+        """At least two rows of two columns, as many as there are, with every degree inside that divides the heads."""
         gpus = scenario.gpus_per_prediction
         for ulysses in (d for d in range(1, gpus + 1) if gpus % d == 0 and divides_heads(scenario, d)):
-            mesh = gpus // ulysses
-            for rows in (r for r in range(2, mesh) if mesh % r == 0):
-                yield cls(rows, mesh // rows, ulysses)
+            outer = gpus // ulysses
+            for rows in (r for r in range(2, outer) if outer % r == 0):
+                yield cls(rows, outer // rows, ulysses)

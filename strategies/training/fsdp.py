@@ -45,8 +45,9 @@ class FSDP:
     """Four axes that multiply to the GPUs: replicas, shards, context, tensor; the last are neighbours.
 
     Each block is gathered before it is used and, with ``reshard``, freed between its forward and its backward; what
-    replicas have scattered they sum (hybrid sharding). A ``shard_size`` of 1 is ``ddp``. Parameters are sharded over
-    the GPUs of a context too. Frozen components lie whole on every GPU, and run there on all of its samples.
+    replicas have scattered they sum (hybrid sharding). With no context or tensor degree a ``shard_size`` of 1 is
+    ``ddp``. Parameters are sharded over the GPUs of a context too. Frozen components lie whole on every GPU, and run
+    there on all of its samples.
 
     Source: Zhao et al., PyTorch FSDP, 2023; torchtitan (Liang et al., 2024), ``ParallelDims`` and ``apply_fsdp``;
     FastVideo, ``hsdp_shard_dim`` and ``hsdp_replicate_dim``.
@@ -64,7 +65,7 @@ class FSDP:
     reshard: str = parameter("true", "free blocks after their forward", choices=("true", "false"))
     context_degree: int = parameter(1, "GPUs among which the tokens of a sample are divided")
     context: str = parameter("ulysses", "how those GPUs attend to one another's tokens", choices=WAYS)
-    tensor_degree: int = parameter(1, "GPUs among which matrices, heads and norms are divided")
+    tensor_degree: int = parameter(1, "GPUs among which matrices, heads and the tokens of norms are divided")
     micro_batches: int = fields.micro_batches()
     backbones: str = fields.backbones()
 
@@ -175,7 +176,7 @@ class FSDP:
         return least_bytes(self.layout(scenario), reshard=self._reshards)
 
     def remarks(self, scenario: Scenario) -> list[str]:
-        """Remarks on this point: where it lacks memory, the largest shards that do not, if need be with checkpoints."""
+        """Remarks on this point: where it lacks memory, the smallest shard_size that fits, or with checkpointing."""
         memory = scenario.cluster.device.memory_bytes
         if memory is None or len(self.jobs(scenario)) > 1 or self.least_memory_bytes(scenario) <= memory:
             return []

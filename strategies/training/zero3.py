@@ -25,6 +25,7 @@ from strategies.pipelining.sharding import (
     GATHER,
     SCATTER,
     collect,
+    copied_s,
     scatter,
     shard_bytes,
     shard_step_s,
@@ -57,9 +58,10 @@ class Zero3:
     While one unit is used the next is gathered; one that was just freed, though, is gathered only then. After the
     backward of a unit its gradients are scattered. With ``overlap = none`` nothing is computed while anything is
     gathered or scattered. A unit is a stage of the plan. DeepSpeed frees less where it has room: parameters that it
-    needs again soon (``stage3_max_reuse_distance``).
+    needs again soon (``stage3_max_reuse_distance``). What was gathered is copied, part by part, into whole weights.
 
-    Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7; Zhao et al., PyTorch FSDP, 2023, section 3.3.
+    Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7; Zhao et al., PyTorch FSDP, 2023, section 3.3; DeepSpeed,
+    ``runtime/zero/partition_parameters.py``, ``AllGatherCoalescedHandle`` (``torch.cat``).
     """
 
     name: ClassVar[str] = "zero3"
@@ -115,6 +117,7 @@ class Zero3:
         gathers_s = passes * _collectives_s(layout, GATHER, units)
         scatters_s = _collectives_s(layout, SCATTER, units)
         all_s = self.micro_batches * (gathers_s + scatters_s)
+        work_s += self.micro_batches * passes * _unpacked_s(layout, units)
         if self.overlap == "none":
             work_s += all_s
         else:
@@ -140,6 +143,13 @@ def _collectives_s(layout: Layout, operation: str, units: Sequence[Stage]) -> fl
         for unit in units
     )
     return collective_s(layout, operation, size, len(units))
+
+
+def _unpacked_s(layout: Layout, units: Sequence[Stage]) -> float:
+    """Seconds of copying the gathered weights of each of some units of a backbone once: read and written."""
+    if not any(trained_parameters(layout, unit) for unit in units):
+        return 0.0
+    return sum(copied_s(layout, unit, 2 * _weight_bytes(layout, unit)) for unit in units)
 
 
 def _weight_bytes(pipeline: Pipeline, unit: Stage) -> float:
@@ -206,6 +216,7 @@ def _gather(builder: PipelineBuilder, index: int, after: int) -> None:
     size = _weight_bytes(builder.layout, builder.stages[stage])
     gathered = builder.tensor("gathered", stage, index, size)
     row[index].reads.append(gathered)
+    row[index].duration_s += copied_s(builder.layout, builder.stages[stage], 2 * size)
     room: tuple[int, ...] = ()
     if after >= 0:
         room = (builder.tensor("room", stage, index, 0.0),)

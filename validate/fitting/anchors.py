@@ -34,7 +34,7 @@ from validate.writing import csv_text, write_file
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
 """Cards of several kinds, and how the links begin that tell which one it was."""
 JUDGED: Final = ("cogvideox-5b", "hunyuanvideo", "qwen-image", "wan2.1-14b")
-"""Models that were added when laws and stacks stood: nothing is set by their rows, which judge predictions alone."""
+"""Models that were added when laws and stacks stood: no anchor is set by their rows."""
 NEAR: Final = 0.15
 """How far from 1 a factor may be for the laws alone to be called near."""
 COLUMNS: Final = (

@@ -55,7 +55,10 @@ UNSAID_STEPS: Final = {"qwen-image": 50}
 """Steps of the pipeline in diffusers by default, which a row that says none is taken to have run."""
 FUSED: Final = ("FastVideo", "LightX2V", "SGL-Diffusion")
 FUSED_SOURCES: Final = ("vllm-omni",)
-"""Engines with fused norms and pointwise kernels that attend by the newest kernels, as their documentation says."""
+"""Engines with fused norms and pointwise kernels that attend by the newest kernels.
+
+Three of their rows chose that stack, and are in view.
+"""
 NEWEST: Final = "newest"
 """The stack of these: compiled, with the attention that the laws were measured of."""
 ENGINES: Final = INFERENCE.with_name("engines.csv")

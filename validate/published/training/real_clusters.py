@@ -37,9 +37,13 @@ CACHED: Final = "MosaicML cached"
 WAN: Final[Mapping[str, Any]] = {
     "frozen": "cached", "checkpointing": "block", "resolution": "832x480", "frames": 93
 }  # fmt: skip
-"""How 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52, are trained."""
+"""How 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52, are trained.
+
+The row says neither what is computed again nor the stack: blocks and eager are assumed.
+"""
 FORWARDS: Final = 3
-"""Forward passes' FLOP in an iteration, what is computed again left out."""
+"""Forward passes' FLOP in an iteration, what is computed again left out: a backward counts as two. It is how the FLOP
+utilities of NeMo and Megatron count, as is generally known; the code behind the row was not read."""
 TERA: Final = 1e12
 MARKERS: Final = "<!-- python -m validate clusters --readme -->", "<!-- end -->"
 """What stands before and after the tables that the command writes into a text."""

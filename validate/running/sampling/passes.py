@@ -255,7 +255,7 @@ class GridMember(Member):
         own = self._tokens(self.circle, patch)
         self.kept[layer].write(own, projected[1:], action.step)
         both = self.attended(action, layer, self._tokens(self.circle, None), own)
-        attend = self._attend_around if self.grid.rows * self.grid.columns == 1 else self._attend_in_mesh
+        attend = self._attend_around if self.grid.rows * self.grid.columns == 1 else self._attend_in_rows
         attended = yield from attend(action, projected[0], both)
         if ulysses > 1:
             yield Offer("tokens", action.step, attended.chunk(ulysses, dim=1))
@@ -272,7 +272,7 @@ class GridMember(Member):
         attention.attend(both[0], both[1])
         return attention.result()
 
-    def _attend_in_mesh(self, action: PatchAction, queries: Tensor, both: Tensor) -> Computed:
+    def _attend_in_rows(self, action: PatchAction, queries: Tensor, both: Tensor) -> Computed:
         """Attention of the row's queries on the column's keys and values; the row merges what it has of each query."""
         rows, columns = self.grid.rows, self.grid.columns
         if rows > 1:
@@ -285,8 +285,10 @@ class GridMember(Member):
             return attend(queries, both[0], both[1])
         attention = Blockwise(torch.cat((yield Need("queries")), dim=1))
         attention.attend(both[0], both[1])
-        yield Offer("partial outputs", action.step, attention.partial().chunk(columns, dim=1))
-        return merged((yield Need("partial outputs")))
+        yield Offer("partial outputs", action.step, attention.result().chunk(columns, dim=1))
+        yield Offer("log-sum-exps", action.step, attention.log_sums().chunk(columns, dim=1))
+        parts = yield Need("partial outputs")
+        return merged(parts, (yield Need("log-sum-exps")))
 
     def _move(self, action: PatchAction, patch: int | None, predicted: Tensor) -> Pass:
         """Gather the prediction inside each team, then between them, and move the latents of the patch."""

@@ -123,17 +123,15 @@ class Blockwise:
         """Attention on all blocks so far."""
         return (self._sum / self._weight).transpose(1, 2).flatten(2)
 
-    def partial(self) -> Tensor:
-        """The same with the logarithm of what it weighs behind each head: (batch, tokens, heads * (size + 1))."""
-        attended = torch.cat([self._sum / self._weight, self._most + self._weight.log()], dim=-1)
-        return attended.transpose(1, 2).flatten(2)
+    def log_sums(self) -> Tensor:
+        """The logarithm of what it weighs in each head: (batch, tokens, heads), of twice the outputs' precision."""
+        return (self._most + self._weight.log()).squeeze(-1).transpose(1, 2).double()
 
 
-def merged(parts: Sequence[Tensor]) -> Tensor:
-    """Attention on all keys and values, from that on several parts of them as ``Blockwise.partial`` gives it."""
-    stacked = torch.stack([part.view(*part.shape[:2], -1, HEAD + 1) for part in parts])
-    shares = stacked[..., HEAD:].softmax(0)
-    return (shares * stacked[..., :HEAD]).sum(0).flatten(2)
+def merged(parts: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
+    """Attention on all keys and values, from that on several parts of them with the log-sum-exps of these."""
+    shares = torch.stack(list(log_sums)).softmax(0).to(parts[0].dtype)[..., None]
+    return (shares * torch.stack([part.view(*part.shape[:2], -1, HEAD) for part in parts])).sum(0).flatten(2)
 
 
 class SmallTransformer(nn.Module):

@@ -1,0 +1,155 @@
+"""Launching says every option of a point: printed, noted above what is printed, or refused."""
+
+import shlex
+from contextlib import suppress
+
+import pytest
+
+import sim
+from profiles.errors import InfeasibleError, InputError
+from profiles.runtimes import find_runtime
+from sim.launching.launch import launch_of
+from strategies.plans.workloads import OWN_OPTIONS
+
+
+def words(runtime, **asked):
+    """What is printed, as a shell would split it."""
+    return shlex.split(sim.launch(runtime=runtime, **asked).text.replace("\\\n", " "), comments=True)
+
+
+def valued(found, flag):
+    return found[found.index(flag) + 1]
+
+
+SAMPLING = [
+    *({"guidance": way} for way in ("none", "batch")),
+    {"batch_size": 4}, {"stack": "compiled"}, {"precision": "fp8"}, {"all_to_all": "fp8"}, {"cache_steps": 0.5},
+    {"encoders": "offloaded"}, {"include": "all", "vae_tile": 256}, {"include": "all", "vae_parallel": 2},
+    {"heads": "padded"},
+]  # fmt: skip
+
+
+def test_every_option_of_sampling_is_printed_noted_or_refused():
+    runs = {
+        "sdxl": ("distrifusion",),
+        "pixart": ("xdit-scripts",),
+        "wan2.1-14b": ("diffusers", "sglang", "vllm-omni", "xdit"),
+    }
+    assert {*OWN_OPTIONS} <= {name for change in SAMPLING for name in change}
+    for model, runtimes in runs.items():
+        plain = sim.run(model, "single", "h100-nvlink-8", 1, steps=2)
+        for change in SAMPLING:
+            if change.items() <= {"guidance": plain.source.scenario.workload.guidance}.items():
+                continue
+            try:
+                result = sim.run(model, "single", "h100-nvlink-8", 1, steps=2, **change)
+            except (InputError, InfeasibleError):
+                continue  # the point itself does not exist
+            for name in runtimes:
+                texts = [launch_of(of, find_runtime(name)).text for of in (plain, result)]
+                assert texts[0] != texts[1], (model, name, change)
+
+
+def test_a_guidance_that_is_not_the_models_own_is_printed():
+    asked = {
+        "model": "wan2.1-14b",
+        "strategy": "single",
+        "cluster": "h100-nvlink-8",
+        "steps": 2,
+        "guidance": "none",
+    }
+    assert valued(words("sglang", **asked), "--guidance-scale") == "1"
+    assert valued(words("xdit", **asked), "--guidance_scale") == "1"
+    assert "guidance_scale=1.0" in sim.launch(runtime="diffusers", **asked).text
+    assert "# not set below: --cache-steps 0.5\n" in sim.launch(runtime="xdit", **asked, cache_steps=0.5).text
+
+
+TRAINING = [
+    *({"checkpointing": kind} for kind in ("block", "selective", "full")),
+    *({"memory_recipe": kind} for kind in ("mixed-fp16-gradient", "fp32", "adam8bit")),
+    {"trainable": "lora:16"}, {"offload": "optimizer"}, {"ema": "fp32"}, {"stack": "compiled"}, {"batch_size": 512},
+    {"frozen": "cached"},
+]  # fmt: skip
+
+
+def test_every_option_of_training_is_printed_noted_or_refused():
+    runs = {
+        "fsdp": ("accelerate", "fsdp2"),
+        "zero3": ("deepspeed",),
+        "1f1b": ("diffusion-pipe", "torch-pipelining"),
+    }
+    for strategy, runtimes in runs.items():
+        asked = ("sd3-medium", strategy, "h100-nvlink-8", 2)
+        plain, dense = sim.run(*asked), 0
+        for change in TRAINING:
+            try:
+                result = sim.run(*asked, **change)
+            except (InputError, InfeasibleError):
+                continue  # the point itself does not exist
+            dense += 1
+            for name in runtimes:
+                texts = [launch_of(plain, find_runtime(name)).text]
+                with suppress(InputError):
+                    texts.append(launch_of(result, find_runtime(name)).text)
+                assert len(texts) == len({*texts}), (strategy, name, change)
+        assert dense > 6
+
+
+def test_fsdp_keeps_its_last_block_and_recomputes_what_was_asked():
+    asked = {"model": "sd21", "strategy": "fsdp", "gpus": 16, "runtime": "fsdp2"}
+    text = sim.launch(**asked, checkpointing="selective").text
+    compile(text, "printed", "exec")
+    assert "fully_shard(blocks[-1], **settings, reshard_after_forward=False)" in text
+    assert "create_selective_checkpoint_contexts, kept" in text
+    with pytest.raises(
+        InputError, match=r"^checkpointing is full, but what starts fsdp2 can say none or block or sel"
+    ):
+        sim.launch(**asked, checkpointing="full")
+
+
+def test_torchtitan_gets_replicas_and_shards():
+    asked = {
+        "model": "flux-dev",
+        "strategy": "fsdp",
+        "gpus": 16,
+        "cluster": "h100-ib",
+        "runtime": "torchtitan",
+    }
+    more = {"shard_size": 8, "batch_size": 64, "micro_batches": 2, "checkpointing": "block"}
+    found = words(**asked, **more)
+    assert found[found.index("-m") + 1] == "torchtitan.train"
+    assert valued(found, "--parallelism.data_parallel_replicate_degree") == "2"
+    assert valued(found, "--parallelism.data_parallel_shard_degree") == "8"
+    assert valued(found, "--training.local_batch_size") == "2"
+    assert "--resolution" not in sim.launch(**asked, **more).text
+    with pytest.raises(
+        InputError, match=r"context_degree\(2\) must be 1, as its FLUX gathers keys and values"
+    ):
+        words(**asked, **more, context_degree=2)
+    with pytest.raises(InputError, match=r"^checkpointing is none, but flux_dev"):
+        words(**asked, batch_size=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", ["block", "selective"])
+def test_torch_wraps_the_blocks_that_are_recomputed(checkpointing):
+    torch = pytest.importorskip("torch")
+    text = sim.launch("sd21", "fsdp", gpus=2, runtime="fsdp2", checkpointing=checkpointing).text
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    made = {"torch": torch, "model": model, "blocks": [*model][1:]}
+    exec(text[text.index("from torch.distributed.algorithms") : text.index("for block in blocks")], made)
+    assert [type(block).__name__ for block in model] == ["Linear", "CheckpointWrapper", "CheckpointWrapper"]
+    assert made["blocks"] == [*model][1:]
+    model(torch.ones(2, 4)).sum().backward()
+    assert all(of.grad is not None for of in model.parameters())
+
+
+def test_nodes_get_their_rank_the_address_and_hosts():
+    asked = {"model": "sd21", "gpus": 16, "micro_batches": 2}
+    found = sim.launch(**asked, strategy="fsdp", runtime="accelerate")
+    assert "machine_rank" not in found.text
+    assert "# 2 x 16 samples between two steps" in found.text
+    assert "GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)" in found.text
+    assert "reduce_dtype=torch.float32" in found.text
+    assert "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" in " ".join(found.notes)
+    assert "--hostfile $HOSTFILE --num_nodes=2" in " ".join(sim.launch(**asked, strategy="zero3").notes)
