@@ -75,6 +75,7 @@ class _Replay:
         self.arrived = [inf] * count
         self.written = [False] * count
         self.unposted = list(wiring.posted)
+        self.late = any(wiring.posted)
         self.waiting: list[simpy.Event | None] = [None] * count
         self.starts: list[list[float]] = [[] for _ in plan.ops]
         self.ends: list[list[float]] = [[] for _ in plan.ops]
@@ -135,7 +136,7 @@ class _Replay:
             runs: whether that is the end of an op that it runs already.
         """
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
-        timeout, send = env.timeout, self._write if any(self.unposted) else self._send
+        timeout, send = env.timeout, self._write if self.late else self._send
         host, done = _Host(self.plan, device), len(self.ends[device])
         began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
@@ -162,8 +163,8 @@ class _Replay:
             if beside is not None and index not in early and beside.overlaps(start):
                 yield from self._finish(op.duration_s, start, beside)
             now = env.now
-            if host.busy and host.dispatch(op, start) > now:
-                yield timeout(host.clock_s - now)
+            if host.busy and (dispatched_s := host.dispatch(op, start)) > now:
+                yield timeout(dispatched_s - now)
                 now = env.now
             began(start)
             ended(now)
@@ -342,9 +343,8 @@ class _Host:
 
     def dispatch(self, op: Op, start: float) -> float:
         """When an op that starts at some time is dispatched, and what is called after it."""
-        soonest = start - self.ahead_s
-        self.clock_s = clock_s = (self.clock_s if self.clock_s > soonest else soonest) + op.host_s
-        return clock_s
+        self.clock_s = max(self.clock_s, start - self.ahead_s) + op.host_s
+        return self.clock_s
 
 
 class _Stream:
