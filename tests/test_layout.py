@@ -15,6 +15,7 @@ from strategies.scenario import Scenario
 
 ROOT = Path(__file__).parents[1]
 MOST_FILES = 35
+MOST_LINES = 400
 
 
 def files_entered(call):
@@ -45,6 +46,17 @@ def test_a_bound_is_found_in_few_files(model, fill, extra_forward):
     files = files_entered(lambda: strategy.bound(scenario))
     assert {"diffusionpipe.py", "layout.py", "pipelines.py"} <= {path.name for path in files}
     assert len(files) <= MOST_FILES
+
+
+def test_no_file_is_longer_than_can_be_read_at_once():
+    rooms = ("profiles", "strategies", "sim", "validate")
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for room in rooms
+        for path in (ROOT / room).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > MOST_LINES
+    }
+    assert long == {}
 
 
 @pytest.mark.parametrize("name", ["1f1b", "wave", "interleaved", "bidirectional", "pulse"])

@@ -114,18 +114,10 @@ class _Replay:
         kept = [self.arrived[self.wiring.slots[key]] for key in self.plan.kept if key in self.wiring.slots]
         last = [ends[-1] for ends in self.ends if ends] + [end for _, end in spans] + kept
         sent = sum(transfer.size_bytes for transfer in self.wiring.transfers if transfer is not None)
-        return Trace(
-            self.wiring,
-            self.starts,
-            self.ends,
-            self.early,
-            self.sent,
-            self.arrived,
-            spans,
-            max(last, default=0.0),
-            sent * self.plan.placement.copies,
-            sum(route.sent_bytes for route in self.collective_routes),
-        )
+        ended_s, copies = max(last, default=0.0), self.plan.placement.copies
+        collected = sum(route.sent_bytes for route in self.collective_routes)
+        ops = self.starts, self.ends, self.early
+        return Trace(self.wiring, *ops, self.sent, self.arrived, spans, ended_s, sent * copies, collected)
 
     def _device(self, device: int, due_s: float | None = None, *, runs: bool = False) -> Process:
         """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire.
