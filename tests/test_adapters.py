@@ -1,5 +1,6 @@
 """Fine-tuning: adapters beside frozen linears, and optimizers whose states take fewer bytes."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -108,8 +109,10 @@ def test_only_adapters_are_summed_stepped_and_kept_with_their_states(adapted):
 
 def test_what_starts_a_point_names_what_the_training_script_must_do_besides():
     start = sim.launch("pixart", "zero2", gpus=4, batch_size=16, trainable="lora:8", checkpointing="block")
-    assert start.notes[-1] == "see to it in the training script, too: LoRA of rank 8, block checkpointing"
-    assert not any("too:" in note for note in sim.launch("pixart", "zero2", gpus=4, batch_size=16).notes)
+    unset = json.loads(start.text)["not_set_here"]
+    assert (unset["--trainable"], unset["--checkpointing"]) == ("lora:8", "block")
+    plain = json.loads(sim.launch("pixart", "zero2", gpus=4, batch_size=16).text).get("not_set_here", {})
+    assert not {"--trainable", "--checkpointing"} & plain.keys()
 
 
 def test_zero3_shards_and_gathers_the_frozen_backbone_too(adapted):

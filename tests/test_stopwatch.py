@@ -75,5 +75,6 @@ def test_builder_and_stopwatch_are_told_the_same_and_nothing_that_no_sampler_tel
     told = list(signature(SamplingBuilder.collective).parameters)
     assert told == list(signature(Stopwatch.collective).parameters)
     assert told == [
-        "self", "operation", "devices", "size_bytes", "stage", "number", "calls", "held_bytes", "wait"
+        "self", "operation", "devices", "size_bytes", "stage", "number", "calls", "held_bytes", "wait",
+        "dispatched_as",
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from sim.limits import check_swept
 from sim.measured_runs import calibrated
 from sim.results import Result
 from sim.scenarios import Request, check_known, scenario_of
+from strategies.plans.workloads import AUTO
 from strategies.scenario import Scenario
 
 FIGURES: Final = (".png", ".svg", ".pdf")
@@ -73,6 +74,8 @@ def print_experiment(options: argparse.Namespace) -> int:
         flags["strategy"] = ",".join(request.names)
     if command == "sweep":  # what is set says the task: ``run`` knows no flag of it
         flags["objective"] = options.objective
+        if getattr(options, "checkpointing", None) in (None, AUTO):
+            flags.pop("checkpointing", None)
     flags |= request.parameters | {name: getattr(options, name, None) for name in ASIDE}
     sys.stdout.write(f"# sim {command} --experiment FILE\n{as_toml(flags)}")
     return 0
