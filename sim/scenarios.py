@@ -21,6 +21,7 @@ from profiles.whatifs import WHAT_IFS, changed, idle
 from strategies.parameters import check_integer, flag_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
+    OWN_OPTIONS,
     VIDEOS_PER_GPU,
     SamplingWorkload,
     TrainingWorkload,
@@ -53,13 +54,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "decode_chunks",
         "text_tokens",
         "text",
-        "encoders",
-        "vae_tile",
-        "vae_parallel",
-        "heads",
-        "precision",
-        "all_to_all",
-        "cache_steps",
+        *OWN_OPTIONS,
     ),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""

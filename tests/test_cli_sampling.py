@@ -46,23 +46,13 @@ POINTS = {"hybrid": ("--ulysses-degree", 2, "--pipeline-degree", 2), "single": (
 """Flags of samplers whose defaults are not of four GPUs."""
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Every command runs in an empty folder, where it may leave its files."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
-def sim(capsys):
+def sim(tell):
     """A function that runs a command and returns its exit code, stdout and stderr."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return run
+    return tell
 
 
 @pytest.fixture
