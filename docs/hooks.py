@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
 import sim
-from profiles.runtimes import all_runtimes
+from profiles.software.runtimes import all_runtimes
 
 ROOT = Path(__file__).parents[1]
 

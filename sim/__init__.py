@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from profiles.clusters import load_cluster as load_cluster
+    from profiles.architectures.models import load_model as load_model
+    from profiles.architectures.synthetic import equal_layers_model as equal_layers_model
     from profiles.errors import DeadlockError as DeadlockError
     from profiles.errors import InfeasibleError as InfeasibleError
     from profiles.errors import InputError as InputError
-    from profiles.models import load_model as load_model
-    from profiles.stacks import load_stack as load_stack
-    from profiles.synthetic import equal_layers_model as equal_layers_model
+    from profiles.machines.clusters import load_cluster as load_cluster
+    from profiles.software.stacks import load_stack as load_stack
     from sim.api import calibrate as calibrate
     from sim.api import run as run
     from sim.api import schedule as schedule
@@ -43,12 +43,12 @@ _HOMES = {
     "calibrate": "sim.api",
     "clusters": "sim.listings",
     "devices": "sim.listings",
-    "equal_layers_model": "profiles.synthetic",
+    "equal_layers_model": "profiles.architectures.synthetic",
     "launch": "sim.launching.launch",
-    "load_cluster": "profiles.clusters",
+    "load_cluster": "profiles.machines.clusters",
     "load_experiment": "sim.experiments",
-    "load_model": "profiles.models",
-    "load_stack": "profiles.stacks",
+    "load_model": "profiles.architectures.models",
+    "load_stack": "profiles.software.stacks",
     "models": "sim.listings",
     "plots": "sim.report",
     "run": "sim.api",

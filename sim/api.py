@@ -16,11 +16,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from profiles.calibration import MeasuredRun
-from profiles.clusters import Cluster
+from profiles.architectures.models import Model
+from profiles.costs.calibration import MeasuredRun
 from profiles.errors import DiffusimError, InputError
-from profiles.models import Model
-from profiles.stacks import DEFAULT_STACK, Stack
+from profiles.machines.clusters import Cluster
+from profiles.software.stacks import DEFAULT_STACK, Stack
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
 from sim.explore.scaling import over_counts

@@ -10,7 +10,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any, Final
 
-from profiles.calibration import OWN, Calibration, MeasuredRun
+from profiles.costs.calibration import OWN, Calibration, MeasuredRun
 from profiles.errors import InputError
 from sim.results import Result
 from sim.runs import parameters_of, run_point

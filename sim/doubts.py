@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from profiles.bands import (
+from profiles.costs.bands import (
     DATA_PARALLEL,
     ONE_GPU,
     PATCHES,
@@ -14,7 +14,7 @@ from profiles.bands import (
     Doubt,
     load_bands,
 )
-from profiles.stacks import DEFAULT_STACK
+from profiles.software.stacks import DEFAULT_STACK
 from sim.measures import Measures
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario
@@ -41,7 +41,7 @@ def doubt_of(
 
 
 def method_of(task: str, num_gpus: int, parameters: Mapping[str, Any]) -> str:
-    """The kind of method, of ``profiles.bands.METHODS``, by which GPUs work together."""
+    """The kind of method, of ``profiles.costs.bands.METHODS``, by which GPUs work together."""
     if num_gpus == 1:
         return ONE_GPU
     if task == "sample":

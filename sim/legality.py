@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from profiles.errors import InfeasibleError, InputError
-from profiles.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
+from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Point
 from sim.results import Result
 from sim.runs import parameters_of

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from profiles.clusters import cluster_names, load_cluster
-from profiles.devices import device_names, load_device
-from profiles.models import load_model, model_names
-from profiles.stacks import load_stack, stack_names
+from profiles.architectures.models import load_model, model_names
+from profiles.machines.clusters import cluster_names, load_cluster
+from profiles.machines.devices import device_names, load_device
+from profiles.software.stacks import load_stack, stack_names
 from sim.report.facts import cluster_facts, device_facts, model_facts, stack_facts, strategy_facts
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless

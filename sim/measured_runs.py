@@ -12,10 +12,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from profiles.calibration import MeasuredRun, check_same
+from profiles.costs.calibration import MeasuredRun, check_same
 from profiles.errors import DiffusimError, InputError
 from profiles.files import read_text
-from profiles.stacks import DEFAULT_STACK
+from profiles.software.stacks import DEFAULT_STACK
 from sim.calibrating import NAMES, Given, Number, measure
 from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
 from strategies.registry import make, strategy_named

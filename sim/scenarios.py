@@ -9,15 +9,15 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 from warnings import warn
 
-from profiles.clusters import Cluster, cluster_names, load_cluster
-from profiles.components import TASKS
+from profiles.architectures.components import TASKS
+from profiles.architectures.models import Model, load_model, model_names
+from profiles.costs.resolutions import check_whole_tokens, in_words
 from profiles.errors import DiffusimWarning, InputError, near
-from profiles.levers import cached_share
-from profiles.models import Model, load_model, model_names
+from profiles.machines.clusters import Cluster, cluster_names, load_cluster
+from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
-from profiles.resolutions import check_whole_tokens, in_words
-from profiles.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
-from profiles.whatifs import WHAT_IFS, changed, idle
+from profiles.software.levers import cached_share
+from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from strategies.parameters import check_integer, flag_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,

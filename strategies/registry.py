@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import strategies.sampling
 import strategies.training
-from profiles.components import TASKS
+from profiles.architectures.components import TASKS
 from profiles.errors import InputError, near
 from profiles.names import known_name, unknown_name
 from strategies.parameters import check_choice, check_parameters, flag_of

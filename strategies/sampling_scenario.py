@@ -9,18 +9,18 @@ from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
 
-from profiles.bands import Band
-from profiles.clusters import Cluster
-from profiles.components import Component
+from profiles.architectures.components import Component
+from profiles.architectures.texts import with_text
+from profiles.costs.bands import Band
+from profiles.costs.resolutions import with_frames
+from profiles.costs.sampling import Extent, SamplingCosts
 from profiles.errors import wrong
-from profiles.host_links import copied_s
-from profiles.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
-from profiles.levers import HALF, load_levers, products_in_fp8
-from profiles.recipes import FROZEN_WEIGHT_BYTES
-from profiles.resolutions import with_frames
-from profiles.sampling_costs import Extent, SamplingCosts
-from profiles.texts import with_text
-from profiles.whatifs import whatif_words
+from profiles.machines.clusters import Cluster
+from profiles.machines.host_links import copied_s
+from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
+from profiles.machines.whatifs import whatif_words
+from profiles.software.levers import HALF, load_levers, products_in_fp8
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.plans.workloads import ALL, SamplingWorkload
 from strategies.scenario import Scene, check_kinds
 

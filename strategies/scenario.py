@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
-from profiles.adapters import with_adapters
-from profiles.calibration import Calibration, MeasuredRun, check_same
-from profiles.clusters import Cluster
-from profiles.costs import ModelCosts
+from profiles.architectures.models import Model
+from profiles.costs.adapters import with_adapters
+from profiles.costs.calibration import Calibration, MeasuredRun, check_same
+from profiles.costs.layers import ModelCosts
+from profiles.costs.offloading import HostSide
+from profiles.costs.resolutions import in_words, resized, sides_of, with_frames
 from profiles.errors import InfeasibleError, InputError, wrong
-from profiles.models import Model
-from profiles.offloading import HostSide
-from profiles.resolutions import in_words, resized, sides_of, with_frames
-from profiles.stacks import Stack, load_stack
-from profiles.whatifs import whatif_words
+from profiles.machines.clusters import Cluster
+from profiles.machines.whatifs import whatif_words
+from profiles.software.stacks import Stack, load_stack
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from making import make_cluster, make_link
 
-from profiles.models import Component, Layer, MeasuredTime, Model, Skip
-from profiles.stacks import load_stack
+from profiles.architectures.models import Component, Layer, MeasuredTime, Model, Skip
+from profiles.software.stacks import load_stack
 from sim.cli.main import main
 from strategies.plans.actions import parse_action
 from strategies.plans.placement import Placement

@@ -1,8 +1,8 @@
 """Links and clusters made in code."""
 
-from profiles.clusters import Cluster, Link
-from profiles.devices import Device, Rates
-from profiles.fabrics import OPERATIONS, Collectives
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.devices import Device, Rates
+from profiles.machines.fabrics import OPERATIONS, Collectives
 
 FREE = Link("ideal", float("inf"), 0.0, 0.0)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from random import Random
 from shutil import copytree
 
-from profiles.clusters import CLUSTERS
-from profiles.devices import DEVICES
-from profiles.models import MODELS
-from profiles.stacks import STACKS
+from profiles.architectures.models import MODELS
+from profiles.machines.clusters import CLUSTERS
+from profiles.machines.devices import DEVICES
+from profiles.software.stacks import STACKS
 
 VALUES = (
     "", "0", "-1", "1", "2", "3.5", "-0.0", "1e308", "1e-308", "1e999", "1e18", "1e19", "nan", "inf", "-inf", "1_000",

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS
+from profiles.machines.fabrics import OPERATIONS
 from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,

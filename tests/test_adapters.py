@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import sim
-from profiles.adapters import OPERATORS, is_adapted, with_adapters
-from profiles.costs import ComponentCosts
-from profiles.devices import load_device
+from profiles.architectures.models import load_model
+from profiles.costs.adapters import OPERATORS, is_adapted, with_adapters
+from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
-from profiles.models import load_model
-from profiles.recipes import RECIPES
-from profiles.stacks import load_stack
+from profiles.machines.devices import load_device
+from profiles.software.recipes import RECIPES
+from profiles.software.stacks import load_stack
 from sim.cli.main import main
 from sim.replay.memory import resident_bytes
 from sim.runs import bound, least_memory_bytes, run_point

@@ -5,16 +5,16 @@ from math import log, sqrt
 
 import pytest
 
-from profiles.anchors import Anchor, read_anchors
-from profiles.clusters import load_cluster
-from profiles.components import MeasuredTime
-from profiles.costs import ModelCosts, anchor_factor
-from profiles.devices import Device, Rates, load_device
+from profiles.architectures.anchors import Anchor, read_anchors
+from profiles.architectures.components import MeasuredTime
+from profiles.architectures.models import load_model, model_names
+from profiles.architectures.synthetic import equal_blocks_transformer
+from profiles.costs.layers import ModelCosts, anchor_factor
+from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
-from profiles.models import load_model, model_names
-from profiles.sampling_costs import SamplingCosts
-from profiles.stacks import load_stack
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import Device, Rates, load_device
+from profiles.software.stacks import load_stack
 from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

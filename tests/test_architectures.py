@@ -9,8 +9,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from profiles.architectures.models import read_model
 from profiles.errors import InputError
-from profiles.models import read_model
 from validate.__main__ import main
 from validate.counting.config_files import Asked, ConfigFile
 from validate.counting.configured import count_configured

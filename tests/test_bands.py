@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.bands import (
+from profiles.costs.bands import (
     ANY,
     FAMILIES,
     METHODS,
@@ -22,9 +22,9 @@ from profiles.bands import (
     spread_between,
     tied,
 )
-from profiles.devices import device_names
 from profiles.errors import InputError
-from profiles.stacks import stack_names
+from profiles.machines.devices import device_names
+from profiles.software.stacks import stack_names
 
 shares = st.floats(0.0, 1.0)
 spreads = st.floats(0.0, 2.0)

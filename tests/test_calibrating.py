@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 import sim
-from profiles.calibration import Calibration, MeasuredRun
-from profiles.clusters import load_cluster
-from profiles.costs import ModelCosts
+from profiles.architectures.models import load_model
+from profiles.costs.calibration import Calibration, MeasuredRun
+from profiles.costs.layers import ModelCosts
 from profiles.errors import InputError
-from profiles.models import load_model
-from profiles.recipes import RECIPES
+from profiles.machines.clusters import load_cluster
+from profiles.software.recipes import RECIPES
 from sim.calibrating import Number, measure, question
 from sim.cli.main import main
 from sim.measured_runs import calibrated

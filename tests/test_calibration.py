@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from profiles.costs import BACKWARD_WORK, ComponentCosts
-from profiles.devices import Device, Rates, read_device
+from profiles.architectures.models import load_model
+from profiles.costs.layers import BACKWARD_WORK, ComponentCosts
 from profiles.errors import InputError
-from profiles.models import load_model
+from profiles.machines.devices import Device, Rates, read_device
 from profiles.units import GIB
 from validate.__main__ import main
 from validate.fitting.calibration import (

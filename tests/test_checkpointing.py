@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.components import Layer
-from profiles.costs import ComponentCosts
-from profiles.devices import load_device
+from profiles.architectures.components import Layer
+from profiles.architectures.kernels import Kernel
+from profiles.architectures.models import load_model
+from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
-from profiles.kernels import Kernel
-from profiles.models import load_model
-from profiles.stacks import load_stack
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import load_device
+from profiles.software.stacks import load_stack
 from sim import run
 from sim.parts import replay
 from sim.replay.memory import memory_events_by_role, peak_memory_bytes, resident_bytes

@@ -14,8 +14,8 @@ from dataclasses import asdict
 
 import pytest
 
-from profiles.clusters import cluster_names, load_cluster
-from profiles.models import load_model, model_names
+from profiles.architectures.models import load_model, model_names
+from profiles.machines.clusters import cluster_names, load_cluster
 from sim.cli.main import main
 from sim.contents import inputs_of
 from sim.runs import run_point

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.cli.main import main, make_parser
 from sim.cli.requests import given
 from sim.contents import inputs_of

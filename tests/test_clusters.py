@@ -2,9 +2,9 @@
 
 import pytest
 
-from profiles.clusters import cluster_names, load_cluster, read_cluster
 from profiles.errors import InputError
-from profiles.fabrics import interpolate
+from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
+from profiles.machines.fabrics import interpolate
 
 GOOD = """\
 name = "small"

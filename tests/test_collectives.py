@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.clusters import Cluster, Link
-from profiles.collectives import Group, bus_volume, collective_time, sent_bytes
-from profiles.devices import Device
-from profiles.fabrics import OPERATIONS, Collectives
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.collectives import Group, bus_volume, collective_time, sent_bytes
+from profiles.machines.devices import Device
+from profiles.machines.fabrics import OPERATIONS, Collectives
 
 INSIDE, BETWEEN = 100e9, 20e9
 """Bytes per second of each device's port and of each node's."""

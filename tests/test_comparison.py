@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import sim
-from profiles.clusters import CLUSTERS
 from profiles.errors import InputError
+from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
 from sim.explore.comparison import compare
 from sim.explore.frames import write_rows

@@ -9,8 +9,8 @@ from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import T5Config, T5EncoderModel
 
+from profiles.architectures.models import MODELS, load_model, read_model
 from profiles.errors import InputError
-from profiles.models import MODELS, load_model, read_model
 from sim.cli.main import main as sim_main
 from validate.__main__ import main
 from validate.counting.config_files import Asked, read_config

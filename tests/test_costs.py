@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.costs import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
-from profiles.devices import Device, Rates
+from profiles.architectures.models import Component, Layer, MeasuredTime, Model
+from profiles.costs.layers import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
 from profiles.errors import InputError
-from profiles.models import Component, Layer, MeasuredTime, Model
-from profiles.recipes import RECIPES
-from profiles.stacks import load_stack
+from profiles.machines.devices import Device, Rates
+from profiles.software.recipes import RECIPES
+from profiles.software.stacks import load_stack
 
 RATES = Rates(
     conv_flop_per_s=100e12,

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from profiles.costs import BACKWARD_WORK
+from profiles.architectures.models import MODELS, Component, Layer, load_model
+from profiles.costs.layers import BACKWARD_WORK
 from profiles.errors import InputError
-from profiles.models import MODELS, Component, Layer, load_model
 from validate.__main__ import main
 from validate.counting.component import count_component, count_model
 from validate.counting.folder import exchanges_text, kernel_texts, layers_text, model_text

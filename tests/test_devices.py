@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.devices import RATE_KEYS, Rates, device_names, load_device, read_device
+from profiles.costs.lumped_times import rates_of
 from profiles.errors import InputError
-from profiles.laws import Laws
-from profiles.lumped_times import rates_of
-from profiles.stacks import Shares, load_stack
+from profiles.machines.devices import RATE_KEYS, Rates, device_names, load_device, read_device
+from profiles.machines.laws import Laws
+from profiles.software.stacks import Shares, load_stack
 
 GOOD = """\
 name = "card"

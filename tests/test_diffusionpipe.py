@@ -2,9 +2,9 @@
 
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
-from profiles.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.parts import replay
 from sim.replay.engine import simulate
 from strategies.plans.actions import FrozenAction

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.components import Exchange
+from profiles.architectures.components import Exchange
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from profiles.models import load_model
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.runs import run_point

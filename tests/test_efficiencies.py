@@ -5,8 +5,8 @@ from statistics import median
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.fabrics import OPERATIONS
+from profiles.machines.clusters import load_cluster
+from profiles.machines.fabrics import OPERATIONS
 from validate.__main__ import main
 from validate.fitting.efficiencies import (
     ALL_TO_ALL,

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_cluster, make_link
 
-from profiles.clusters import cluster_names, load_cluster, read_cluster
-from profiles.collectives import CollectiveLaw, Group, collective_law, collective_time
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS, Between, Collectives
+from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
+from profiles.machines.collectives import CollectiveLaw, Group, collective_law, collective_time
+from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 from strategies.plans.placement import Placement
 
 FLAT = ((1.0, 1.0),)

@@ -6,11 +6,11 @@ from statistics import median
 
 import pytest
 
-from profiles.costs import one_gpu_s
-from profiles.devices import device_names, load_device
+from profiles.architectures.models import MODELS, load_model, model_names
+from profiles.costs.layers import one_gpu_s
+from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
-from profiles.models import MODELS, load_model, model_names
-from profiles.sampling_costs import SamplingCosts
+from profiles.machines.devices import device_names, load_device
 from validate.__main__ import main
 from validate.fitting.anchors import (
     NEAR,

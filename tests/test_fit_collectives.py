@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from making import make_cluster, make_link
 
-from profiles.clusters import CLUSTERS, load_cluster
-from profiles.collectives import Group, collective_law, collective_time
-from profiles.fabrics import OPERATIONS, Between, Collectives
+from profiles.machines.clusters import CLUSTERS, load_cluster
+from profiles.machines.collectives import Group, collective_law, collective_time
+from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 from validate.__main__ import main
 from validate.fitting.collective_files import FILES, file_text, fitted_cluster
 from validate.fitting.collective_laws import bare, errors_of, fit_between, fit_inside, held_out

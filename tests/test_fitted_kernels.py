@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiles.devices import DEVICES, load_device
-from profiles.kernel_times import LAYOUT
-from profiles.law_tables import product_law
+from profiles.costs.kernel_times import LAYOUT
+from profiles.machines.devices import DEVICES, load_device
+from profiles.machines.law_tables import product_law
 from validate.__main__ import main
 from validate.fitting.kernels import convnets, layouts, products, rows
 from validate.fitting.kernels.build import Builder, law_text

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
 from profiles.errors import InputError
-from profiles.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.explore.frames import check_out, row, rows, write_rows
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from profiles.clusters import cluster_names, load_cluster
-from profiles.devices import device_names, load_device
-from profiles.models import model_names
-from profiles.stacks import load_stack, stack_names
+from profiles.architectures.models import model_names
+from profiles.machines.clusters import cluster_names, load_cluster
+from profiles.machines.devices import device_names, load_device
+from profiles.software.stacks import load_stack, stack_names
 from sim.api import start_sweep
 from sim.cli.completion import SHELLS
 from sim.cli.examples import EXAMPLES

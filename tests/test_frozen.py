@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from strategies.pipelining.frozen import FrozenWork, all_at_once, frozen_chains
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import FilledLayer

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 import sim
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
+from profiles.architectures.shares import Share
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
-from profiles.models import load_model
-from profiles.shares import Share
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
 from sim.parts import replay_parts
 from sim.runs import run_point
 from strategies.patching.decoding import decode, seams, tile_shares, whole_layers

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.clusters import load_cluster
-from profiles.collectives import collective_law
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from profiles.models import load_model
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
+from profiles.machines.collectives import collective_law
 from sim.parts import replay
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.runs import least_memory_bytes, run_point

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from profiles.synthetic import equal_blocks_transformer
 from strategies.patching.grid import Grid, make_grid
 
 

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.clusters import load_cluster, read_cluster
+from profiles.architectures.models import load_model
+from profiles.architectures.shares import Share
 from profiles.errors import InputError
-from profiles.hosts import (
+from profiles.machines.clusters import load_cluster, read_cluster
+from profiles.machines.hosts import (
     AHEAD,
     BOX,
     CACHE_OPERATORS,
@@ -20,9 +22,7 @@ from profiles.hosts import (
     Calls,
     Host,
 )
-from profiles.models import load_model
-from profiles.shares import Share
-from profiles.stacks import load_stack
+from profiles.software.stacks import load_stack
 from sim.replay.engine import simulate
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team

@@ -6,8 +6,8 @@ from math import prod
 
 import pytest
 
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from profiles.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.runs import run_point
 from strategies.registry import make_sampler

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError, InputError
-from profiles.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s

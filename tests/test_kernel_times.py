@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.components import Component, Layer
-from profiles.costs import EACH_BATCH, ComponentCosts, ModelCosts
-from profiles.devices import Device, Rates, load_device
-from profiles.kernel_times import (
+from profiles.architectures.components import Component, Layer
+from profiles.architectures.kernels import Kernel
+from profiles.architectures.models import Model, load_model
+from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Extent, Share
+from profiles.costs.kernel_times import (
     BACKWARD_TRAFFIC,
     CAST,
     GRADIENT_TRAFFIC,
@@ -21,13 +22,12 @@ from profiles.kernel_times import (
     SAVED_SCORE_BYTES,
     SCORE_BYTES,
 )
-from profiles.kernels import Kernel
-from profiles.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
-from profiles.models import Model, load_model
-from profiles.recipes import RECIPES
-from profiles.sampling_costs import SamplingCosts
-from profiles.shares import REPLICATED_SHARE, WHOLE, Extent, Share
-from profiles.stacks import Fusion, Shares, load_stack, stack_names
+from profiles.costs.layers import EACH_BATCH, ComponentCosts, ModelCosts
+from profiles.costs.sampling import SamplingCosts
+from profiles.machines.devices import Device, Rates, load_device
+from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
+from profiles.software.recipes import RECIPES
+from profiles.software.stacks import Fusion, Shares, load_stack, stack_names
 
 FREE = Traffic(1e30)
 """A pace at which nothing takes time that counts."""

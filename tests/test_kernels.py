@@ -10,10 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiles.component_files import KERNEL_COLUMNS
+from profiles.architectures.component_files import KERNEL_COLUMNS
+from profiles.architectures.kernels import MEMORY_BOUND, Kernel, class_flop
+from profiles.architectures.models import LAYER_COLUMNS, load_model, model_names, read_model
 from profiles.errors import InputError
-from profiles.kernels import MEMORY_BOUND, Kernel, class_flop
-from profiles.models import LAYER_COLUMNS, load_model, model_names, read_model
 from validate.counting.component import ModelCount, count_component, count_model
 from validate.counting.folder import folder_texts, kernel_texts
 from validate.counting.kernels import Launch, component_kernels, grown, kernels_of

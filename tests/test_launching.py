@@ -12,7 +12,7 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from profiles.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
+from profiles.software.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
 from sim.launching.samplers import SAMPLERS
 from sim.launching.trainers import TRAINERS
 from sim.legality import case_of, runtimes_of

@@ -7,7 +7,7 @@ import pytest
 
 import sim
 from profiles.errors import InfeasibleError, InputError
-from profiles.runtimes import find_runtime
+from profiles.software.runtimes import find_runtime
 from sim.launching.launch import launch_of
 from strategies.plans.workloads import OWN_OPTIONS
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiles.devices import read_device
 from profiles.errors import InputError
+from profiles.machines.devices import read_device
 
 GOOD = """\
 name = "card"

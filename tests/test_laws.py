@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.devices import Rates, device_names, load_device
 from profiles.errors import InputError
-from profiles.laws import MEMORY_KINDS, PARTS, Laws, Traffic, padded
+from profiles.machines.devices import Rates, device_names, load_device
+from profiles.machines.laws import MEMORY_KINDS, PARTS, Laws, Traffic, padded
 
 RATES = Rates(
     conv_flop_per_s=50e12,

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 import sim
-from profiles.bands import Band
-from profiles.clusters import load_cluster
-from profiles.devices import device_names, load_device
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_blocks_transformer
+from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError
-from profiles.levers import HALF, device_in, load_levers, products_in_fp8
-from profiles.models import load_model
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import device_names, load_device
+from profiles.software.levers import HALF, device_in, load_levers, products_in_fp8
 from sim.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import sim
-from profiles.clusters import load_cluster
 from profiles.errors import InputError
-from profiles.whatifs import changed
+from profiles.machines.clusters import load_cluster
+from profiles.machines.whatifs import changed
 from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.tuning import tune

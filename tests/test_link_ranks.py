@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from profiles.clusters import read_cluster
-from profiles.collectives import Group
 from profiles.errors import DiffusimError, InputError
+from profiles.machines.clusters import read_cluster
+from profiles.machines.collectives import Group
 from sim.cli.main import main as sim
 from validate.__main__ import main
 from validate.fitting.link_samples import PING_PONG, Sample

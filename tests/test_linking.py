@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiles.clusters import Link, load_cluster, read_cluster
-from profiles.collectives import Group, bus_volume
 from profiles.errors import InputError
-from profiles.fabrics import Collectives
+from profiles.machines.clusters import Link, load_cluster, read_cluster
+from profiles.machines.collectives import Group, bus_volume
+from profiles.machines.fabrics import Collectives
 from sim.cli.main import main as sim
 from validate.__main__ import main
 from validate.fitting.least_squares import fit_law

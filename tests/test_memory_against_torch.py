@@ -18,9 +18,9 @@ from torch.utils.checkpoint import (
 )
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from profiles.clusters import load_cluster
-from profiles.models import read_model
-from profiles.stacks import load_stack
+from profiles.architectures.models import read_model
+from profiles.machines.clusters import load_cluster
+from profiles.software.stacks import load_stack
 from strategies.pipelining.data_parallel import whole
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from profiles.architectures.models import LAYER_COLUMNS, Read, Skip, load_model, model_names, read_model
 from profiles.errors import InputError
-from profiles.models import LAYER_COLUMNS, Read, Skip, load_model, model_names, read_model
 
 MODEL = """\
 name = "small"

@@ -5,12 +5,12 @@ import tomllib
 import pytest
 
 import sim
-from profiles.clusters import cluster_names, load_cluster
-from profiles.devices import device_names
+from profiles.architectures.models import load_model, model_names
 from profiles.errors import DiffusimNote, InputError, near, one_line, shown
-from profiles.models import load_model, model_names
+from profiles.machines.clusters import cluster_names, load_cluster
+from profiles.machines.devices import device_names
 from profiles.names import ALIASES, aliases, known_name, unknown_name
-from profiles.stacks import load_stack, stack_names
+from profiles.software.stacks import load_stack, stack_names
 from sim.cli.main import main
 from strategies.registry import all_samplers, all_strategies, strategy_named
 

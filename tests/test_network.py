@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.clusters import load_cluster
-from profiles.fabrics import OPERATIONS, Collectives
+from profiles.machines.clusters import load_cluster
+from profiles.machines.fabrics import OPERATIONS, Collectives
 from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
 from strategies.plans.actions import parse_action
 from strategies.plans.network import Network

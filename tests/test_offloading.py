@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 import sim
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
+from profiles.costs.offloading import CARDS_PER_SWITCH, STEP_BYTES_PER_S, HostSide
 from profiles.errors import InfeasibleError, InputError
-from profiles.host_links import copied_s
-from profiles.models import load_model
-from profiles.offloading import CARDS_PER_SWITCH, STEP_BYTES_PER_S, HostSide
-from profiles.recipes import RECIPES
+from profiles.machines.clusters import load_cluster
+from profiles.machines.host_links import copied_s
+from profiles.software.recipes import RECIPES
 from sim.replay.memory import resident_bytes
 from sim.runs import bound, least_memory_bytes, run_point
 from strategies.plans.actions import OPTIMIZER

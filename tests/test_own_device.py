@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from profiles.clusters import CLUSTERS, load_cluster
-from profiles.devices import DEVICES
+from profiles.machines.clusters import CLUSTERS, load_cluster
+from profiles.machines.devices import DEVICES
 from sim.cli.main import main
 
 MODEL = """\

@@ -4,8 +4,8 @@ from math import ceil
 
 import pytest
 
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from profiles.synthetic import equal_blocks_transformer
 from sim.cli.main import main
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes

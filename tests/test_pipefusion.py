@@ -10,10 +10,10 @@ from itertools import accumulate, combinations, pairwise
 import numpy as np
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from profiles.models import load_model
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
 from sim.runs import run_point

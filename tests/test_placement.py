@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from profiles.collectives import Group
 from profiles.errors import InfeasibleError
+from profiles.machines.collectives import Group
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective

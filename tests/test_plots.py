@@ -6,8 +6,8 @@ import sys
 import pytest
 from matplotlib.figure import Figure
 
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
-from profiles.synthetic import equal_blocks_transformer
 from sim.parts import replay, replay_parts
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes

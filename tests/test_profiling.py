@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel
 
-from profiles.costs import ComponentCosts
-from profiles.devices import Device
+from profiles.architectures.models import load_model
+from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
-from profiles.models import load_model
+from profiles.machines.devices import Device
 from validate.__main__ import main
 from validate.counting.component import count_component
 from validate.counting.specs import ComponentSpec, LayerSpec, tensor

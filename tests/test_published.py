@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from profiles.clusters import cluster_names
+from profiles.machines.clusters import cluster_names
 from validate.points import fastest, scenario
 from validate.published import report, training
 from validate.published.clusters import read_runs

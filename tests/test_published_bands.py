@@ -5,10 +5,10 @@ from math import exp, log
 
 import pytest
 
-from profiles.bands import BANDS, Band, load_bands, read_bands
-from profiles.costs import one_gpu_s
-from profiles.devices import load_device
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.costs.bands import BANDS, Band, load_bands, read_bands
+from profiles.costs.layers import one_gpu_s
+from profiles.machines.devices import load_device
 from validate.__main__ import main
 from validate.published.bands import FEWEST, Miss, alone, bands_of, speedups, text_of, trainings, waits
 from validate.published.clusters import SETS, read_runs

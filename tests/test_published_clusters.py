@@ -5,8 +5,8 @@ from statistics import geometric_mean, median
 
 import pytest
 
-from profiles.clusters import cluster_names
-from profiles.stacks import load_stack
+from profiles.machines.clusters import cluster_names
+from profiles.software.stacks import load_stack
 from validate.__main__ import main
 from validate.published.clusters import SETS, read_runs, shared_rate
 

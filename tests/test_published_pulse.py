@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.models import load_model
+from profiles.architectures.models import load_model
 from validate.points import scenario
 from validate.published.records import published
 from validate.published.training.imbalance import gains, longest_stages, partition_speed_ups

@@ -6,9 +6,9 @@ from statistics import median
 
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
 from profiles.errors import InputError
-from profiles.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from profiles.architectures.models import load_model, model_names
 from profiles.errors import InputError
-from profiles.models import load_model, model_names
 from strategies.registry import all_samplers, all_strategies
 from validate.__main__ import main
 from validate.published.clusters import read_runs

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.trust import read_trust
+from profiles.costs.trust import read_trust
 from validate.__main__ import main
 from validate.published.ledger import Ledger
 from validate.published.records import Conditions, Record, all_published, the_published

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 import sim
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.report.columns import fitting

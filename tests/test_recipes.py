@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiles.recipes import FROZEN_WEIGHT_BYTES, RECIPES, recipe_of
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES, RECIPES, recipe_of
 
 SIZES = {
     **{"mixed": 18, "mixed-fp16-gradient": 16, "pulse": 14, "fp32": 16},

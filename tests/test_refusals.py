@@ -7,12 +7,12 @@ from shutil import copytree
 import pytest
 
 import sim
-from profiles.clusters import load_cluster
-from profiles.component_files import KERNELS, LAYER_COLUMNS, TIME_COLUMNS
-from profiles.devices import read_device
+from profiles.architectures.component_files import KERNELS, LAYER_COLUMNS, TIME_COLUMNS
+from profiles.architectures.models import MODELS, read_model
 from profiles.errors import InputError
 from profiles.files import MAX_BYTES, MAX_ROWS, Table, read_rows, read_text
-from profiles.models import MODELS, read_model
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import read_device
 from sim.cli.main import main
 
 HEAD = """\

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sim
-from profiles.clusters import load_cluster
 from profiles.errors import InputError
+from profiles.machines.clusters import load_cluster
 from profiles.units import GIB, MILLISECOND
 from sim.explore.scaling import Scaling
 from sim.report.html import replayed

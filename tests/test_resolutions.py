@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.costs import ModelCosts, anchor_factor
-from profiles.devices import Rates, load_device
+from profiles.architectures.models import load_model
+from profiles.costs.layers import ModelCosts, anchor_factor
+from profiles.costs.resolutions import check_resolution, resized, sides_of
+from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
-from profiles.models import load_model
-from profiles.resolutions import check_resolution, resized, sides_of
-from profiles.sampling_costs import SamplingCosts
-from profiles.stacks import load_stack
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import Rates, load_device
+from profiles.software.stacks import load_stack
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 

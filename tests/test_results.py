@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point
 from sim.parts import replay
 from sim.runs import run_point

@@ -17,8 +17,8 @@ from statistics import median
 
 import pytest
 
+from profiles.architectures.models import load_model
 from profiles.errors import InputError
-from profiles.models import load_model
 from sim.replay import engine
 from strategies.plans.actions import StageAction
 from strategies.plans.placement import Placement

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profiles.components import MeasuredTime
-from profiles.costs import ModelCosts
-from profiles.devices import Device, Rates, load_device
+from profiles.architectures.components import MeasuredTime
+from profiles.architectures.models import load_model
+from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Extent, Share
+from profiles.architectures.synthetic import equal_blocks_transformer
+from profiles.costs.layers import ModelCosts
+from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
-from profiles.models import load_model
-from profiles.sampling_costs import SamplingCosts
-from profiles.shares import REPLICATED_SHARE, WHOLE, Extent, Share
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.devices import Device, Rates, load_device
 from validate.counting.component import count_component
 from validate.counting.zoo import architecture
 

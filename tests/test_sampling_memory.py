@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
-from profiles.synthetic import equal_blocks_transformer
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from profiles.models import Component, load_model
+from profiles.architectures.models import Component, load_model
 from validate.counting.component import count_component
 from validate.counting.specs import ComponentSpec, LayerSpec, latent, plain, tensor
 from validate.counting.trace import OpaqueAttention

@@ -8,11 +8,11 @@ from math import inf
 import pandas as pd
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError, InputError
-from profiles.models import load_model
-from profiles.stacks import load_stack
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
+from profiles.software.stacks import load_stack
 from sim.api import sweep as sweep_of
 from sim.explore.frames import rows, write_rows
 from sim.explore.points import Asked, Point, find_points

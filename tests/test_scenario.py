@@ -7,12 +7,12 @@ from itertools import islice
 
 import pytest
 
-from profiles.clusters import Cluster, Link, load_cluster
-from profiles.devices import Device, Rates, load_device
+from profiles.architectures.models import Model, load_model
 from profiles.errors import InfeasibleError, InputError
-from profiles.laws import Laws
-from profiles.models import Model, load_model
-from profiles.stacks import Fusion, Shares, Stack
+from profiles.machines.clusters import Cluster, Link, load_cluster
+from profiles.machines.devices import Device, Rates, load_device
+from profiles.machines.laws import Laws
+from profiles.software.stacks import Fusion, Shares, Stack
 from sim.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_strategies

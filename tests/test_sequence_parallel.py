@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.components import Exchange
+from profiles.architectures.components import Exchange
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_blocks_transformer
+from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_KERNELS
 from profiles.errors import InfeasibleError
-from profiles.hosts import CALLS_S
-from profiles.kernel_times import MERGE_CAST_KERNELS, MERGE_KERNELS
-from profiles.models import load_model
-from profiles.synthetic import equal_blocks_transformer
+from profiles.machines.clusters import load_cluster
+from profiles.machines.hosts import CALLS_S
 from sim.replay.engine import simulate
 from sim.runs import run_point
 from strategies.patching.builder import SamplingBuilder

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError, InputError
-from profiles.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.api import sweep
 from sim.explore.points import find_points
 from sim.explore.space import pareto_front, samples_per_s

@@ -5,7 +5,7 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from profiles.stacks import STACKS, Fusion, Shares, load_stack, stack_names
+from profiles.software.stacks import STACKS, Fusion, Shares, load_stack, stack_names
 from sim.cli.main import main
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep

@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim import parts
 from sim.parts import main_part, measured_parts, replay_parts
 from sim.runs import run_point, weigh

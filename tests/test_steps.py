@@ -7,11 +7,11 @@ from shutil import copytree
 import pytest
 import torch
 
-from profiles.costs import ComponentCosts
-from profiles.devices import Device, Rates, read_device
+from profiles.architectures.models import MeasuredTime, load_model
+from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
-from profiles.models import MeasuredTime, load_model
-from profiles.recipes import RECIPES
+from profiles.machines.devices import Device, Rates, read_device
+from profiles.software.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
 from validate.counting.zoo import architecture

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import sim
+from profiles.architectures.models import MODELS
 from profiles.errors import InfeasibleError, InputError
-from profiles.models import MODELS
 from sim.cli.main import main
 from sim.contents import content_of, inputs_of
 from sim.explore import answers as answering

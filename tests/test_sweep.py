@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model, model_names
 from profiles.errors import InfeasibleError, InputError
-from profiles.models import load_model, model_names
+from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Sweep, run_sweep
 from sim.report.rankings import print_sweep

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from profiles.models import load_model
+from profiles.architectures.models import load_model
 from strategies.partitions.collocation import collocated_skips
 from strategies.partitions.symmetric import symmetric_partition
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.costs import ModelCosts
-from profiles.devices import load_device
+from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.costs.layers import ModelCosts
 from profiles.errors import InputError
-from profiles.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import load_device
 from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.api import run
 from sim.report.tables import (
     command_of,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from profiles.clusters import load_cluster
+from profiles.architectures.models import load_model
+from profiles.architectures.shares import Extent, Share
+from profiles.architectures.texts import with_text
 from profiles.errors import InputError
-from profiles.models import load_model
-from profiles.shares import Extent, Share
-from profiles.texts import with_text
+from profiles.machines.clusters import load_cluster
 from strategies.patching.layer_runs import exchanged
 from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling_scenario import SamplingScenario

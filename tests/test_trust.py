@@ -2,8 +2,8 @@
 
 import pytest
 
+from profiles.costs.trust import ALONE, COLUMNS, TRUST, Trust, read_trust, trust_of
 from profiles.errors import InputError
-from profiles.trust import ALONE, COLUMNS, TRUST, Trust, read_trust, trust_of
 from strategies.registry import all_samplers, all_strategies
 
 

@@ -5,14 +5,14 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from profiles.anchors import Anchor
-from profiles.clusters import Link, cluster_names, load_cluster
-from profiles.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
-from profiles.costs import ComponentCosts
-from profiles.devices import Device, Rates, load_device
+from profiles.architectures.anchors import Anchor
+from profiles.architectures.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
+from profiles.architectures.models import load_model, model_names
+from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS, Collectives
-from profiles.models import load_model, model_names
+from profiles.machines.clusters import Link, cluster_names, load_cluster
+from profiles.machines.devices import Device, Rates, load_device
+from profiles.machines.fabrics import OPERATIONS, Collectives
 
 NAN, INF = float("nan"), float("inf")
 FLAT = ((1.0, 1.0),)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import sim
-from profiles.models import load_model
+from profiles.architectures.models import load_model
 from sim.report import rankings
 from sim.report.changes import CONTENDERS, Change, contenders, variations
 from sim.report.panels import bar, shares, show_panel, speed_words

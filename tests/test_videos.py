@@ -2,13 +2,13 @@
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.components import Component, Layer, MeasuredTime
-from profiles.devices import load_device
+from profiles.architectures.components import Component, Layer, MeasuredTime
+from profiles.architectures.kernels import Kernel, class_flop
+from profiles.architectures.models import Model, load_model
+from profiles.costs.resolutions import resized, with_frames
 from profiles.errors import InputError
-from profiles.kernels import Kernel, class_flop
-from profiles.models import Model, load_model
-from profiles.resolutions import resized, with_frames
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import load_device
 from sim import api
 from sim.cli.main import main
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload

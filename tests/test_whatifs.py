@@ -6,11 +6,11 @@ import shlex
 import pytest
 
 import sim
-from profiles.clusters import load_cluster
-from profiles.devices import load_device
 from profiles.errors import DiffusimWarning, InputError
+from profiles.machines.clusters import load_cluster
+from profiles.machines.devices import load_device
+from profiles.machines.whatifs import WHAT_IFS, changed, idle, whatif_words
 from profiles.units import GB, GIB
-from profiles.whatifs import WHAT_IFS, changed, idle, whatif_words
 from sim.cli.main import main
 
 P4DE = load_cluster("p4de")

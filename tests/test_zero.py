@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
-from profiles.stacks import load_stack
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
+from profiles.software.stacks import load_stack
 from sim.parts import jobs, replay
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from profiles.clusters import Cluster, load_cluster
-from profiles.models import Model, load_model
-from profiles.stacks import DEFAULT_STACK, Stack, load_stack
+from profiles.architectures.models import Model, load_model
+from profiles.machines.clusters import Cluster, load_cluster
+from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.parts import replay

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from profiles.clusters import cluster_names
-from profiles.devices import device_names
+from profiles.architectures.models import model_names
 from profiles.errors import InputError
-from profiles.models import model_names
-from profiles.stacks import stack_names
+from profiles.machines.clusters import cluster_names
+from profiles.machines.devices import device_names
+from profiles.software.stacks import stack_names
 from sim.cli.flags import strategy_names
 
 SHELLS: Final = ("bash", "zsh", "fish")

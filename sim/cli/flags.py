@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, Final
 
-from profiles.components import TASKS
+from profiles.architectures.components import TASKS
 from profiles.errors import InputError, shown
-from profiles.levers import PRECISIONS, load_levers
-from profiles.recipes import EMA_BYTES, RECIPES
-from profiles.runtimes import runtime_names
-from profiles.stacks import DEFAULT_STACK
+from profiles.software.levers import PRECISIONS, load_levers
+from profiles.software.recipes import EMA_BYTES, RECIPES
+from profiles.software.runtimes import runtime_names
+from profiles.software.stacks import DEFAULT_STACK
 from sim.explore.counts import counts_in
 from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.clusters import CLUSTERS, cluster_names, load_cluster
-from profiles.devices import DEVICES, device_names, load_device
+from profiles.architectures.models import MODELS, load_model, model_names
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.models import MODELS, load_model, model_names
+from profiles.machines.clusters import CLUSTERS, cluster_names, load_cluster
+from profiles.machines.devices import DEVICES, device_names, load_device
 from profiles.names import known_name, unknown_name
-from profiles.stacks import STACKS, load_stack, stack_names
+from profiles.software.stacks import STACKS, load_stack, stack_names
 
 
 class Shelf(NamedTuple):

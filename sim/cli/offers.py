@@ -29,7 +29,7 @@ def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         InputError: help is asked for, of a strategy that does not exist.
     """
-    from profiles.components import TASKS
+    from profiles.architectures.components import TASKS
     from sim.cli.flags import strategy_names
     from strategies.registry import strategy_named, task_of
 
@@ -98,7 +98,7 @@ def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
-    from profiles.components import TASKS
+    from profiles.architectures.components import TASKS
     from sim.cli.flags import add_parameters, add_scenario, strategy_names
     from sim.cli.sweeping import sweep_command
     from sim.explore.sweep import OBJECTIVES

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import MISSING
 from typing import Any
 
-from profiles.whatifs import WHAT_IFS
+from profiles.machines.whatifs import WHAT_IFS
 from sim.cli.flags import PARAMETER
 from sim.scenarios import OPTIONS
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from profiles.bands import tied
+from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError, InputError
 from sim.results import Result
 from sim.runs import parameters_of

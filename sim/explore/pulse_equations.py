@@ -4,7 +4,7 @@ Eq. 14 charges 14 bytes per parameter and the activations of P micro-batches on 
 Eq. 15 takes every stage for as long as the longest one: it is an estimate, no bound.
 """
 
-from profiles.recipes import RECIPES
+from profiles.software.recipes import RECIPES
 from strategies.pipelining.footprint import saved_bytes
 from strategies.pipelining.layout import Layout
 from strategies.plans.placement import Placement

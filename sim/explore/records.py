@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.components import TASKS
+from profiles.architectures.components import TASKS
 from profiles.errors import InputError
 from profiles.files import parse_number, read_text
-from profiles.whatifs import WHAT_IFS
+from profiles.machines.whatifs import WHAT_IFS
 from sim.contents import content_of
 from sim.explore.store import StoreFile
 from sim.scenarios import OPTIONS, fields_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
-from profiles.bands import tied
+from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError
 from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
 from sim.results import Result

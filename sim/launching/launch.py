@@ -5,9 +5,9 @@ What is printed stands in the installed files that the profile of the runtime na
 
 from typing import Any
 
-from profiles.clusters import Cluster
-from profiles.models import Model
-from profiles.runtimes import Runtime, find_runtime
+from profiles.architectures.models import Model
+from profiles.machines.clusters import Cluster
+from profiles.software.runtimes import Runtime, find_runtime
 from sim.api import run
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS

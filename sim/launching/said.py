@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from profiles.errors import InputError
-from profiles.levers import HALF
-from profiles.stacks import DEFAULT_STACK
+from profiles.software.levers import HALF
+from profiles.software.stacks import DEFAULT_STACK
 from sim.launching.starts import Start, Written
 from strategies.parameters import flag_of
 from strategies.plans.workloads import TrainingWorkload

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from profiles.levers import HALF
+from profiles.software.levers import HALF
 from sim.launching.said import one_scale
 from sim.launching.starts import PROMPT, Start, Written, command, over_one
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from profiles.runtimes import Runtime
+from profiles.software.runtimes import Runtime
 from sim.results import Result
 
 PROMPT: Final = "a photo of an astronaut"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from profiles.errors import InputError
-from profiles.recipes import RECIPES
+from profiles.software.recipes import RECIPES
 from sim.launching.said import refuse_recomputing
 from sim.launching.starts import Start, Written, command
 from sim.schedules import written

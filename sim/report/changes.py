@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, NamedTuple
 
-from profiles.clusters import Cluster
 from profiles.errors import InfeasibleError
-from profiles.stacks import DEFAULT_STACK, load_stack
+from profiles.machines.clusters import Cluster
+from profiles.software.stacks import DEFAULT_STACK, load_stack
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
 from sim.results import Result

@@ -3,10 +3,10 @@
 from dataclasses import asdict, fields
 from typing import Any
 
-from profiles.clusters import Cluster, Link
-from profiles.devices import Device
-from profiles.models import Model
-from profiles.stacks import Stack
+from profiles.architectures.models import Model
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.devices import Device
+from profiles.software.stacks import Stack
 from strategies.strategy import AnyStrategy
 
 

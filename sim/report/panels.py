@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from profiles.trust import Trust, trust_of
+from profiles.costs.trust import Trust, trust_of
 from profiles.units import GIB
 from sim.report.numbers import band, duration
 from sim.results import Result

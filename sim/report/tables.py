@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from profiles.clusters import Cluster, Link
-from profiles.devices import Device, Rates
-from profiles.models import Model
-from profiles.stacks import Stack
+from profiles.architectures.models import Model
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.devices import Device, Rates
+from profiles.software.stacks import Stack
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.explore.tuning import Choice
 from sim.legality import runtimes_of

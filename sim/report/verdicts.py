@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from profiles.trust import Trust
+from profiles.costs.trust import Trust
 from profiles.units import GIB
 from sim.explore.sweep import Sweep
 from sim.legality import runtimes_of

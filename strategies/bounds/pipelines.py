@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline

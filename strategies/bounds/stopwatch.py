@@ -6,7 +6,7 @@ stream, which runs one collective after the other. Others that are late, and por
 
 from collections.abc import Sequence
 
-from profiles.hosts import NO_CALLS, Calls
+from profiles.machines.hosts import NO_CALLS, Calls
 from strategies.plans.actions import Action
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective

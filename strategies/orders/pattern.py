@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from strategies.orders.capacity import check_room, fits
 from strategies.orders.list_scheduling import Ordering, dispatch, evaluate
 from strategies.orders.problem import Chain, Lane, Problem, lanes_of

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Point: TypeAlias = tuple[float, ...]

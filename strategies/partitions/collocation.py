@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 
 IntArray: TypeAlias = npt.NDArray[np.intp]
 SkipEnds: TypeAlias = tuple[int, int]

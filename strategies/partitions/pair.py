@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from strategies.partitions.chain import ChainCosts, Partition, Point, StageSearch
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from strategies.partitions.chain import stage_table
 from strategies.partitions.collocation import IntArray, SkipEnds, collocating_cut_pairs, split_skips
 

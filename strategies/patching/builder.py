@@ -7,7 +7,7 @@ after the ops that feed it. Bytes of a collective's result count in memory until
 from collections.abc import Sequence
 from typing import Protocol
 
-from profiles.hosts import NO_CALLS, Calls
+from profiles.machines.hosts import NO_CALLS, Calls
 from strategies.plans.actions import Action
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Final, NamedTuple
 
-from profiles.components import Component
-from profiles.costs import HALF_BYTES
-from profiles.shares import WHOLE, Share
+from profiles.architectures.components import Component
+from profiles.architectures.shares import WHOLE, Share
+from profiles.costs.layers import HALF_BYTES
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import between_phases, decoding_bytes
 from strategies.plans.actions import FrozenAction

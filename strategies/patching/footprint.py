@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from profiles.components import Component
-from profiles.costs import HALF_BYTES
-from profiles.recipes import FROZEN_WEIGHT_BYTES
-from profiles.sampling_costs import REPLICATED_SHARE, Extent
+from profiles.architectures.components import Component
+from profiles.costs.layers import HALF_BYTES
+from profiles.costs.sampling import REPLICATED_SHARE, Extent
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import GIB
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario

@@ -3,8 +3,8 @@
 Every device runs the text encoders on the prompts of its own predictions; ``decoding`` says who decodes.
 """
 
-from profiles.host_links import copied_s
-from profiles.recipes import FROZEN_WEIGHT_BYTES
+from profiles.machines.host_links import copied_s
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.decoding import decode
 from strategies.patching.footprint import between_phases

@@ -17,10 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from profiles.costs import HALF_BYTES, FloatArray
-from profiles.hosts import CACHE_OPERATORS, PATCH_OPERATORS
-from profiles.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
-from profiles.shares import WHOLE, Share
+from profiles.architectures.shares import WHOLE, Share
+from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
+from profiles.costs.layers import HALF_BYTES, FloatArray
+from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from strategies.patching.builder import Recorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate, combinations, pairwise
 from math import ceil, inf
 
-from profiles.shares import Share
+from profiles.architectures.shares import Share
 from strategies.sampling_scenario import SamplingScenario
 
 

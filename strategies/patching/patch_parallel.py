@@ -11,10 +11,10 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
-from profiles.components import Exchange
-from profiles.costs import HALF_BYTES, FloatArray
+from profiles.architectures.components import Exchange
+from profiles.costs.layers import HALF_BYTES, FloatArray
+from profiles.costs.sampling import Share
 from profiles.errors import InfeasibleError
-from profiles.sampling_costs import Share
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid, check_exchanges, check_workload

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from profiles.collectives import CollectiveLaw, collective_law
 from profiles.errors import InfeasibleError
+from profiles.machines.collectives import CollectiveLaw, collective_law
 from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.candidates import divisors

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from profiles.components import Component
-from profiles.costs import FloatArray
+from profiles.architectures.components import Component
+from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
-from profiles.recipes import FROZEN_WEIGHT_BYTES
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.plan import Buffer, Stage
 from strategies.scenario import Scenario

@@ -10,7 +10,7 @@ from functools import partial
 from math import ceil
 from typing import Protocol
 
-from profiles.costs import ComponentCosts
+from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
 from strategies.plans.actions import Action, FrozenAction
 from strategies.plans.plan import FilledLayer, Op, Tensor

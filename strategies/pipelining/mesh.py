@@ -13,9 +13,9 @@ from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
+from profiles.architectures.models import Component
+from profiles.architectures.shares import Share
 from profiles.errors import InfeasibleError
-from profiles.models import Component
-from profiles.shares import Share
 from strategies.pipelining.candidates import divisors
 from strategies.pipelining.footprint import gathered_bytes
 from strategies.pipelining.layout import Layout

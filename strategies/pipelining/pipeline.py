@@ -9,12 +9,12 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from profiles.collectives import CollectiveLaw, collective_law
-from profiles.costs import FloatArray
+from profiles.architectures.models import Component
+from profiles.architectures.shares import WHOLE, Share
+from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
-from profiles.models import Component
-from profiles.recipes import FROZEN_WEIGHT_BYTES
-from profiles.shares import WHOLE, Share
+from profiles.machines.collectives import CollectiveLaw, collective_law
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.network import Network, network_of

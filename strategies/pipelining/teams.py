@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from profiles.shares import ELEMENT_BYTES
+from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, MeshLayout

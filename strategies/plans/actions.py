@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS
+from profiles.machines.fabrics import OPERATIONS
 
 FORWARD: Final = "F"
 

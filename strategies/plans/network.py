@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from profiles.collectives import CollectiveLaw, Group, collective_law, crossing_bytes, sent_bytes
-from profiles.fabrics import OPERATIONS
+from profiles.machines.collectives import CollectiveLaw, Group, collective_law, crossing_bytes, sent_bytes
+from profiles.machines.fabrics import OPERATIONS
 from strategies.parameters import check_choice
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective

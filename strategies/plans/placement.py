@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from profiles.clusters import Cluster
-from profiles.collectives import Group
 from profiles.errors import InfeasibleError
+from profiles.machines.clusters import Cluster
+from profiles.machines.collectives import Group
 
 
 class Subgroup(NamedTuple):

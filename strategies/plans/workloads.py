@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
 
+from profiles.architectures.texts import MAX_TEXT
+from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import wrong
-from profiles.levers import HALF, PRECISIONS
-from profiles.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
-from profiles.resolutions import in_words, sides_of
-from profiles.texts import MAX_TEXT
+from profiles.software.levers import HALF, PRECISIONS
+from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from strategies.parameters import check_integer, check_option, flag_of
 
 DRAWS: Final = ("iteration", "rank")

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.pipelines import staged_bound

@@ -11,8 +11,8 @@ from time import process_time
 import pytest
 import simpy
 
-from profiles.clusters import load_cluster
-from profiles.synthetic import equal_layers_model
+from profiles.architectures.synthetic import equal_layers_model
+from profiles.machines.clusters import load_cluster
 from sim.replay.engine import no_collection
 from sim.runs import run_point
 from strategies.orders.named import one_forward_one_backward_order

@@ -6,8 +6,8 @@ whose deliveries and residencies are known; what it takes to know them is measur
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.synthetic import equal_layers_model
+from profiles.architectures.synthetic import equal_layers_model
+from profiles.machines.clusters import load_cluster
 from sim.replay.engine import no_collection, simulate
 from sim.replay.memory import peak_memory_bytes, residencies
 from strategies.plans.network import Network

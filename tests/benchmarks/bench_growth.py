@@ -11,9 +11,9 @@ from time import process_time
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
-from profiles.synthetic import equal_layers_model
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_layers_model
+from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.runs import run_point

@@ -5,8 +5,8 @@ The design has no target for one run; a sweep over samplers has, and takes hundr
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.replay.engine import no_collection, simulate
 from sim.runs import run_point
 from strategies.plans.network import Network

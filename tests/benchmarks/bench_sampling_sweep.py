@@ -6,8 +6,8 @@ start of the process (here it is not): 3 s on 8 GPUs, 6 s on 16.
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Sweep, run_sweep
 from strategies.plans.workloads import SamplingWorkload

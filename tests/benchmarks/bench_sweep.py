@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
 from sim.explore.sweep import TOP, Sweep, run_sweep
 from strategies.plans.workloads import TrainingWorkload

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import product
 from typing import Final
 
-from profiles.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
 from profiles.units import MIB
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
-from profiles.synthetic import equal_blocks_transformer
+from profiles.architectures.synthetic import equal_blocks_transformer
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s
 from sim.runs import run_point

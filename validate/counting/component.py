@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from profiles.components import Exchange
+from profiles.architectures.components import Exchange
 from profiles.errors import InputError
 from validate.counting.dataflow import Flow, attended, flow_of, sums_of, units_of, unread
 from validate.counting.exchanges import exchanges_of

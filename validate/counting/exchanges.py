@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from profiles.components import Exchange
+from profiles.architectures.components import Exchange
 from validate.counting.trace import Ran, Returned, Trace, aten
 
 

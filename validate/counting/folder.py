@@ -14,9 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeVar
 
-from profiles.errors import InputError
-from profiles.kernels import IMAGE, SHAPE, Kernel
-from profiles.models import (
+from profiles.architectures.kernels import IMAGE, SHAPE, Kernel
+from profiles.architectures.models import (
     EXCHANGE_COLUMNS,
     HALF_KERNELS,
     KERNEL_COLUMNS,
@@ -25,6 +24,7 @@ from profiles.models import (
     MODELS,
     TASKS,
 )
+from profiles.errors import InputError
 from validate.counting.component import ComponentCount, ModelCount, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
 from validate.counting.configured import count_configured, slug

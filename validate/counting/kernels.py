@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from profiles.kernels import DISPATCH, PRODUCTS, Kernel
+from profiles.architectures.kernels import DISPATCH, PRODUCTS, Kernel
 from validate.counting.component import ComponentCount, ModelCount, build, trace_of
 from validate.counting.specs import DTYPES
 from validate.counting.tally import LOOKUPS, has_bias, moved_bytes

@@ -14,10 +14,10 @@ from typing import Final
 
 from rich.table import Table
 
-from profiles.anchors import ANCHOR_COLUMNS, Anchor
-from profiles.costs import one_gpu_s
-from profiles.devices import load_device
-from profiles.models import load_model, model_names
+from profiles.architectures.anchors import ANCHOR_COLUMNS, Anchor
+from profiles.architectures.models import load_model, model_names
+from profiles.costs.layers import one_gpu_s
+from profiles.machines.devices import load_device
 from validate.points import cluster_of
 from validate.printing import show, table
 from validate.published.sampling.rows import (

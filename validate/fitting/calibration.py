@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from profiles.costs import ELEMENT_BYTES, FloatArray
-from profiles.devices import RATE_KEYS, Device, Rates
+from profiles.architectures.models import Model, load_model
+from profiles.costs.layers import ELEMENT_BYTES, FloatArray
 from profiles.errors import InputError
-from profiles.models import Model, load_model
+from profiles.machines.devices import RATE_KEYS, Device, Rates
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from validate.fitting import layer_times
 from validate.fitting.errors import Errors

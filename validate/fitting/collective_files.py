@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import pandas as pd
 
-from profiles.clusters import CLUSTERS, Cluster, load_cluster
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS, RING, SWITCH, Between, Curve, Curves
+from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
+from profiles.machines.fabrics import OPERATIONS, RING, SWITCH, Between, Curve, Curves
 from profiles.units import MICROSECOND
 from validate.fitting.collective_laws import Known, bare, errors_of, fit_between, fit_inside
 from validate.fitting.collective_rows import curves_of, launch_s, of_sources

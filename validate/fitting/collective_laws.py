@@ -1,14 +1,14 @@
 """Fitting: the law of collectives from measured NCCL times, and what it is worth on rows that were left out.
 
-Predictions are asked of ``profiles.collectives.collective_law``, so what is fitted is what is simulated. Residuals are
-logarithmic and robust (soft L1): measured curves have steps where NCCL changes its protocol. Software is no part of
-it: nccl-tests launches its calls back to back.
+Predictions are asked of ``profiles.machines.collectives.collective_law``, so what is fitted is what is simulated.
+Residuals are logarithmic and robust (soft L1): measured curves have steps where NCCL changes its protocol.
+Software is no part of it: nccl-tests launches its calls back to back.
 
-Inside a node one step time, one fixed time for each operation, and by operation and group size a middle and a share of
-the port. Between nodes the step time, a fixed time of all-to-all alone, the most of the middle, and by operation a
-middle and one share of the port, whatever the nodes; all-reduces over two nodes may take trees, which reach a share of
-their own: those over 4 and 8 do not come near it. Shares of a node's port are drawn to what InfiniBand and EFA reach
-(``WIRE``): sizes that end early leave them open, and a bound would be no finding.
+Inside a node one step time, one fixed time for each operation, and by operation and group size a middle and a
+share of the port. Between nodes the step time, a fixed time of all-to-all alone, the most of the middle, and by
+operation a middle and one share of the port, whatever the nodes; all-reduces over two nodes may take trees, which
+reach a share of their own: those over 4 and 8 do not come near it. Shares of a node's port are drawn to what
+InfiniBand and EFA reach (``WIRE``): sizes that end early leave them open, and a bound would be no finding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from profiles.clusters import Cluster
-from profiles.collectives import collective_law
-from profiles.costs import FloatArray
-from profiles.fabrics import OPERATIONS, Between, Collectives, Curves
+from profiles.costs.layers import FloatArray
+from profiles.machines.clusters import Cluster
+from profiles.machines.collectives import collective_law
+from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
 from profiles.units import MICROSECOND
 from validate.fitting.collective_rows import Curve, curves_of
 from validate.fitting.errors import Errors

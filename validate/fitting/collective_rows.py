@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 import pandas as pd
 
-from profiles.collectives import Group
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS
+from profiles.machines.collectives import Group
+from profiles.machines.fabrics import OPERATIONS
 from profiles.units import MICROSECOND
 
 FILE: Final = "collectives.csv"

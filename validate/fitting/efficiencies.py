@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
-from profiles.clusters import Cluster
-from profiles.fabrics import OPERATIONS, Curve
+from profiles.machines.clusters import Cluster
+from profiles.machines.fabrics import OPERATIONS, Curve
 from validate.fitting.errors import Errors
 from validate.points import cluster_of
 from validate.printing import show, table

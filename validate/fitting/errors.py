@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

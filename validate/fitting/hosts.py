@@ -13,8 +13,8 @@ from functools import cached_property
 from statistics import median
 from typing import Final
 
-from profiles.clusters import Cluster
-from profiles.hosts import BOX, FREE, Host
+from profiles.machines.clusters import Cluster
+from profiles.machines.hosts import BOX, FREE, Host
 from validate.points import cluster_of
 from validate.printing import show, table
 from validate.published.sampling.methods import samplers

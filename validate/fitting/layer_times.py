@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.component_files import TIME_COLUMNS
-from profiles.costs import BACKWARD_WORK, ELEMENT_BYTES, FloatArray
-from profiles.devices import RATE_KEYS
+from profiles.architectures.component_files import TIME_COLUMNS
+from profiles.architectures.models import Model
+from profiles.costs.layers import BACKWARD_WORK, ELEMENT_BYTES, FloatArray
 from profiles.errors import InputError
 from profiles.files import Table, path_kind
-from profiles.models import Model
-from profiles.recipes import RECIPES
+from profiles.machines.devices import RATE_KEYS
+from profiles.software.recipes import RECIPES
 from profiles.units import GB, MILLISECOND, TFLOP
 from validate.fitting import loading
 from validate.fitting.loading import Record, count, load, one_of

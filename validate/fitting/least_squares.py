@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from validate.fitting.errors import Errors
 
 SETTLED: Final = 1e-12

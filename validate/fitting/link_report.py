@@ -12,8 +12,8 @@ from typing import Final
 
 from rich.table import Table
 
-from profiles.clusters import Cluster, Link, read_cluster
-from profiles.fabrics import OPERATIONS, Curve
+from profiles.machines.clusters import Cluster, Link, read_cluster
+from profiles.machines.fabrics import OPERATIONS, Curve
 from profiles.units import GB, MICROSECOND
 from validate.fitting.link_samples import Measurement, by_curve, by_pair
 from validate.fitting.links import PCIE, LinkFit, errors_of, law_of

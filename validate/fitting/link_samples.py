@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.collectives import Group, bus_volume
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.files import parse_number, read_text
+from profiles.machines.collectives import Group, bus_volume
 from profiles.units import GB, MICROSECOND
 from validate.machine import NOT_KNOWN
 from validate.reporting.sections import grouped

@@ -1,6 +1,7 @@
 """Fitting: the links of a cluster file from measured times.
 
-Every column of the fit is asked of ``profiles.collectives.collective_time``, so what is fitted is what is simulated.
+Every column of the fit is asked of ``profiles.machines.collectives.collective_time``, so what is fitted is what
+is simulated.
 """
 
 from collections import defaultdict
@@ -11,13 +12,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.clusters import Cluster, Link
-from profiles.collectives import Group, bus_volume, collective_time
-from profiles.costs import FloatArray
-from profiles.devices import load_device
+from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS, Collectives, interpolate
-from profiles.fabrics import Curve as Efficiency
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.collectives import Group, bus_volume, collective_time
+from profiles.machines.devices import load_device
+from profiles.machines.fabrics import OPERATIONS, Collectives, interpolate
+from profiles.machines.fabrics import Curve as Efficiency
 from profiles.units import GB, MICROSECOND
 from validate.fitting.errors import Errors
 from validate.fitting.least_squares import Law, fit_law, robust_fit

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiles.devices import load_device
 from profiles.errors import InputError
+from profiles.machines.devices import load_device
 from sim.outputs import check_writable
 from validate.counting.config_files import asked_of, check_alone, read_config
 from validate.launching import check_least, launch, launched_place

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from profiles.errors import InputError
-from profiles.fabrics import OPERATIONS
+from profiles.machines.fabrics import OPERATIONS
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place, unbroken
 from validate.machine import NOT_KNOWN, OtherPrograms

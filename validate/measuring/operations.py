@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import torch
 import torch.distributed as dist
 
-from profiles.collectives import Group
+from profiles.machines.collectives import Group
 from validate.fitting.link_samples import PING_PONG
 
 ELEMENT_BYTES: Final = 4
@@ -96,7 +96,7 @@ BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
     "all_to_all": _between("all_to_all_single", mine=""),
     "send_recv": _send_recv,
 }
-"""Make one call of an operation; the elements are those of ``profiles.collectives.collective_time``."""
+"""Make one call of an operation; the elements are those of ``profiles.machines.collectives.collective_time``."""
 
 
 class Compute:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from profiles.costs import FloatArray
+from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.units import GIB
 from validate.counting.component import ComponentCount

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from rich.table import Table
 
+from profiles.architectures.models import read_model
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
-from profiles.models import read_model
 from profiles.units import MILLISECOND
 from validate.counting.component import ModelCount, count_model
 from validate.counting.config_files import Asked, ConfigFile

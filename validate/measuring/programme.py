@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from profiles.devices import Device
+from profiles.architectures.models import Model, read_model
 from profiles.errors import InputError
 from profiles.files import path_kind, read_text
-from profiles.models import Model, read_model
+from profiles.machines.devices import Device
 from profiles.units import MILLISECOND
 from validate.counting.zoo import architecture
 from validate.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration

@@ -11,11 +11,11 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from profiles.clusters import Cluster, load_cluster
-from profiles.devices import Device
+from profiles.architectures.models import Component, MeasuredTime, Model
 from profiles.errors import InputError
-from profiles.models import Component, MeasuredTime, Model
-from profiles.stacks import load_stack
+from profiles.machines.clusters import Cluster, load_cluster
+from profiles.machines.devices import Device
+from profiles.software.stacks import load_stack
 from sim.parts import replay, replay_parts
 from sim.runs import step_s
 from strategies.plans.workloads import ONE_PREDICTION, SamplingWorkload, TrainingWorkload

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from profiles.bands import (
+from profiles.architectures.models import model_names
+from profiles.costs.bands import (
     ANY,
     DATA_PARALLEL,
     FAMILIES,
@@ -26,9 +27,8 @@ from profiles.bands import (
     Spread,
     load_bands,
 )
-from profiles.clusters import cluster_names
-from profiles.models import model_names
-from profiles.stacks import DEFAULT_STACK
+from profiles.machines.clusters import cluster_names
+from profiles.software.stacks import DEFAULT_STACK
 from validate.fitting.anchors import factor
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs

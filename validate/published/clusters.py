@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
-from profiles.clusters import cluster_names, load_cluster
-from profiles.devices import load_device
+from profiles.architectures.models import Model, load_model
 from profiles.files import Row, read_rows
-from profiles.models import Model, load_model
-from profiles.stacks import FLAGS, Shares, Stack, load_stack
+from profiles.machines.clusters import cluster_names, load_cluster
+from profiles.machines.devices import load_device
+from profiles.software.stacks import FLAGS, Shares, Stack, load_stack
 from sim import api
 
 RUNS: Final = Path(__file__).parent / "clusters.csv"

@@ -5,8 +5,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from profiles.bands import load_bands
-from profiles.trust import COLUMNS, Trust
+from profiles.costs.bands import load_bands
+from profiles.costs.trust import COLUMNS, Trust
 from validate.published.bands import speedups
 from validate.published.kinds import KINDS, OTHER
 from validate.published.ledger import Ledger

@@ -7,8 +7,8 @@ from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from profiles.architectures.models import load_model
 from profiles.errors import DiffusimError, wrong
-from profiles.models import load_model
 from sim.cli.flags import PARAMETER, add_parameters
 from strategies.registry import all_strategies, make_strategy
 from strategies.training.fsdp import FSDP

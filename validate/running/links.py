@@ -7,9 +7,9 @@ and a simulation that leaves it out, or counts it twice, is wrong by a lot.
 
 from typing import Final, NamedTuple
 
-from profiles.clusters import Cluster, Link
-from profiles.devices import Device
-from profiles.fabrics import OPERATIONS, Collectives
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.devices import Device
+from profiles.machines.fabrics import OPERATIONS, Collectives
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective
 

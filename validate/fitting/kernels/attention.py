@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from profiles.law_tables import CACHE_KEYS, Coefficients, attention_law
-from profiles.laws import ELEMENT_BYTES, FloatArray, padded
+from profiles.machines.law_tables import CACHE_KEYS, Coefficients, attention_law
+from profiles.machines.laws import ELEMENT_BYTES, FloatArray, padded
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.fits import Fit, Unknown, fit
 from validate.fitting.kernels.rows import Samples

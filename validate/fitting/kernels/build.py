@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from profiles.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS
+from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS
 from validate.fitting.kernels import attention, memory, products, rows
 from validate.fitting.kernels.fits import DIGITS, Fit
 from validate.fitting.kernels.targets import Origin, Target, target

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.devices import load_device
-from profiles.laws import ELEMENT_BYTES, PARTS, FloatArray, Laws
+from profiles.machines.devices import load_device
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, Laws
 from validate.fitting.errors import Errors
 from validate.fitting.kernels import rows
 

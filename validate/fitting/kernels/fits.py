@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import least_squares
 
-from profiles.law_tables import Coefficients
-from profiles.laws import FloatArray
+from profiles.machines.law_tables import Coefficients
+from profiles.machines.laws import FloatArray
 from validate.fitting.errors import Errors
 from validate.fitting.kernels.rows import Samples
 

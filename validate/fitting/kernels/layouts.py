@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from profiles.devices import load_device
-from profiles.laws import ELEMENT_BYTES
+from profiles.machines.devices import load_device
+from profiles.machines.laws import ELEMENT_BYTES
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.targets import target
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from profiles.law_tables import Coefficients
-from profiles.laws import FloatArray
+from profiles.machines.law_tables import Coefficients
+from profiles.machines.laws import FloatArray
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.fits import Unknown, fit
 from validate.fitting.kernels.rows import Samples

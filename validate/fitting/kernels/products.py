@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from profiles.law_tables import Coefficients, product_law
-from profiles.laws import ELEMENT_BYTES, PARTS, FloatArray
+from profiles.machines.law_tables import Coefficients, product_law
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.fits import Fit, Unknown, fit
 from validate.fitting.kernels.rows import Samples

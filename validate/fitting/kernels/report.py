@@ -6,9 +6,9 @@ from typing import Final
 
 from rich.table import Table
 
-from profiles.devices import DEVICES
 from profiles.errors import InputError
 from profiles.files import read_text
+from profiles.machines.devices import DEVICES
 from validate.fitting.errors import Errors
 from validate.fitting.kernels import convnets, layouts
 from validate.fitting.kernels.build import Builder, Coefficients, law_text

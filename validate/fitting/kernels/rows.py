@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from profiles.errors import InputError
-from profiles.laws import FloatArray, Part
+from profiles.machines.laws import FloatArray, Part
 from profiles.units import MICROSECOND
 
 LAYOUTS: Final[dict[str, Part]] = {"TN": "forward", "NN": "data", "NT": "weight"}

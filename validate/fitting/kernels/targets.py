@@ -8,7 +8,7 @@ from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import Table
-from profiles.law_tables import Coefficients
+from profiles.machines.law_tables import Coefficients
 
 TARGETS: Final = Path(__file__).parent / "targets.toml"
 WORDS: Final = ("rows", "like", "gradients", "backward", "priors", "device", "stream", "launch", "note")

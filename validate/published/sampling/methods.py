@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
-from profiles.stacks import Stack, load_stack
+from profiles.software.stacks import Stack, load_stack
 from strategies.plans.workloads import ONE_PREDICTION
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler

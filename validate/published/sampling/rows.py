@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from profiles.files import parse_number, read_text
-from profiles.stacks import DEFAULT_STACK
+from profiles.software.stacks import DEFAULT_STACK
 from validate.published.records import LATENCY, MEMORY, TASKS, Published
 
 COLUMNS: Final = (

@@ -6,13 +6,13 @@ from functools import cache, lru_cache
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from profiles.clusters import Cluster, Link, cluster_names
-from profiles.costs import anchor_factor
-from profiles.devices import Device
+from profiles.architectures.models import model_names
+from profiles.costs.layers import anchor_factor
 from profiles.errors import InfeasibleError
-from profiles.fabrics import Collectives
-from profiles.models import model_names
-from profiles.stacks import Stack, load_stack
+from profiles.machines.clusters import Cluster, Link, cluster_names
+from profiles.machines.devices import Device
+from profiles.machines.fabrics import Collectives
+from profiles.software.stacks import Stack, load_stack
 from profiles.units import GIB
 from sim.results import Result
 from sim.runs import run_point

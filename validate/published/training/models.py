@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple
 
-from profiles.clusters import Cluster
-from profiles.components import Component, Layer
-from profiles.costs import ComponentCosts
-from profiles.models import MeasuredTime, Model
-from profiles.stacks import Fusion, Stack, load_stack
+from profiles.architectures.components import Component, Layer
+from profiles.architectures.models import MeasuredTime, Model
+from profiles.costs.layers import ComponentCosts
+from profiles.machines.clusters import Cluster
+from profiles.software.stacks import Fusion, Stack, load_stack
 from validate.points import cluster_of, model_of
 
 CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5}

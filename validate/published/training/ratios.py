@@ -7,8 +7,8 @@ Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4; P
 from functools import cache
 from typing import Final
 
-from profiles.models import Model
-from profiles.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.architectures.models import Model
+from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
 from sim.replay.metrics import idle_s
 from sim.runs import run_point
 from validate.points import drawing, replayed, sampler, scenario, trained

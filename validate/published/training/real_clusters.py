@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from profiles.devices import load_device
+from profiles.architectures.models import load_model
+from profiles.costs.resolutions import with_frames
 from profiles.errors import InfeasibleError
-from profiles.models import load_model
-from profiles.resolutions import with_frames
+from profiles.machines.devices import load_device
 from sim import api
 from validate.published.clusters import SETS, ClusterRun, read_runs, shared_rate
 from validate.published.kinds import kind_of

@@ -11,7 +11,7 @@ Source: Tian et al., DiffusionPipe (arXiv 2405.01248), section 6.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from profiles.models import Model
+from profiles.architectures.models import Model
 from sim.results import Result
 from strategies.scenario import Scenario
 from validate.points import best, fastest, scenario

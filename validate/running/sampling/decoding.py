@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.functional import conv2d
 
-from profiles.clusters import load_cluster
-from profiles.models import load_model
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
 from strategies.patching.frozen import with_frozen
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

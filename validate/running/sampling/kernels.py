@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from profiles.collectives import sent_bytes
 from profiles.errors import DiffusimError
+from profiles.machines.collectives import sent_bytes
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring

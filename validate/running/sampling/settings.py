@@ -1,15 +1,16 @@
 """Settings: which sampler runs on how many ranks, and the plan that follows from them, with the fault that is planted.
 
-The model is ``profiles.synthetic.equal_blocks_transformer``, whose sizes ``validate.running.sampling.transformer`` has
-as well: what a plan lets its devices send is what the ranks of a real run have to send.
+The model is ``profiles.architectures.synthetic.equal_blocks_transformer``, whose sizes
+``validate.running.sampling.transformer`` has as well: what a plan lets its devices send is what the ranks of a
+real run have to send.
 """
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
+from profiles.architectures.synthetic import HALF, equal_blocks_transformer
 from profiles.errors import InputError
-from profiles.synthetic import HALF, equal_blocks_transformer
 from strategies.patching.grid import Grid
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention, silu
 
-from profiles.synthetic import LATENT_CHANNELS
+from profiles.architectures.synthetic import LATENT_CHANNELS
 from validate.running.sampling.settings import HEADS, HIDDEN, LAYERS, PATCHED, ROWS, Settings
 
 TOKEN: Final = 4 * LATENT_CHANNELS  # numbers of one token of the latents: 2 x 2 pixels

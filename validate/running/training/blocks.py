@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from profiles.models import Component, Layer, Model
+from profiles.architectures.models import Component, Layer, Model
 
 WIDTH: Final = 32  # channels of the hidden state
 STATE: Final = (WIDTH, 8, 8)  # its shape, of a sample: an image

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from profiles.architectures.models import Model
+from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DiffusimError, InputError
-from profiles.models import Model
-from profiles.synthetic import equal_blocks_transformer
 from strategies.pipelining.mesh import CONTEXT, REPLICAS, SHARDS
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload

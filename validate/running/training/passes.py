@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from profiles.models import Model
+from profiles.architectures.models import Model
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, StageAction
 from strategies.plans.plan import Plan
 from strategies.plans.plan import Tensor as Planned

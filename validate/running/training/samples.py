@@ -7,7 +7,7 @@ laid out once more.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from profiles.models import Model
+from profiles.architectures.models import Model
 from strategies.pipelining.frozen import FrozenWork
 from strategies.plans.actions import FORWARD, FrozenAction, StageAction
 from strategies.plans.plan import Plan

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from profiles.clusters import load_cluster
-from profiles.costs import ComponentCosts, ModelCosts
+from profiles.architectures.models import Component, MeasuredTime, Model
+from profiles.costs.layers import ComponentCosts, ModelCosts
 from profiles.errors import InputError
-from profiles.models import Component, MeasuredTime, Model
+from profiles.machines.clusters import load_cluster
 from sim.parts import jobs, replay
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload

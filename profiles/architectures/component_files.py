@@ -1,0 +1,261 @@
+"""Reads one component of a model folder: its layers, exchanges, measured times and tasks."""
+
+import re
+from collections.abc import Mapping, Sequence
+from math import isclose
+from pathlib import Path
+from typing import Final
+
+from profiles.architectures.components import (
+    BACKWARDS,
+    EXCHANGES,
+    TASKS,
+    Component,
+    Exchange,
+    Layer,
+    MeasuredTime,
+    Read,
+    Skip,
+)
+from profiles.architectures.kernels import IMAGE, KINDS, SHAPE, Kernel, class_flop
+from profiles.errors import InputError
+from profiles.files import Row, Table
+from profiles.units import GFLOP, MB, MILLISECOND
+
+LAYER_COLUMNS: Final = (
+    "component",
+    "index",
+    "block",
+    "name",
+    "parameters",
+    "backward",
+    "conv_gflop",
+    "matmul_gflop",
+    "attention_gflop",
+    "moved_MB",
+    "kernels",
+    "output_MB",
+    "saved_MB",
+)
+EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
+KERNELS: Final = "kernels.csv"
+HALF_KERNELS: Final = "kernels_half.csv"
+"""Files of the kernels in a model's precision, and in half precision, in which a model of float32 samples."""
+KERNEL_COLUMNS: Final = (
+    "component",
+    "index",
+    "kernel",
+    "count",
+    *SHAPE,
+    *IMAGE,
+    "read_MB",
+    "written_MB",
+    "weight_MB",
+)
+TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
+LAYERS_NAMED: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
+FLOP_TOLERANCE: Final = 1e-6
+"""Relative difference that the FLOP of kernels may have from those of their layer, which a file may round."""
+
+
+def read_component(
+    head: Table,
+    rows: list[Row],
+    skips: list[Skip],
+    reads: list[Read],
+    *,
+    exchanges: list[Row],
+    times: dict[str, list[Row]],
+    kernels: Mapping[str, Sequence[Row]],
+) -> Component:
+    """A component from its table of ``model.toml`` and its rows of the other files.
+
+    Args:
+        head: its table.
+        rows: of ``layers.csv``.
+        skips: its skips, in any order.
+        reads: which of its layers read what, in any order.
+        exchanges: rows of ``exchanges.csv``.
+        times: rows of measured times, by device.
+        kernels: rows of ``kernels.csv`` and ``kernels_half.csv``, by file, of those that are there.
+
+    Raises:
+        InputError: a key or a row breaks a rule.
+    """
+    trainable = head.flag("trainable")
+    layers = _read_layers(head, rows, trainable)
+    launched = {
+        file: _read_kernels(head.path.parent / file, head.text("name"), of, layers)
+        for file, of in kernels.items()
+    }
+    component = Component(
+        name=head.text("name"),
+        trainable=trainable,
+        inputs=head.texts("inputs", ()),
+        image_tokens=head.integer("image_tokens", 1),
+        text_tokens=head.integer("text_tokens", 0),
+        frames=head.integer("frames", 1, minimum=1),
+        passes=head.integer("passes", 1, minimum=1),
+        latent_bytes=head.number("latent_MB", 0.0) * MB,
+        carried_bytes=head.number("carried_MB", 0.0) * MB,
+        self_conditioning=head.number("self_conditioning", 0.0, maximum=1.0),
+        layers=layers,
+        skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
+        exchanges=_read_exchanges(exchanges, len(rows)),
+        times=tuple((name, _read_layer_times(head, name, layers, of)) for name, of in sorted(times.items())),
+        reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
+        tasks=_read_tasks(head, trainable),
+        kernels=launched.get(KERNELS, ()),
+        half_kernels=launched.get(HALF_KERNELS, launched.get(KERNELS, ())),
+        cacheable=_read_cacheable(head, trainable),
+    )
+    head.finish()
+    return component
+
+
+def _read_cacheable(head: Table, trainable: bool) -> bool:
+    if "cacheable" not in head:
+        return True
+    if trainable:
+        raise head.fail(
+            "cacheable", head.flag("cacheable"), "must be left out: only frozen outputs are cached"
+        )
+    return head.flag("cacheable")
+
+
+def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:
+    tasks = head.texts("tasks", TASKS)
+    if not tasks or len(set(tasks)) < len(tasks) or not set(tasks) <= set(TASKS):
+        raise head.fail("tasks", list(tasks), f"must name some of {', '.join(TASKS)}, each once")
+    if trainable and set(tasks) != set(TASKS):
+        raise head.fail("tasks", list(tasks), "must be left out: a trainable component exists for every task")
+    return tuple(task for task in TASKS if task in tasks)
+
+
+def _read_layers(head: Table, rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
+    if not rows:
+        raise head.fail("name", head.text("name"), "has no row in layers.csv")
+    layers: list[Layer] = []
+    for row in rows:
+        index = row.integer("index")
+        if index != len(layers):
+            raise row.fail(
+                "index", f"must be {len(layers)}: each component counts its layers from 0 in order"
+            )
+        layers.append(_read_layer(row))
+        if index and layers[-1].block < layers[-2].block:
+            raise row.fail("block", "must not fall below the block of the layer before")
+        if (layers[-1].backward == "full") > trainable:
+            raise row.fail("backward", "must not be full in a frozen component")
+    if trainable and all(layer.backward != "full" for layer in layers):
+        raise rows[0].fail("backward", "must be full in at least one layer of a trainable component")
+    return tuple(layers)
+
+
+def _read_layer(row: Row) -> Layer:
+    return Layer(
+        block=row.integer("block"),
+        name=row.text("name"),
+        parameters=row.integer("parameters"),
+        backward=row.choice("backward", BACKWARDS),
+        conv_flop=row.number("conv_gflop") * GFLOP,
+        matmul_flop=row.number("matmul_gflop") * GFLOP,
+        attention_flop=row.number("attention_gflop") * GFLOP,
+        moved_bytes=row.number("moved_MB") * MB,
+        kernels=row.integer("kernels"),
+        output_bytes=row.number("output_MB") * MB,
+        saved_bytes=row.number("saved_MB") * MB,
+    )
+
+
+def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
+    exchanges: list[Exchange] = []
+    for row in rows:
+        exchange = Exchange(
+            layer=_layer_index(row, num_layers),
+            kind=row.choice("kind", EXCHANGES),
+            elements=row.integer("elements"),
+            heads=row.integer("heads"),
+        )
+        if exchanges and exchange.layer < exchanges[-1].layer:
+            rule = f"must not fall below {exchanges[-1].layer}: a component's rows are in execution order"
+            raise row.fail("index", rule)
+        exchanges.append(exchange)
+    return tuple(exchanges)
+
+
+def _read_kernels(
+    path: Path, component: str, rows: Sequence[Row], layers: Sequence[Layer]
+) -> tuple[tuple[Kernel, ...], ...]:
+    """Kernels of each layer of a component, which must do the layer's work."""
+    found: list[list[Kernel]] = [[] for _ in layers]
+    indices: dict[str, range] = {}
+    known: dict[tuple[str, ...], Kernel] = {}  # most layers of a model are alike
+    for row in rows:
+        index, *shape = row.cells(KERNEL_COLUMNS[1:])
+        if index not in indices:
+            indices[index] = _layer_indices(row, len(layers))
+        if (same := tuple(shape)) not in known:
+            known[same] = _read_kernel(row)
+        for number in indices[index]:
+            found[number].append(known[same])
+    for number, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
+        for key, flop in class_flop(kernels).items():
+            whole = getattr(layer, key)
+            if not isclose(flop, whole, rel_tol=FLOP_TOLERANCE):
+                name, rule = key.replace("flop", "gflop"), f"must be the {whole / GFLOP:g} of layers.csv"
+                of = f"layer {number} of {component}"
+                raise InputError(f"{path}: {name} of {of} is {flop / GFLOP:g}, {rule}")
+    return tuple(map(tuple, found))
+
+
+def _read_kernel(row: Row) -> Kernel:
+    kind = row.choice("kernel", KINDS)
+    numbers = [row.integer(key) for key in ("count", *SHAPE, *IMAGE)]
+    sizes = [row.number(key) * MB for key in ("read_MB", "written_MB", "weight_MB")]
+    try:
+        return Kernel(kind, *numbers, *sizes)
+    except InputError as error:
+        raise InputError(f"{row.where}: {str(error).removeprefix('kernel: ')}") from None
+
+
+def _read_layer_times(
+    head: Table, device: str, layers: tuple[Layer, ...], rows: list[Row]
+) -> tuple[MeasuredTime, ...]:
+    times: dict[tuple[int, int], MeasuredTime] = {}
+    for row in rows:
+        key = (_layer_index(row, len(layers)), row.integer("batch_size", minimum=1))
+        if key in times:
+            raise row.fail("batch_size", f"stands twice for layer {key[0]} of {row.text('component')}")
+        times[key] = MeasuredTime(
+            *key, row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND
+        )
+    measured = {index for index, _ in times}
+    for index, layer in enumerate(layers):
+        if index not in measured:
+            path = head.path.parent / "times" / f"{device}.csv"
+            raise InputError(f"{path}: layer {index} ({layer.name}) of {head.text('name')} has no row")
+    return tuple(times[key] for key in sorted(times))
+
+
+def layers_named(text: str) -> range:
+    """The layers that a cell names: one, or in a file of kernels several that launch the same, such as 1-39."""
+    found = LAYERS_NAMED.fullmatch(text)
+    return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+
+
+def _layer_indices(row: Row, num_layers: int) -> range:
+    named = layers_named(row.text("index"))
+    if len(named) < 2:
+        index = _layer_index(row, num_layers)
+        return range(index, index + 1)
+    if named[-1] >= num_layers:
+        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    return named
+
+
+def _layer_index(row: Row, num_layers: int) -> int:
+    index = row.integer("index")
+    if index >= num_layers:
+        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    return index

@@ -1,0 +1,261 @@
+"""Components: chains of layers, their skips, what they read and exchange, and their measured times."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Final
+
+from profiles.architectures.kernel_tables import KernelTable
+from profiles.architectures.kernels import Kernel
+from profiles.checks import (
+    check_choice,
+    check_counts,
+    check_distinct,
+    check_index,
+    check_numbers,
+    check_tuples,
+)
+from profiles.errors import InputError
+
+BACKWARDS: Final = ("full", "input", "none")
+EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
+TASKS: Final = ("train", "sample")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The smallest unit a cut may separate; work and bytes are of one sample's forward pass.
+
+    Of ``parameters`` ``adapters`` are of adapters, which are trained whatever ``backward`` says of the others.
+    """
+
+    block: int
+    name: str
+    parameters: int
+    backward: str
+    conv_flop: float
+    matmul_flop: float
+    attention_flop: float
+    moved_bytes: float
+    kernels: int
+    output_bytes: float
+    saved_bytes: float
+    adapters: int = 0
+
+    def __post_init__(self) -> None:
+        owner = f"layer '{self.name}'"
+        check_counts(owner, block=self.block, parameters=self.parameters, kernels=self.kernels)
+        check_choice(owner, "backward", self.backward, BACKWARDS)
+        check_numbers(
+            owner,
+            conv_flop=self.conv_flop,
+            matmul_flop=self.matmul_flop,
+            attention_flop=self.attention_flop,
+            moved_bytes=self.moved_bytes,
+            output_bytes=self.output_bytes,
+            saved_bytes=self.saved_bytes,
+        )
+
+    @property
+    def trained_parameters(self) -> int:
+        """The parameters that have gradients."""
+        return self.parameters if self.backward == "full" else self.adapters
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A tensor from the output of layer ``source`` to layer ``target`` of the same component."""
+
+    source: int
+    target: int
+
+    def __post_init__(self) -> None:
+        check_counts("skip", source=self.source, target=self.target)
+        if self.target <= self.source:
+            raise InputError(f"skip: target is {self.target}, must come after its source {self.source}")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A layer that reads the output of the frozen component ``source``, or a part of it; bytes per sample."""
+
+    source: str
+    layer: int
+    size_bytes: float
+
+    def __post_init__(self) -> None:
+        check_counts(f"read of {self.source}", layer=self.layer)
+        check_numbers(f"read of {self.source}", size_bytes=self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A point where the patches of one layer need one another; ``elements`` per sample, whole image."""
+
+    layer: int
+    kind: str
+    elements: int
+    heads: int
+
+    def __post_init__(self) -> None:
+        check_counts("exchange", layer=self.layer, elements=self.elements, heads=self.heads)
+        check_choice("exchange", "kind", self.kind, EXCHANGES)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTime:
+    """Measured times of one layer at one batch size."""
+
+    layer: int
+    batch_size: int
+    forward_s: float
+    backward_s: float
+
+    def __post_init__(self) -> None:
+        check_counts("measured time", layer=self.layer)
+        check_counts("measured time", least=1, batch_size=self.batch_size)
+        check_numbers("measured time", forward_s=self.forward_s, backward_s=self.backward_s)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a model that runs as one chain of layers.
+
+    ``carried_bytes`` is the context that travels with the hidden state over every cut, per sample;
+    ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device;
+    ``reads`` which layers read what of an input, where that is not the first layer the whole output;
+    ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
+    latents, among which its image tokens are divided evenly; where a component takes them in turn, ``passes`` is how
+    often, its work that of all and its bytes those of one. ``latent_bytes`` is what a backbone denoises, per sample, 0
+    where that is as large as its prediction. ``cacheable`` is False of a frozen component whose output depends on the
+    noise or the time step, so that nobody can compute it before training. ``kernels`` are those of each layer in the
+    precision of the model, ``half_kernels`` in half precision; where nobody counted them there are none of any.
+    ``adapters`` are kernels too, of adapters beside frozen layers.
+    """
+
+    name: str
+    trainable: bool
+    inputs: tuple[str, ...]
+    image_tokens: int
+    text_tokens: int
+    carried_bytes: float
+    self_conditioning: float
+    layers: tuple[Layer, ...]
+    skips: tuple[Skip, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    times: tuple[tuple[str, tuple[MeasuredTime, ...]], ...] = ()
+    reads: tuple[Read, ...] = ()
+    tasks: tuple[str, ...] = ("train", "sample")
+    frames: int = 1
+    passes: int = 1
+    latent_bytes: float = 0.0
+    kernels: tuple[tuple[Kernel, ...], ...] = ()
+    half_kernels: tuple[tuple[Kernel, ...], ...] = ()
+    cacheable: bool = True
+    adapters: tuple[tuple[Kernel, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        owner = f"component {self.name}"
+        check_tuples(
+            owner,
+            inputs=self.inputs,
+            layers=self.layers,
+            skips=self.skips,
+            exchanges=self.exchanges,
+            times=self.times,
+            reads=self.reads,
+            tasks=self.tasks,
+            kernels=self.kernels,
+            half_kernels=self.half_kernels,
+        )
+        check_counts(owner, image_tokens=self.image_tokens, text_tokens=self.text_tokens)
+        check_counts(owner, least=1, frames=self.frames, passes=self.passes)
+        check_numbers(owner, carried_bytes=self.carried_bytes, latent_bytes=self.latent_bytes)
+        check_numbers(owner, self_conditioning=self.self_conditioning)
+        if self.self_conditioning > 1:
+            raise InputError(f"{owner}: self_conditioning is {self.self_conditioning}, must be at most 1")
+        check_distinct(owner, "tasks", self.tasks)
+        for task in self.tasks:
+            check_choice(owner, "tasks", task, TASKS)
+        self._check_layers(owner)
+
+    def _check_layers(self, owner: str) -> None:
+        """Refuse an empty chain, blocks that fall, and whatever names a layer that is not there."""
+        count = len(self.layers)
+        check_counts(owner, least=1, num_layers=count)
+        if any(b.block < a.block for a, b in pairwise(self.layers)):
+            raise InputError(f"{owner}: blocks of its layers must not fall")
+        if not self.trainable and any(layer.backward == "full" for layer in self.layers):
+            raise InputError(f"{owner}: trainable is False, but a layer's backward is full")
+        check_distinct(owner, "skips", self.skips)
+        for skip in self.skips:
+            check_index(owner, "target of a skip", skip.target, count, "number of layers")
+        for read in self.reads:
+            check_index(owner, "layer of a read", read.layer, count, "number of layers")
+        for exchange in self.exchanges:
+            check_index(owner, "layer of an exchange", exchange.layer, count, "number of layers")
+        for key in ("kernels", "half_kernels", "adapters"):
+            kernels = getattr(self, key)
+            if len(kernels) not in (0, count):
+                raise InputError(f"{owner}: {key} are of {len(kernels)} layers, must be of its {count}")
+            check_tuples(owner, **{f"{key} of layer {index}": of for index, of in enumerate(kernels)})
+        check_distinct(owner, "times", [device for device, _ in self.times])
+        for device, times in self.times:
+            check_tuples(owner, **{f"times of {device}": times})
+            if {time.layer for time in times} != set(range(count)):
+                raise InputError(f"{owner}: times of {device} must be of each of its {count} layers")
+
+    def __repr__(self) -> str:
+        kind = "trained" if self.trainable else "frozen"
+        return f"<Component {self.name}: {kind}, {len(self.layers)} layers, {self.parameters:,} parameters>"
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters of all layers."""
+        return sum(layer.parameters for layer in self.layers)
+
+    def table(self, *, half: bool) -> KernelTable:
+        """Its kernels as arrays, in half precision or in the model's own."""
+        return self._half_table if half else self._table
+
+    @cached_property
+    def _table(self) -> KernelTable:
+        return KernelTable(self.kernels, self.text_tokens)
+
+    @cached_property
+    def _half_table(self) -> KernelTable:
+        return KernelTable(self.half_kernels, self.text_tokens)
+
+    def live_skips(self, cut: int) -> Iterator[Skip]:
+        """The skips that are live over the cut after layer ``cut``."""
+        return (skip for skip in self.skips if skip.source <= cut < skip.target)
+
+    def cut_bytes(self, cut: int) -> float:
+        """The bytes per sample over the cut after a layer, forwards without what is carried.
+
+        The hidden state and every live skip are sent; right after a skip's source both are, although they are
+        one tensor (as the published baselines do).
+        """
+        return self._cut_bytes[cut]
+
+    @cached_property
+    def _cut_bytes(self) -> tuple[float, ...]:
+        sizes = [layer.output_bytes for layer in self.layers]
+        return tuple(
+            size + sum(sizes[skip.source] for skip in self.live_skips(cut)) for cut, size in enumerate(sizes)
+        )
+
+    def trained_parameters(self, first: int, end: int) -> int:
+        """The parameters with gradients of the layers from ``first`` up to, without, ``end``."""
+        return self._trained_before[end] - self._trained_before[first]
+
+    @cached_property
+    def _trained_before(self) -> tuple[int, ...]:
+        return tuple(accumulate((layer.trained_parameters for layer in self.layers), initial=0))
+
+    @cached_property
+    def of_adapters(self) -> "Component":
+        """The adapters alone, as layers of which all weights are trained."""
+        layers = tuple(replace(layer, backward="full") for layer in self.layers)
+        return replace(self, layers=layers, kernels=self.adapters, half_kernels=(), adapters=())

@@ -1,0 +1,185 @@
+"""Kernel tables: the kernels of a component as arrays, at any resolution and for any share of the work.
+
+Kernels that several layers launch stand once; a matrix says how often each layer launches them.
+"""
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.architectures.kernels import DISPATCH, IMAGE, MEMORY_BOUND, PRODUCTS, SHAPE, LayerKernels
+from profiles.architectures.shares import Share
+
+FloatArray = NDArray[np.float64]
+KINDS: Final = (*PRODUCTS, *MEMORY_BOUND)
+COLUMNS: Final = (*SHAPE, *IMAGE, "read_bytes", "written_bytes", "weight_bytes")
+"""All that tells kernels of a kind apart."""
+_shape_of: Final = attrgetter(*COLUMNS)
+
+
+class Shapes(NamedTuple):
+    """Shapes of kernels for one sample, arrays of shape (kernels,).
+
+    Attributes:
+        heads: independent products.
+        m: rows, queries, or elements written.
+        n: columns, or keys.
+        k: inner dimension.
+        read_bytes: activations read.
+        written_bytes: activations written.
+        weight_bytes: parameters read, whatever the batch.
+        launches: kernels that stand for one of the whole.
+    """
+
+    heads: FloatArray
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    read_bytes: FloatArray
+    written_bytes: FloatArray
+    weight_bytes: FloatArray
+    launches: FloatArray
+
+    @property
+    def moved_bytes(self) -> FloatArray:
+        """Activations read and written."""
+        return self.read_bytes + self.written_bytes
+
+
+class Parts(NamedTuple):
+    """A dimension of kernels: what grows with the image, and what stays."""
+
+    image: FloatArray
+    text: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class KernelGroup:
+    """The kernels of one kind in a component.
+
+    Attributes:
+        kind: their kind.
+        whole: their shapes at the reference.
+        image: parts of heads, m and n that grow in proportion to the pixels, by name.
+        counts: launches of each kernel in each layer, shape (layers, kernels).
+    """
+
+    kind: str
+    whole: Shapes
+    image: dict[str, FloatArray]
+    counts: FloatArray
+
+    def parts(self, name: str, pixels: float) -> Parts:
+        """A dimension at a resolution."""
+        image = self.image[name]
+        return Parts(pixels * image, getattr(self.whole, name) - image)
+
+    def shapes(self, pixels: float, share: Share, text_tokens: int) -> Shapes:
+        """Their shapes on one device.
+
+        Args:
+            pixels: of the image, over the reference.
+            share: what the device does.
+            text_tokens: tokens of the text that pass through the layers beside those of the image.
+        """
+        if self.kind == "attention":
+            return self._attention(pixels, share)
+        if self.kind in PRODUCTS:
+            return self._products(pixels, share, text_tokens)
+        return self._memory_bound(pixels, share, text_tokens)
+
+    def _attention(self, pixels: float, share: Share) -> Shapes:
+        """Attention to the image's own tokens passes around the ring and has its heads divided; else queries are.
+
+        Where devices stand in rows and columns, its queries are divided by row, and its keys by column.
+        """
+        own = self.image["n"] > 0
+        heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
+        ring = np.where(own, share.ring, 1)
+        of_image = np.where(self.image["m"] > 0, 1.0, share.rows / np.where(own, 1, share.sequence))
+        return self.whole._replace(
+            heads=(heads.image * of_image + heads.text) / (share.tensor * np.where(own, share.ulysses, 1)),
+            m=m.image * share.rows / np.where(own, share.ring * share.device_rows, share.sequence)
+            + m.text / np.where(own, 1 if share.whole_text else share.ring * share.device_rows, share.text),
+            n=(n.image * share.keys + n.text) / np.where(own, share.ring * share.device_columns, 1),
+            launches=ring.astype(float),
+        )
+
+    def _products(self, pixels: float, share: Share, text_tokens: int) -> Shapes:
+        """Rows are divided as tokens are; of the text those are tokens of which there are enough."""
+        whole, weighted = self.whole, self.whole.weight_bytes > 0
+        heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
+        is_text = (m.text >= text_tokens) & (text_tokens > 0)
+        rows = m.image * share.rows / share.sequence + m.text / np.where(is_text, share.text, 1)
+        products = heads.image * share.rows / share.sequence + heads.text
+        columns = n.image * share.keys + n.text
+        by_column = whole.n >= whole.k
+        grown = rows / whole.m * products / whole.heads
+        return Shapes(
+            heads=np.where(weighted, products, products / share.tensor),
+            m=rows,
+            n=np.where(weighted & by_column, columns / share.tensor, columns),
+            k=np.where(weighted & ~by_column, whole.k / share.tensor, whole.k),
+            read_bytes=whole.read_bytes * grown,
+            written_bytes=whole.written_bytes * grown,
+            weight_bytes=whole.weight_bytes / share.tensor,
+            launches=whole.launches,
+        )
+
+    def _memory_bound(self, pixels: float, share: Share, text_tokens: int) -> Shapes:
+        """Elements are divided as tokens are, but for those that tensor parallelism leaves whole."""
+        whole = self.whole
+        heads, m = (self.parts(name, pixels) for name in ("heads", "m"))
+        divided = share.text if text_tokens else 1
+        rows = (m.image * share.rows / share.sequence + m.text / divided) * share.replicated
+        products = heads.image * share.rows / share.sequence + heads.text
+        grown = rows * products / np.maximum(1.0, whole.m * whole.heads)
+        return whole._replace(
+            heads=products,
+            m=rows,
+            read_bytes=whole.read_bytes * grown,
+            written_bytes=whole.written_bytes * grown,
+        )
+
+
+class KernelTable:
+    """The kernels of the layers of a component, kind by kind.
+
+    Attributes:
+        text_tokens: tokens of the text that pass through the layers beside those of the image.
+        groups: kernels of one kind each.
+        operators: operators that the host dispatches for each layer, shape (layers,).
+        weighted: products with weights in each layer, shape (layers,).
+    """
+
+    def __init__(self, layers: LayerKernels, text_tokens: int) -> None:
+        self.text_tokens: Final = text_tokens
+        self.groups: Final = tuple(
+            group for kind in KINDS for group in [_group(kind, layers)] if group.counts.size
+        )
+        self.operators: Final = np.array(
+            [sum(kernel.count for kernel in of if kernel.kind == DISPATCH) for of in layers], dtype=float
+        )
+        self.weighted: Final = np.zeros(len(layers)) + sum(
+            group.counts @ (group.whole.weight_bytes > 0) for group in self.groups if group.kind in PRODUCTS
+        )
+
+
+def _group(kind: str, layers: LayerKernels) -> KernelGroup:
+    numbers: dict[tuple[float, ...], int] = {}
+    places = [
+        (layer, numbers.setdefault(_shape_of(kernel), len(numbers)), kernel.count)
+        for layer, kernels in enumerate(layers)
+        for kernel in kernels
+        if kernel.kind == kind
+    ]
+    counts = np.zeros((len(layers), len(numbers)))
+    for layer, number, count in places:
+        counts[layer, number] += count
+    shapes = np.array(list(numbers), dtype=float).reshape(len(numbers), len(COLUMNS))
+    of = dict(zip(COLUMNS, np.ascontiguousarray(shapes.T), strict=True))
+    image = {key.removeprefix("image_"): of.pop(key) for key in IMAGE}
+    return KernelGroup(kind, Shapes(**of, launches=np.ones(len(numbers))), image, counts)

@@ -1,0 +1,130 @@
+"""Tables of a model folder: the rows of its CSV files by component, and which file is wrong where they disagree."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from profiles.architectures.component_files import (
+    EXCHANGE_COLUMNS,
+    HALF_KERNELS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    LAYER_COLUMNS,
+    TIME_COLUMNS,
+    layers_named,
+)
+from profiles.errors import InputError, shown
+from profiles.files import Row, Table, path_kind, read_rows
+
+LAYERS: Final = "layers.csv"
+EXCHANGES: Final = "exchanges.csv"
+DTYPES: Final = ("float16", "bfloat16", "float32")
+
+ByComponent = dict[str, list[Row]]
+
+
+class Tables(NamedTuple):
+    """Rows by component: of ``layers.csv``, of ``exchanges.csv``, of files of kernels by file, of times by device."""
+
+    layers: ByComponent
+    exchanges: ByComponent
+    kernels: dict[str, ByComponent]
+    times: dict[str, ByComponent]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Layers of each component."""
+        return {name: len(rows) for name, rows in self.layers.items()}
+
+
+def read_tables(table: Table, names: list[str]) -> Tables:
+    """The tables of the folder of a model file, whose components have these names.
+
+    Raises:
+        InputError: a file is missing or breaks a rule, or they disagree.
+    """
+    folder = table.path.parent
+    kernels, times = _kernel_files(table), _time_files(folder)
+    files: dict[str, tuple[str, ...]] = {LAYERS: LAYER_COLUMNS}
+    if path_kind(folder / EXCHANGES) != "nothing":
+        files[EXCHANGES] = EXCHANGE_COLUMNS
+    files.update(dict.fromkeys(kernels, KERNEL_COLUMNS))
+    files.update(dict.fromkeys(times, TIME_COLUMNS))
+    rows = {file: read_rows(folder / file, columns) for file, columns in files.items()}
+    _check_names(table, names, rows)
+    found = {file: _by_component(of, names) for file, of in rows.items()}
+    _check_counts(folder, found)
+    exchanges = found.get(EXCHANGES) or _by_component([], names)
+    by_device = {Path(file).stem: found[file] for file in times}
+    return Tables(found[LAYERS], exchanges, {file: found[file] for file in kernels}, by_device)
+
+
+def _kernel_files(table: Table) -> list[str]:
+    """The files of kernels in a folder: none, or those of every precision that the model runs in."""
+    folder, dtype = table.path.parent, table.choice("dtype", DTYPES)
+    there = [file for file in (KERNELS, HALF_KERNELS) if path_kind(folder / file) != "nothing"]
+    if HALF_KERNELS in there and dtype != "float32":
+        raise InputError(f"{folder / HALF_KERNELS}: must be left out: of {dtype}, {KERNELS} says the same")
+    if len(there) == 1 and dtype == "float32":
+        (missing,) = {KERNELS, HALF_KERNELS} - set(there)
+        raise InputError(
+            f"{folder / missing}: no such file, must stand beside {there[0]} as dtype is {dtype}"
+        )
+    return there
+
+
+def _time_files(folder: Path) -> list[str]:
+    """The files of measured times in a folder."""
+    if path_kind(folder / "times") == "file":
+        raise InputError(f"{folder / 'times'}: is not a folder; it holds one <device>.csv per device")
+    return [f"times/{path.name}" for path in sorted((folder / "times").glob("*.csv"))]
+
+
+def _by_component(rows: list[Row], names: list[str]) -> ByComponent:
+    """Rows by the component they are of.
+
+    Raises:
+        InputError: one is of none.
+    """
+    found: ByComponent = {name: [] for name in names}
+    for row in rows:
+        found[row.choice("component", names)].append(row)
+    return found
+
+
+def _check_names(table: Table, names: list[str], rows: Mapping[str, list[Row]]) -> None:
+    """Refuse a component of another name in ``model.toml`` than in all other files.
+
+    Raises:
+        InputError: there is one.
+    """
+    said = {file: dict.fromkeys(row.cells(("component",))[0] for row in of) for file, of in rows.items()}
+    strangers = [name for name in said[LAYERS] if name not in names]
+    for number, name in enumerate(names):
+        if strangers and not any(name in of for of in said.values()):
+            rule = (
+                f"but {LAYERS} has no row of it, and has rows of {shown(strangers[0])}, which is no component"
+            )
+            raise table.fail(f"components[{number}].name", name, rule)
+
+
+def _check_counts(folder: Path, found: Mapping[str, ByComponent]) -> None:
+    """Refuse fewer layers than another file has rows of, where it leaves none out: it is ``layers.csv`` that does.
+
+    Raises:
+        InputError: a component has fewer.
+    """
+    for name, rows in found[LAYERS].items():
+        for file, last in _last_layers(found, name):
+            if last >= len(rows) > 0:
+                problem = f"{name} has {len(rows)} rows, but {file} has rows of all its layers, 0 to {last}"
+                raise InputError(f"{folder / LAYERS}: {problem}")
+
+
+def _last_layers(found: Mapping[str, ByComponent], name: str) -> Iterator[tuple[str, int]]:
+    """The last layer of a component by each file that has rows of all its layers, as far as they go."""
+    for file, by_name in found.items():
+        texts = {row.cells(("index",))[0] for row in by_name[name]}
+        indices = {index for text in texts for index in layers_named(text)}
+        if indices == set(range(len(indices))):
+            yield file, len(indices) - 1

@@ -1,0 +1,317 @@
+"""Models: their components, read from a model folder."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+from profiles.architectures.anchors import Anchor, read_anchors
+from profiles.architectures.component_files import (
+    EXCHANGE_COLUMNS,
+    HALF_KERNELS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    LAYER_COLUMNS,
+    read_component,
+)
+from profiles.architectures.components import (
+    BACKWARDS,
+    TASKS,
+    Component,
+    Exchange,
+    Layer,
+    MeasuredTime,
+    Read,
+    Skip,
+)
+from profiles.architectures.kernels import Kernel
+from profiles.architectures.model_links import check_reads, check_skips, read_reads, read_skips
+from profiles.architectures.model_tables import DTYPES, read_tables
+from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
+from profiles.errors import InputError
+from profiles.files import Table, naming_file, path_kind
+from profiles.names import known_name, unknown_name
+
+__all__ = [
+    "BACKWARDS",
+    "EXCHANGE_COLUMNS",
+    "HALF_KERNELS",
+    "KERNELS",
+    "KERNEL_COLUMNS",
+    "LAYER_COLUMNS",
+    "TASKS",
+    "Component",
+    "Exchange",
+    "Kernel",
+    "Layer",
+    "MeasuredTime",
+    "Model",
+    "Read",
+    "Skip",
+    "load_model",
+    "model_names",
+    "read_model",
+]
+
+MODELS: Final = Path(__file__).parents[1] / "models"
+GUIDANCES: Final = ("batch", "none", "embedded")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A diffusion model: frozen components and one or several backbones, in the order of its file.
+
+    ``guidance`` says whether it samples with classifier-free guidance (``batch``), with its scale as an input of the
+    backbone (``embedded``) or without (``none``), ``anchors``
+    how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
+    one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``; a video has
+    ``frames``, one more than a multiple of ``frame_step``, and for so many one latent frame.
+    ``resized_from`` are height and width of its files, where it is at another resolution; ``steps`` are those in which
+    it was distilled to draw, None where it was not.
+    """
+
+    name: str
+    title: str
+    source: str
+    dtype: str
+    height: int
+    width: int
+    components: tuple[Component, ...]
+    guidance: str = "batch"
+    anchors: tuple[Anchor, ...] = ()
+    anchor_backbones: tuple[Component, ...] = ()
+    multiple: int = 1
+    largest: int | None = None
+    frames: int = 1
+    frame_step: int = 1
+    resized_from: tuple[int, int] | None = None
+    steps: int | None = None
+
+    @property
+    def anchored(self) -> tuple[Component, ...]:
+        """The backbones whose passes together the anchors time."""
+        return self.anchor_backbones or tuple(self.components[i] for i in self.backbones)
+
+    def __post_init__(self) -> None:
+        owner = f"model {self.name}"
+        check_choice(owner, "dtype", self.dtype, DTYPES)
+        check_choice(owner, "guidance", self.guidance, GUIDANCES)
+        check_counts(owner, least=1, height=self.height, width=self.width, multiple=self.multiple)
+        check_counts(owner, least=1, frames=self.frames, frame_step=self.frame_step)
+        for name in ("largest", "steps"):
+            if getattr(self, name) is not None:
+                check_counts(owner, least=1, **{name: getattr(self, name)})
+        check_tuples(owner, components=self.components, anchors=self.anchors)
+        names = [component.name for component in self.components]
+        check_distinct(owner, "components", names)
+        for component in self.components:
+            check_distinct(owner, f"inputs of {component.name}", component.inputs)
+            for name in component.inputs:
+                check_choice(owner, f"inputs of {component.name}", name, names)
+            for read in component.reads:
+                if read.source not in component.inputs:
+                    rule = "must be one of its inputs"
+                    raise InputError(f"{owner}: reads of {component.name} is {read.source!r}, {rule}")
+        try:
+            _ = self.order
+        except CycleError as error:
+            cycle = " -> ".join(names[i] for i in error.args[1])
+            raise InputError(f"{owner}: inputs of its components form the cycle {cycle}") from None
+
+    def __repr__(self) -> str:
+        names = ", ".join(component.name for component in self.components)
+        layers = sum(len(component.layers) for component in self.components)
+        parameters = sum(component.parameters for component in self.components)
+        return f"<Model {self.name}: {names}; {layers} layers, {parameters:,} parameters>"
+
+    @cached_property
+    def backbones(self) -> tuple[int, ...]:
+        """Indices of the trainable components."""
+        return tuple(i for i, component in enumerate(self.components) if component.trainable)
+
+    @cached_property
+    def frozen(self) -> tuple[int, ...]:
+        """Indices of the frozen components, inputs before the components that need them."""
+        return tuple(i for i in self.order if not self.components[i].trainable)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Indices of all components in topological order."""
+        return _order(self.components)
+
+    def inputs_of(self, component: int) -> tuple[int, ...]:
+        """The indices of the components whose output a component needs."""
+        names = self.components[component].inputs
+        return tuple(i for i, other in enumerate(self.components) if other.name in names)
+
+    def reads_of(self, component: int, source: int) -> tuple[tuple[int, float], ...]:
+        """Layers of a component that read the output of another, as (layer, bytes per sample).
+
+        Where the model file names none, the first layer reads the whole output.
+        """
+        input_ = self.components[source]
+        reads = self.components[component].reads
+        named = tuple((read.layer, read.size_bytes) for read in reads if read.source == input_.name)
+        return named or ((0, input_.layers[-1].output_bytes),)
+
+    def times_elsewhere(self, device: str) -> tuple[str, ...]:
+        """Other devices on which components were measured that were not measured on this one."""
+        measured = [[name for name, _ in component.times] for component in self.components]
+        return tuple(sorted({name for names in measured if device not in names for name in names}))
+
+    def only(self, backbone: int) -> "Model":
+        """The model of one backbone: with the frozen components it needs, without the other backbones."""
+        needed = {backbone}
+        for index in reversed(self.order):
+            if index in needed:
+                needed |= set(self.inputs_of(index)).intersection(self.frozen)
+        components = _closed([self.components[index] for index in sorted(needed)])
+        return replace(self, components=components, anchor_backbones=self.anchored)
+
+    def for_task(self, task: str) -> "Model":
+        """The model with only the components that a task needs; itself where it needs all of them."""
+        assert task in TASKS, task
+        kept = [component for component in self.components if task in component.tasks]
+        return self if len(kept) == len(self.components) else replace(self, components=_closed(kept))
+
+
+def _order(components: Sequence[Component]) -> tuple[int, ...]:
+    """Indices of components, inputs before those that need them."""
+    numbers = {component.name: i for i, component in enumerate(components)}
+    graph = {i: sorted(numbers[n] for n in c.inputs) for i, c in enumerate(components)}
+    return tuple(TopologicalSorter(graph).static_order())
+
+
+def _closed(kept: Iterable[Component]) -> tuple[Component, ...]:
+    """Some components of a model, which forget their inputs among the others."""
+    names = {component.name for component in kept}
+    return tuple(
+        replace(
+            component,
+            inputs=tuple(name for name in component.inputs if name in names),
+            reads=tuple(read for read in component.reads if read.source in names),
+        )
+        for component in kept
+    )
+
+
+def model_names() -> list[str]:
+    """The names of the shipped models."""
+    return sorted(path.parent.name for path in MODELS.glob("*/model.toml"))
+
+
+def load_model(name: str) -> Model:
+    """A shipped model by name, or any by the path of its folder.
+
+    Raises:
+        InputError: there is none, or a file of its folder breaks a rule.
+    """
+    check_name("model", name)
+    if (known := known_name("model", name, model_names())) is not None:
+        return read_model(MODELS / known)
+    folder = Path(name)
+    kind = path_kind(folder)
+    if kind == "folder":
+        return read_model(folder)
+    if kind == "file":
+        raise InputError(f"{folder}: is not a folder; a model is a folder with model.toml and layers.csv")
+    raise unknown_name("model", name, model_names(), " or pass a model folder")
+
+
+@naming_file
+def read_model(folder: Path) -> Model:
+    """Read a model folder.
+
+    Raises:
+        InputError: a file is missing or breaks a rule.
+    """
+    if path_kind(folder / "model.toml") == "nothing":
+        raise InputError(f"{folder}: is not a model folder: it has no model.toml")
+    table = Table.read(folder / "model.toml")
+    reference = table.table("reference")
+    heads = list(table.tables("components"))
+    if not heads:
+        raise InputError(f"{table.path}: components is empty, must name at least one")
+    names = _component_names(heads)
+    skips = read_skips(table, names)
+    reads = read_reads(table, names)
+    tables = read_tables(table, names)
+    check_skips(table, skips, tables.counts)
+    check_reads(table, dict(zip(names, heads, strict=True)), reads, tables.counts)
+    components = tuple(
+        read_component(
+            head,
+            tables.layers[name],
+            skips[name],
+            reads[name],
+            exchanges=tables.exchanges[name],
+            times={device: of[name] for device, of in tables.times.items()},
+            kernels={file: of[name] for file, of in tables.kernels.items()},
+        )
+        for name, head in zip(names, heads, strict=True)
+    )
+    _check_inputs(table, components)
+    model = Model(
+        name=table.line("name"),
+        title=table.line("title"),
+        source=table.text("source"),
+        dtype=table.choice("dtype", DTYPES),
+        height=reference.integer("height", minimum=1),
+        width=reference.integer("width", minimum=1),
+        components=components,
+        guidance=table.choice("guidance", GUIDANCES) if "guidance" in table else "batch",
+        anchors=read_anchors(folder / "anchors.csv"),
+        multiple=reference.integer("multiple", 1, minimum=1),
+        largest=reference.integer("largest", minimum=1) if "largest" in reference else None,
+        frames=reference.integer("frames", 1, minimum=1),
+        frame_step=reference.integer("frame_step", 1, minimum=1),
+        steps=table.integer("steps", minimum=1) if "steps" in table else None,
+    )
+    _check_reference(reference, model)
+    reference.finish()
+    table.finish()
+    return model
+
+
+def _check_reference(reference: Table, model: Model) -> None:
+    """Refuse a reference resolution that breaks the model's own rules."""
+    for key, pixels in (("height", model.height), ("width", model.width)):
+        if pixels % model.multiple:
+            raise reference.fail(key, pixels, f"must be a multiple of {model.multiple}")
+        if model.largest is not None and pixels > model.largest:
+            raise reference.fail(key, pixels, f"must be at most {model.largest}, the largest")
+    if (model.frames - 1) % model.frame_step:
+        raise reference.fail("frames", model.frames, f"must be {frame_rule(model.frame_step)}")
+
+
+def frame_rule(step: int) -> str:
+    """The numbers of frames that a video can have, in words."""
+    return f"1 more than a multiple of {step}, such as {step + 1} or {4 * step + 1}"
+
+
+def _component_names(heads: Iterable[Table]) -> list[str]:
+    names: list[str] = []
+    for head in heads:
+        name = head.text("name")
+        if name in names:
+            raise head.fail("name", name, "must not be the name of two components")
+        names.append(name)
+    return names
+
+
+def _check_inputs(table: Table, components: Sequence[Component]) -> None:
+    names = [component.name for component in components]
+    for number, component in enumerate(components):
+        for name in component.inputs:
+            if name not in names:
+                rule = f"names no component; choose from {', '.join(names)}"
+                raise table.fail(f"components[{number}].inputs", name, rule)
+            if component.inputs.count(name) > 1:
+                raise table.fail(f"components[{number}].inputs", name, "stands twice")
+    try:
+        _order(components)
+    except CycleError as error:
+        cycle = " -> ".join(names[i] for i in error.args[1])
+        raise InputError(f"{table.path}: components.inputs form the cycle {cycle}") from None

@@ -1,0 +1,117 @@
+"""Adapters: two thin products beside each linear of a backbone, which alone are trained (LoRA).
+
+Adapted are the linears through which tokens pass: of attention, of the MLP, and projections around them, as PEFT's
+``all-linear`` does; what one row a sample passes, such as time embeddings and modulations, is not, nor are
+convolutions. The backbone is frozen in half precision. Gradients pass through it back to the first adapter; before
+that there is no backward. Source: Hu et al., LoRA, 2021, section 4; PEFT, ``tuners/lora/layer.py``, ``Linear.forward``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from profiles.architectures.components import Component, Layer
+from profiles.architectures.kernels import DISPATCH, Kernel
+from profiles.architectures.models import Model
+from profiles.errors import InputError
+
+OPERATORS: Final = 10
+"""Operators that the host dispatches for an adapter: four for each product, views among them, a scaling and a sum."""
+
+
+def with_adapters(model: Model, rank: int) -> Model:
+    """A model whose backbones are frozen beside adapters of a rank; one that has them already stays as it is.
+
+    Times that were measured are dropped: they are of training all weights.
+
+    Args:
+        model: the model.
+        rank: of the adapters; 0: none.
+
+    Raises:
+        InputError: nobody counted the linears of a backbone, or it has none, or adapters of another rank.
+    """
+    there = {_rank(component) for component in model.components if component.adapters}
+    if there - {rank}:
+        raise InputError(
+            f"--trainable asks for rank {rank}, but {model.name} has adapters of rank {max(there)}"
+        )
+    if there or not rank:
+        return model
+    return replace(model, components=tuple(_adapted(model, of, rank) for of in model.components))
+
+
+def _adapted(model: Model, component: Component, rank: int) -> Component:
+    if not component.trainable:
+        return component
+    if not component.kernels:
+        raise InputError(
+            f"--trainable needs the linears of {component.name}: {model.name} has no kernels.csv"
+        )
+    adapters = tuple(
+        tuple(_kernels_beside(kernels, rank)) if layer.backward == "full" else ()
+        for layer, kernels in zip(component.layers, component.kernels, strict=True)
+    )
+    first = next((index for index, own in enumerate(adapters) if own), None)
+    if first is None:
+        raise InputError(f"--trainable needs linears: {component.name} of {model.name} has none")
+    layers = (
+        _beside(layer, own, passed=index >= first)
+        for index, (layer, own) in enumerate(zip(component.layers, adapters, strict=True))
+    )
+    return replace(component, layers=tuple(layers), adapters=adapters, times=())
+
+
+def _rank(component: Component) -> int:
+    """The rank of a component's adapters: the columns of their first product."""
+    return next(own[0].n for own in component.adapters if own)
+
+
+def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
+    """The kernels of the adapters of a layer: down, up, scaled, and added to what the linear gives."""
+    for of in kernels:
+        if not is_adapted(of):
+            continue
+        inner_bytes = of.written_bytes * rank / of.n
+        element_bytes = of.written_bytes / (of.heads * of.m * of.n)
+        rows = {
+            "count": of.count,
+            "heads": of.heads,
+            "m": of.m,
+            "image_m": of.image_m,
+            "image_heads": of.image_heads,
+        }
+        yield Kernel(
+            "matmul", **rows, n=rank, k=of.k, read_bytes=of.read_bytes, written_bytes=inner_bytes,
+            weight_bytes=element_bytes * rank * of.k,
+        )  # fmt: skip
+        yield Kernel(
+            "matmul", **rows, n=of.n, k=rank, read_bytes=inner_bytes, written_bytes=of.written_bytes,
+            weight_bytes=element_bytes * rank * of.n,
+        )  # fmt: skip
+        elements = rows | {"m": of.m * of.n, "image_m": of.image_m * of.n}
+        for read in (1, 2):
+            yield Kernel(
+                "pointwise", **elements, read_bytes=read * of.written_bytes, written_bytes=of.written_bytes
+            )
+        yield Kernel(DISPATCH, OPERATORS * of.count)
+
+
+def is_adapted(kernel: Kernel) -> bool:
+    """Whether a kernel is a linear through which tokens pass."""
+    return kernel.kind == "matmul" and kernel.weight_bytes > 0 and kernel.m > 1
+
+
+def _beside(layer: Layer, own: tuple[Kernel, ...], *, passed: bool) -> Layer:
+    """A frozen layer with its adapters; what goes into their second products is kept besides."""
+    products = [kernel for kernel in own if kernel.kind == "matmul"]
+    parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)
+    kept = sum(kernel.count * kernel.written_bytes for kernel in products[::2])
+    locked = "none" if layer.backward == "none" or not passed else "input"
+    return replace(
+        layer,
+        parameters=layer.parameters + parameters,
+        adapters=parameters,
+        backward=locked,
+        saved_bytes=layer.saved_bytes + kept if passed else 0.0,
+    )

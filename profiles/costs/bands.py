@@ -1,0 +1,279 @@
+"""Bands: how far estimates are from what is measured, and what a comparison of two of them can tell.
+
+``bands.toml`` holds 10 and 90 % quantiles of measured over estimated seconds, by family of devices, stack and kind of
+method. All spreads are half of what lies between those quantiles, in natural logarithms.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from math import exp, hypot, log
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from profiles.checks import check_choice, check_counts, check_numbers, check_positive
+from profiles.errors import InputError
+from profiles.files import Table
+
+BANDS: Final = Path(__file__).parents[1] / "bands.toml"
+METHODS: Final = ("one GPU", "data parallel", "pipeline", "patches and sequence")
+ONE_GPU, DATA_PARALLEL, PIPELINE, PATCHES = METHODS
+FAMILIES: Final = ("measured", "derived")
+"""Devices whose kernels were measured by shape, and those whose laws follow from others or from a data sheet."""
+ANY: Final = "any"
+"""The stack of a band that holds where no other does."""
+QUANTILES: Final = (0.1, 0.9)
+FEWEST: Final = 4
+"""Fewer published numbers than this say nothing of an error."""
+ROUNDING: Final = 1e-9
+"""Relative difference of sums of the same times in another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Factors on an estimate between which eight of ten measured values lie; 1 is always among them."""
+
+    low: float = 1.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("band", low=self.low, most=1.0)
+        check_numbers("band", high=self.high)
+        if self.high < 1:
+            raise InputError(f"band: high is {self.high}, must be at least 1")
+
+    @classmethod
+    def within(cls, spread: float) -> "Band":
+        """The band of a spread, as wide below as above."""
+        return cls(exp(-spread), exp(spread))
+
+    @classmethod
+    def of_ratios(cls, ratios: Iterable[float]) -> "Band":
+        """The band of measured over estimated values, stretched to hold the estimate itself.
+
+        Quantiles are those of Weibull, i / (n + 1), which do not make few values look alike; of less than nine values
+        they are the extremes.
+        """
+        low, high = np.quantile(list(ratios), QUANTILES, method="weibull")
+        return cls(min(1.0, float(low)), max(1.0, float(high)))
+
+    def __and__(self, other: "Band") -> "Band":
+        """The band of two independent errors together."""
+        return Band(exp(-hypot(log(self.low), log(other.low))), exp(hypot(log(self.high), log(other.high))))
+
+    @property
+    def spread(self) -> float:
+        """Half its width in logarithms."""
+        return log(self.high / self.low) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A spread in logarithms, the number of published values that set it, and where they are from."""
+
+    spread: float
+    rows: int
+    source: str
+
+    def __post_init__(self) -> None:
+        check_numbers("spread", spread=self.spread)
+        check_counts("spread", rows=self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of one kind of error.
+
+    Attributes:
+        family: of devices, one of ``FAMILIES``.
+        stack: its name, or ``any``.
+        method: ``one GPU`` is the error of compute; any other is what the method adds, compute taken as right.
+        band: of measured over estimated seconds.
+        rows: published numbers that set it; 0 where it is a prior.
+        source: what set it.
+    """
+
+    family: str
+    stack: str
+    method: str
+    band: Band
+    rows: int
+    source: str
+
+    def __post_init__(self) -> None:
+        check_choice("band", "family", self.family, FAMILIES)
+        check_choice("band", "method", self.method, METHODS)
+        check_counts("band", rows=self.rows)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Family, stack and method."""
+        return self.family, self.stack, self.method
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What the error of an estimate is made of; spreads in logarithms.
+
+    Attributes:
+        band: of the estimate.
+        shared: spread of the error of compute; all runs of a model on one device under one stack share it.
+        own: spread of the error that the method and its exposed communication add.
+        repeat: spread of repeated runs of the same.
+        exposed: share of the time in which the GPUs wait for data on the wire.
+        alike: strategy, cluster and reach of the links; runs that are alike share the error of their own too.
+    """
+
+    band: Band = Band()
+    shared: float = 0.0
+    own: float = 0.0
+    repeat: float = 0.0
+    exposed: float = 0.0
+    alike: tuple[str, ...] = ()
+
+    def after(self, measured: "Doubt") -> "Doubt":
+        """The doubt once compute was scaled to a measured run: only what the two do not share is left."""
+        return replace(self, band=Band.within(spread_between(measured, self)))
+
+
+def spread_between(one: Doubt, other: Doubt) -> float:
+    """Spread of the error of the ratio of two estimates of one model on one device under one stack.
+
+    What both share cancels. Compute, and what waits for it, is of the same kernels: its error counts only in the part
+    of the time in which one run computes and the other awaits data. What one strategy adds is independent of what
+    another adds, and both count. Runs of one strategy over the same links share that too: there the awaited data in
+    which they differ count whole, as if their time were not known at all. No two runs of the same take equally long.
+    """
+    differ = abs(one.exposed - other.exposed)
+    repeat = max(one.repeat, other.repeat)
+    if one.alike == other.alike:
+        return hypot(repeat, differ) if repeat else 0.0
+    return hypot(repeat, one.own, other.own, differ * max(one.shared, other.shared))
+
+
+def tied(one: Doubt, one_s: float, other: Doubt, other_s: float) -> bool:
+    """Whether two estimates differ by less than their comparison can tell."""
+    if not (one_s and other_s):
+        return one_s == other_s
+    return abs(log(one_s / other_s)) <= spread_between(one, other) + ROUNDING
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """All that is known of errors.
+
+    Attributes:
+        measured: devices whose kernels were measured by shape.
+        exact: devices that are no hardware, whose times are formulas.
+        repeat: of repeated runs of the same.
+        exposed: of the seconds of exposed communication.
+        evidence: by family, stack and method; those of ``any`` stack are complete.
+    """
+
+    measured: tuple[str, ...]
+    exact: tuple[str, ...]
+    repeat: Spread
+    exposed: Spread
+    evidence: tuple[Evidence, ...]
+
+    def of(self, family: str, stack: str, method: str) -> Evidence:
+        """What is known of a kind of error under a stack, else under any."""
+        there = {one.key: one for one in self.evidence}
+        return there.get((family, stack, method)) or there[family, ANY, method]
+
+    def family(self, device: str, *, timed: bool = False) -> str:
+        """The family of a device; where the model's layers themselves were timed on it, the better one."""
+        return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
+
+    def doubt(self, method: str, run: "Circumstances") -> Doubt:
+        """The doubt of an estimate by one kind of method."""
+        if run.device in self.exact:
+            return Doubt(exposed=run.exposed, alike=run.alike)
+        family = self.family(run.device, timed=run.timed)
+        compute, added = (self.of(family, run.stack, kind).band for kind in (ONE_GPU, method))
+        compute = Band() if run.anchored else compute
+        if method == ONE_GPU:
+            added = Band()
+        added &= Band.within(run.exposed * self.exposed.spread)
+        band = compute & added & Band.within(self.repeat.spread)
+        return Doubt(band, compute.spread, added.spread, self.repeat.spread, run.exposed, run.alike)
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the doubt of a run depends on.
+
+    Attributes:
+        device: its name.
+        stack: its name.
+        alike: strategy, cluster and reach of the links.
+        exposed: share of the time in which the GPUs wait for data on the wire.
+        timed: whether the model's layers were timed on the device.
+        anchored: whether compute starts from published latencies of one GPU.
+    """
+
+    device: str
+    stack: str
+    alike: tuple[str, ...]
+    exposed: float
+    timed: bool = False
+    anchored: bool = False
+
+
+@cache
+def load_bands() -> Bands:
+    """The bands that come with the package."""
+    return read_bands(BANDS)
+
+
+def read_bands(path: Path) -> Bands:
+    """Read a file of bands.
+
+    Raises:
+        InputError: the file breaks a rule, or lacks the band of any stack for a family and method.
+    """
+    table = Table.read(path)
+    devices = table.table("devices")
+    bands = Bands(
+        measured=devices.texts("measured"),
+        exact=devices.texts("exact"),
+        repeat=_spread(table.table("repeat")),
+        exposed=_spread(table.table("exposed")),
+        evidence=tuple(map(_evidence, table.tables("band"))),
+    )
+    devices.finish()
+    table.finish()
+    _check_complete(path, bands)
+    return bands
+
+
+def _spread(table: Table) -> Spread:
+    one = Spread(table.number("spread", maximum=3.0), table.integer("rows"), table.text("source"))
+    table.finish()
+    return one
+
+
+def _evidence(table: Table) -> Evidence:
+    one = Evidence(
+        family=table.choice("family", FAMILIES),
+        stack=table.text("stack"),
+        method=table.choice("method", METHODS),
+        band=Band(table.positive("low", maximum=1.0), table.number("high", minimum=1.0)),
+        rows=table.integer("rows"),
+        source=table.text("source"),
+    )
+    table.finish()
+    return one
+
+
+def _check_complete(path: Path, bands: Bands) -> None:
+    there = [one.key for one in bands.evidence]
+    for key in there:
+        if there.count(key) > 1:
+            raise InputError(f"{path}: band of {', '.join(key)} stands twice")
+    for key in product(FAMILIES, (ANY,), METHODS):
+        if key not in there:
+            raise InputError(f"{path}: band of {', '.join(key)} is missing")

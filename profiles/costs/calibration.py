@@ -1,0 +1,89 @@
+"""Calibrations: one factor on compute, from a run that somebody measured.
+
+Published one-GPU latencies (``anchors.csv``) scale the estimates of a shipped model's backbones; a run that the user
+measured scales all compute of a model on a device under a stack.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from profiles.checks import check_positive
+from profiles.costs.bands import Doubt
+from profiles.errors import wrong
+
+PUBLISHED: Final = "published latencies of one GPU"
+OWN: Final = "your measured run"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A factor on seconds of compute, and what it is from."""
+
+    factor: float = 1.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_positive("calibration", factor=self.factor)
+
+    def __str__(self) -> str:
+        return f"times {self.factor:.2f}, from {self.source}" if self.source else f"times {self.factor:.2f}"
+
+
+UNSCALED: Final = Calibration()
+"""What changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MeasuredRun:
+    """What a run that the user measured says about all others of its model, device and stack.
+
+    Attributes:
+        calibration: the factor on compute with which the simulated run takes as long as the measured one.
+        task: ``train`` or ``sample``.
+        model: the model's name.
+        device: the device's name.
+        stack: the stack's name.
+        doubt: what the error of its estimate is made of.
+        options: options that, given back, ask for this again; with the values that their flags take.
+    """
+
+    calibration: Calibration
+    task: str
+    model: str
+    device: str
+    stack: str
+    doubt: Doubt
+    options: tuple[tuple[str, str], ...]
+
+    def __repr__(self) -> str:
+        return f"<MeasuredRun of {self.what}: compute {self.calibration}>"
+
+    @property
+    def factor(self) -> float:
+        """Factor on compute."""
+        return self.calibration.factor
+
+    @property
+    def what(self) -> str:
+        """Model, device and stack in words."""
+        return _in_words(self.of)
+
+    @property
+    def of(self) -> tuple[str, str, str]:
+        """Names of model, device and stack."""
+        return self.model, self.device, self.stack
+
+
+def check_same(measured: tuple[str, str, str], asked: tuple[str, str, str]) -> None:
+    """Refuse a measured run of another model, device or stack than is asked about.
+
+    Raises:
+        InputError: it is one.
+    """
+    if measured != asked:
+        whose = f"is of {_in_words(measured)}, but {_in_words(asked)} is asked about"
+        raise wrong("measured_run", f"{whose}: compute is scaled for one model, device and stack")
+
+
+def _in_words(of: tuple[str, str, str]) -> str:
+    return "{} on {} by stack {}".format(*of)

@@ -1,0 +1,365 @@
+"""Kernel times: seconds of the layers of a component, from its kernels, the device's laws and the software stack.
+
+A layer's forward pass is the sum of its kernels; its backward pass that of their gradients' kernels. What autocast, the
+memory format and unfused attention add is said here; how long a kernel takes, by ``profiles.machines.laws``.
+
+The host dispatches operators while the GPU computes: a pass takes the longer of the two, and where that is the host its
+time is spread over the layers in proportion, so that the times of layers still add up.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.architectures.components import Component
+from profiles.architectures.kernel_tables import KernelGroup, Shapes
+from profiles.architectures.kernels import MEMORY_BOUND
+from profiles.architectures.shares import Extent, Share
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, Laws, Part
+from profiles.software.stacks import Stack
+
+FloatArray = NDArray[np.float64]
+
+LAYOUT: Final[dict[Part, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
+"""Seconds in which operands and result of a convolution are laid out anew for its kernel, over those of copying them
+once. Some kernels read or write the framework's layout themselves; those of gradients more rarely, and on older
+software. Set by ``python -m validate fit-kernels``: convolutional networks timed in both layouts."""
+SINGLE: Final = 0.5
+"""Pace in single precision over that in half: twice the bytes, and TF32 has half the peak (NVIDIA A100 data sheet)."""
+BACKWARD_TRAFFIC: Final = {
+    "pointwise": 1.5,
+    "copy": 1.0,
+    "group_norm": 5 / 3,
+    "layer_norm": 2.5,
+    "softmax": 1.5,
+}
+"""Bytes that the backward of a memory-bound kernel moves, over those of its forward. A softmax reads the gradient and
+its output; a group norm both twice, where its forward read its input twice; a layer norm both for the input's and
+again for the weight's gradient. Pointwise: of a residual block of a U-Net 0.9 (a bias reads its gradient, a sum passes
+it on and adds what comes back at the fork), of its transformer block 1.8 (a gated unit writes two gradients)."""
+LOCKED_TRAFFIC: Final = BACKWARD_TRAFFIC | {"layer_norm": 1.5}
+"""The same where the weights are locked: a layer norm has no gradient of its weight."""
+CAST: Final = 3.0
+"""Bytes that a cast between half and single precision moves, over those in half precision."""
+GRADIENT_TRAFFIC: Final = CAST + 6.0
+"""Bytes that a weight's gradient moves after its kernel, over the weight's in half precision: cast to single precision,
+and added to the sum of the micro-batches before. The first is kept as it is, but what is sent is copied into a buffer
+and back (DistributedDataParallel's buckets), which moves 8."""
+NORM_CASTS: Final = {"group_norm": 2.0, "layer_norm": 1.0 + 5 / 3}
+"""Casts around a norm in single precision: of its input, and of its output for each layer that reads it; of the three
+layer norms of a block these are three, one and one."""
+NORM_READERS: Final = {"group_norm": 1.0, "layer_norm": 0.0}
+"""Pointwise kernels after a norm, SiLU, that autocast leaves in single precision."""
+HEAD_COPIES: Final = {"flash": 0, "packed": 4, "math": 4}
+"""Copies around attention by its kind: newer code hands fused kernels views of the heads of queries, keys, values and
+result; older (diffusers 0.11.1, attention.py: reshape_heads_to_batch_dim) lays each out head by head, or back."""
+SCORE_BYTES: Final = {"sample": (8.0, 12.0), "train": (24.0, 28.0)}
+"""Bytes per score that unfused attention moves between its products, forward and backward: scaled and normalised, in
+half precision; in training autocast takes softmax to single precision and back."""
+SCORE_KERNELS: Final = {"sample": 2, "train": 4}
+"""Kernels between the products of unfused attention."""
+SAVED_SCORE_BYTES: Final = 6.0
+"""Bytes per score that unfused attention keeps for its backward: the softmax in single, its cast in half precision."""
+MERGED_BYTES: Final = 38.0
+"""Bytes that merging a block of ring attention moves per element of its output, operator by operator in float32: a cast
+6, a difference 12, a product with the weight 8, a difference 12. Source: ring-flash-attention, update_out_and_lse."""
+MERGE_KERNELS: Final = 9
+"""Kernels of merging a block: four of the outputs, and five of the much smaller log-sum-exp."""
+MERGE_CASTS: Final = 12.0
+"""Bytes per element of casting the first block to single precision, and what comes out back to half."""
+MERGE_CAST_KERNELS: Final = 2
+"""Kernels of these casts."""
+WEIGHT_OPERATORS: Final = 2
+"""Operators that cast the weight and the bias of a product."""
+
+
+class KernelTimes:
+    """Seconds of the layers of a component.
+
+    Args:
+        component: has kernels.
+        laws: of the device.
+        stack: of the software.
+        extent: size of the image.
+        training: whether it is trained, in mixed precision; else it is drawn with, in half precision.
+        biased: whether its products have biases.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        laws: Laws,
+        stack: Stack,
+        extent: Extent,
+        *,
+        training: bool,
+        biased: bool = True,
+    ) -> None:
+        self._biased = biased
+        self._table = component.table(half=not training)
+        self._laws, self._pixels = laws, extent.pixels
+        encoders = "autocast" if component.trainable else stack.encoders
+        single = training and encoders == "float32"
+        self._stack = replace(stack, rates=stack.rates.scaled(SINGLE)) if single else stack
+        self._task = "train" if training and encoders == "autocast" else "sample"
+        self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
+        self._passed = np.array([layer.backward != "none" for layer in component.layers], dtype=float)
+        self._adapters: KernelTimes | None = None
+        if training and component.adapters:  # frozen weights lie there in half precision
+            self._stack = replace(self._stack, cast_weights=False)
+            self._adapters = KernelTimes(
+                component.of_adapters, laws, stack, extent, training=True, biased=False
+            )
+
+    def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Forward seconds of each layer, shape (layers,); of several batches (batches, layers)."""
+        gpu_s = self.gpu_s(batch, share)
+        return gpu_s * self._floor(gpu_s, self._host_s("forward"))
+
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Seconds of the GPU alone in ``forward_s``, shape (layers,); of several batches (batches, layers)."""
+        batch = np.asarray(batch, dtype=float)
+        each = batch[:, None] if batch.ndim else batch
+        total = np.zeros((*batch.shape, len(self._passed)))
+        for group, shapes in self._shapes(share):
+            total += self._forward(group, shapes, each) @ group.counts.T
+        return total if self._adapters is None else total + self._adapters.gpu_s(batch, share)
+
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, shape (layers,)."""
+        return self._operators * self._stack.forward_operator_s
+
+    def attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in ``gpu_s``, shape (layers,); around a ring with the merging of its blocks."""
+        own_s = np.zeros_like(self._passed)
+        for group, shapes in self._shapes(share):
+            if group.kind == "attention":
+                seconds = self._forward(group, shapes, np.asarray(float(batch)))
+                own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
+        return own_s
+
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the GPU's backward seconds, shape (layers,)."""
+        own_s = np.zeros_like(self._passed)
+        for group, shapes in self._shapes(share):
+            if group.kind == "attention":
+                seconds = self._attention_backward_s(shapes, np.asarray(float(batch)))
+                own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
+        return np.asarray(own_s * self._passed)
+
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
+        gpu_s = self.gpu_s(batch, share)
+        for group, shapes in self._shapes(share):
+            if group.kind == "attention":
+                samples = np.asarray(float(batch))
+                own_s = self._forward(group, shapes, samples) - self._heads_s(shapes, samples)
+                gpu_s = gpu_s - own_s @ group.counts.T
+        return gpu_s * self._floor(gpu_s, self._host_s("forward"))
+
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that attention's kernels write in each layer: outputs, and the sums of their softmax."""
+        own = np.zeros_like(self._passed)
+        for group, shapes in self._shapes(Share()):
+            if group.kind == "attention":
+                own += shapes.written_bytes @ group.counts.T
+        return own
+
+    def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
+        """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
+        inputs_s, weights_s = self._backward_gpu_s(batch, share)
+        floor = self._floor(inputs_s + weights_s, self._host_s("backward"))
+        return inputs_s * floor, weights_s * floor
+
+    def _backward_gpu_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
+        """Those of the GPU alone in ``backward_s``."""
+        inputs_s, weights_s = np.zeros((2, len(self._passed)))
+        for group, shapes in self._shapes(share):
+            for_input, locked, for_weight = self._backward(group, shapes, np.asarray(float(batch)))
+            inputs_s += (for_input @ group.counts.T) * self._trained
+            inputs_s += (locked @ group.counts.T) * (self._passed - self._trained)
+            weights_s += (for_weight @ group.counts.T) * self._trained
+        if self._adapters is not None:
+            beside_inputs_s, beside_weights_s = self._adapters._backward_gpu_s(batch, share)
+            return inputs_s + beside_inputs_s, weights_s + beside_weights_s
+        return inputs_s, weights_s
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        return float(self._copy_s(moved_bytes, launches))
+
+    def saved_bytes(self) -> FloatArray:
+        """Bytes per sample that each layer keeps for its backward beyond what is counted, shape (layers,)."""
+        saved = np.zeros(len(self._passed))
+        for group, shapes in self._shapes(Share()):
+            if group.kind == "attention" and self._stack.attention == "math":
+                scores = shapes.heads * shapes.m * shapes.n
+                saved += (SAVED_SCORE_BYTES * scores) @ group.counts.T
+            if group.kind in NORM_CASTS and self._norms_in_single:
+                kept = (1.0 + NORM_READERS[group.kind]) * shapes.written_bytes
+                saved += kept @ group.counts.T
+        return np.asarray(saved * self._passed)
+
+    @property
+    def _norms_in_single(self) -> bool:
+        return self._task == "train" and self._stack.norms == "float32"
+
+    @property
+    def _casts_weights(self) -> bool:
+        return self._task == "train" and self._stack.cast_weights
+
+    def _shapes(self, share: Share) -> list[tuple[KernelGroup, Shapes]]:
+        table = self._table
+        return [(group, group.shapes(self._pixels, share, table.text_tokens)) for group in table.groups]
+
+    def _host_s(self, way: str) -> float:
+        """Seconds in which the host dispatches a pass."""
+        if way == "forward":
+            return float(self.host_s().sum())
+        return float((self._operators * self._passed).sum()) * self._stack.backward_operator_s
+
+    @property
+    def _operators(self) -> FloatArray:
+        """Operators that the host dispatches for each layer."""
+        own = self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
+        return own if self._adapters is None else own + self._adapters._operators
+
+    @staticmethod
+    def _floor(gpu_s: FloatArray, host_s: float) -> FloatArray:
+        """Factor by which the host stretches the layers of a pass, shape (1,) or (batches, 1)."""
+        total = gpu_s.sum(axis=-1, keepdims=True)
+        stretched = np.divide(host_s, total, out=np.ones_like(total), where=total > 0)
+        return np.asarray(np.maximum(1.0, stretched))
+
+    def _forward(self, group: KernelGroup, shapes: Shapes, batch: FloatArray) -> FloatArray:
+        """Forward seconds of the kernels of a group, shape (kernels,) or (batches, kernels)."""
+        rates = self._stack.rates
+        match group.kind:
+            case "matmul":
+                seconds = self._laws.matmul_s(*_of_launch(shapes, batch)) / rates.matmul
+                return seconds + self._cast_weights_s(shapes)
+            case "conv":
+                seconds = self._conv_s(shapes, batch, "forward")
+                return seconds + self._cast_weights_s(shapes)
+            case "attention":
+                return self._attention_s(shapes, batch)
+        return self._memory_s(group.kind, shapes, batch, 1.0)
+
+    def _backward(
+        self, group: KernelGroup, shapes: Shapes, batch: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Seconds of the gradients: of inputs, of inputs where weights are locked, and of weights."""
+        if group.kind in MEMORY_BOUND:
+            traffic = (BACKWARD_TRAFFIC[group.kind], LOCKED_TRAFFIC[group.kind])
+            full, locked = (self._memory_s(group.kind, shapes, batch, share) for share in traffic)
+            return full, locked, np.zeros_like(full)
+        if group.kind == "attention":
+            seconds = self._attention_backward_s(shapes, batch)
+            return seconds, seconds, np.zeros_like(seconds)
+        if group.kind == "conv":
+            data, weight = (self._conv_s(shapes, batch, part) for part in PARTS[1:])
+            return data, data, weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
+        launch, rate = _of_launch(shapes, batch), self._stack.rates.matmul
+        data = self._laws.matmul_s(*launch, part="data") / rate
+        weight = self._laws.matmul_s(*launch, part="weight") / rate
+        alone = shapes.weight_bytes == 0  # both operands are activations
+        both = data + np.where(alone, weight, 0.0)
+        weight = weight + self._cast_weights_s(shapes, GRADIENT_TRAFFIC)
+        if self._biased:
+            bias = self._laws.memory_s("pointwise", batch * shapes.written_bytes) / self._stack.rates.memory
+            weight = weight + bias
+        return both, both, np.where(alone, 0.0, weight)
+
+    def _conv_s(self, shapes: Shapes, batch: FloatArray, part: Part) -> FloatArray:
+        moved = batch * shapes.moved_bytes + shapes.weight_bytes
+        seconds = (
+            self._laws.conv_s(shapes.heads, batch * shapes.m, shapes.n, shapes.k, moved, part=part)
+            / self._stack.rates.conv
+        )
+        if self._stack.channels_last:
+            return seconds
+        return seconds + self._copy_s(2 * LAYOUT[part] * moved, launches=2)
+
+    def _copy_s(self, moved_bytes: ArrayLike, launches: float = 1.0) -> FloatArray:
+        """Seconds of copies that fusion does not reach: of one launch by the law, of further ones its fixed part."""
+        once = self._laws.memory_s("copy", moved_bytes)
+        return (once + (launches - 1) * self._laws.memory_s("copy", 0.0)) / self._stack.rates.memory
+
+    def _cast_weights_s(self, shapes: Shapes, traffic: float = CAST) -> FloatArray:
+        """Seconds of casting weights, or of casting and handing over their gradients."""
+        if not self._casts_weights:
+            return np.zeros_like(shapes.m)
+        return np.where(shapes.weight_bytes > 0, self._copy_s(traffic * shapes.weight_bytes), 0.0)
+
+    def _memory_s(self, kind: str, shapes: Shapes, batch: FloatArray, traffic: float) -> FloatArray:
+        """Seconds of memory-bound kernels that move some multiple of what a forward pass does."""
+        stack = self._stack
+        moved = traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
+        single = self._norms_in_single and kind in NORM_CASTS
+        kept, launched = getattr(stack.traffic, kind), getattr(stack.launches, kind)
+        seconds = self._laws.memory_s(kind, (2.0 if single else 1.0) * kept * moved)
+        seconds = seconds - (1 - launched) * self._laws.memory_s(kind, 0.0)
+        if not single:
+            return np.asarray(seconds / stack.rates.memory)
+        casts, readers = NORM_CASTS[kind], NORM_READERS[kind]
+        extra = (CAST * casts + 2 * readers) * batch * shapes.written_bytes
+        return np.asarray(seconds / stack.rates.memory) + self._copy_s(extra, launches=casts)
+
+    def _attention_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
+        heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
+        beside_s = self._heads_s(shapes, batch) + self._merging_s(shapes, batch)
+        if self._stack.attention != "math":
+            fused = self._laws.attention_s(heads, m, n, k)
+            return shapes.launches * fused / self._stack.rates.attention + beside_s
+        products = self._laws.matmul_s(heads, m, n, k) + self._laws.matmul_s(heads, m, k, n)
+        blocks_s = shapes.launches * (products / self._stack.rates.matmul + self._scores_s(heads * m * n, 0))
+        return blocks_s + beside_s
+
+    def _heads_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
+        """Seconds of copies that lay out queries, keys, values and result by heads, or their gradients back."""
+        copies = HEAD_COPIES[self._stack.attention]
+        if not copies:
+            return np.zeros_like(shapes.m)
+        elements = 2 * batch * shapes.heads * (shapes.m + shapes.n) * shapes.k
+        return self._copy_s(2 * ELEMENT_BYTES * elements, launches=copies)
+
+    def _merging_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
+        """Seconds of merging the outputs of attention on one block of keys after another."""
+        blocks, elements = shapes.launches, batch * shapes.heads * shapes.m * shapes.k
+        stack, laws = self._stack, self._laws
+        moved = (MERGED_BYTES * (blocks - 1) + MERGE_CASTS) * elements
+        launches = MERGE_KERNELS * (blocks - 1) + MERGE_CAST_KERNELS
+        fixed_s = launches * stack.launches.pointwise * laws.memory_s("pointwise", 0.0)
+        seconds = laws.memory_s("pointwise", stack.traffic.pointwise * moved) - laws.memory_s(
+            "pointwise", 0.0
+        )
+        return np.where(blocks > 1, (seconds + fixed_s) / stack.rates.memory, 0.0)
+
+    def _attention_backward_s(self, shapes: Shapes, batch: FloatArray) -> FloatArray:
+        heads, m, n, k = batch * shapes.heads, shapes.m, shapes.n, shapes.k
+        heads_s = self._heads_s(shapes, batch)
+        if self._stack.attention != "math":
+            fused = self._laws.attention_backward_s(heads, m, n, k)
+            return shapes.launches * fused / self._stack.rates.attention + heads_s
+        products = [
+            self._laws.matmul_s(heads, m, *inner, part=part)
+            for inner in ((n, k), (k, n))
+            for part in ("data", "weight")
+        ]
+        scores_s = self._scores_s(heads * m * n, 1)
+        return shapes.launches * (sum(products) / self._stack.rates.matmul + scores_s) + heads_s
+
+    def _scores_s(self, scores: FloatArray, way: int) -> FloatArray:
+        """Seconds of what unfused attention does with its scores between the products."""
+        moved, kernels = SCORE_BYTES[self._task][way], SCORE_KERNELS[self._task]
+        fixed = (kernels - 1) * self._laws.memory_s("softmax", 0.0)
+        return (self._laws.memory_s("softmax", moved * scores) + fixed) / self._stack.rates.memory
+
+
+def _of_launch(shapes: Shapes, batch: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Heads, m, n and k of matrix products: samples share a weight, else each has operands of its own."""
+    weighted = shapes.weight_bytes > 0
+    heads = shapes.heads * np.where(weighted, 1.0, batch)
+    return heads, shapes.m * np.where(weighted, batch, 1.0), shapes.n, shapes.k

@@ -1,0 +1,374 @@
+"""The layer cost model: times of each layer of a component, measured or estimated.
+
+An estimate is the sum of a layer's kernels by the device's laws, under a software stack
+(``profiles.costs.kernel_times``); of a component whose kernels nobody counted, of its work over the device's
+rates, which may follow from its laws (``profiles.costs.lumped_times``). Where the one-GPU latency of a model on a
+device was published, estimates are scaled to it, so that a prediction starts from what was measured.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import cached_property, partial
+from math import exp, log
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.architectures.anchors import Anchor
+from profiles.architectures.kernels import PRODUCTS
+from profiles.architectures.models import Component, Model
+from profiles.architectures.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Extent, Share
+from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
+from profiles.costs.kernel_times import KernelTimes
+from profiles.costs.lumped_times import BACKWARD_WORK, LumpedTimes, rates_of
+from profiles.costs.measured_times import MeasuredTimes, Times
+from profiles.errors import InputError
+from profiles.machines.devices import Device
+from profiles.software.recipes import MemoryRecipe
+from profiles.software.stacks import Shares, Stack, load_stack
+
+__all__ = [
+    "BACKWARD_WORK",
+    "ELEMENT_BYTES",
+    "HALF_BYTES",
+    "ComponentCosts",
+    "FloatArray",
+    "ModelCosts",
+    "TaskCosts",
+    "anchor_factor",
+    "one_gpu_s",
+]
+
+FloatArray = NDArray[np.float64]
+
+EACH_BATCH: Final = 4096
+"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of one part in as many."""
+OPTIMIZER_TRAFFIC: Final = {"fused": 1.0, "foreach": 80 / 28, "loop": 80 / 28}
+"""Memory traffic of an optimizer's step over that of a single kernel. AdamW in PyTorch's operations reads and writes 80
+bytes of float32 per parameter: decay 8, first moment 12, second moment 8 + 12, root 8, division 8, epsilon 8, update
+16; in one kernel 16 + 12 (torch/optim/adamw.py)."""
+OPTIMIZER_OPERATORS: Final = {"fused": 0, "foreach": 0, "loop": 8}
+"""Operators that the host dispatches for each tensor of parameters: those above, one after another."""
+TENSORS: Final = 2
+"""Tensors of parameters, weight and bias, of each product and norm; an adapter's products have no bias."""
+WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
+
+
+def stack_on(device: Device, stack: Stack) -> Stack:
+    """The stack as it runs on a device: laws made of rates already say what is reached."""
+    found = stack.on(device.name)
+    return found if device.own_laws else replace(found, rates=Shares())
+
+
+def times_of(
+    component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
+) -> Times | None:
+    """Estimated times of a component; None on a device without laws and rates."""
+    if device.laws is None:
+        return None
+    used = stack_on(device, stack)
+    if component.kernels if training else component.half_kernels:
+        return KernelTimes(component, device.laws, used, extent, training=training)
+    return LumpedTimes(component, device.rates or rates_of(device.laws, used), extent)
+
+
+class ComponentCosts:
+    """Times of all layers of one component on one device, by local batch and share of the work.
+
+    Args:
+        component: the component.
+        device: the device; times measured on it come before estimates, whatever the stack.
+        scale: factor on estimates, see ``anchor_factor``.
+        calibration: factor on all times, measured ones too.
+        stack: of the software; by default ``eager``.
+        extent: size of the image; by default the reference.
+        training: whether it is trained, in mixed precision, or drawn with, in half precision.
+
+    Raises:
+        InputError: the device has no rates, and the component no times measured on it.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        device: Device,
+        scale: float = 1.0,
+        *,
+        calibration: float = 1.0,
+        stack: Stack | None = None,
+        extent: Extent | None = None,
+        training: bool = True,
+    ) -> None:
+        self.component: Final = component
+        self.extent: Final = Extent.reference(component) if extent is None else extent
+        self._calibration: Final = calibration
+        self._kept: dict[Hashable, FloatArray] = {}
+        of = load_stack() if stack is None else stack
+        times = dict(component.times).get(device.name)
+        self.provenance: Final = "estimated" if times is None else "measured"
+        if times is not None:
+            unhurried = replace(of, forward_operator_s=0.0, backward_operator_s=0.0)
+            here, there = (
+                times_of(component, device, unhurried, size, training=training)
+                for size in (self.extent, Extent.reference(component))
+            )
+            self._times: Times = MeasuredTimes(component, times, self.extent, here, there)
+            self._scale = calibration
+            return
+        estimate = times_of(component, device, of, self.extent, training=training)
+        if estimate is None:
+            others = ", ".join(name for name, _ in component.times)
+            raise InputError(
+                f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
+                f" (times/{device.name}.csv)" + (f", only on {others}" if others else "")
+            )
+        self._times, self._scale = estimate, scale * calibration
+
+    def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Forward seconds of each layer, shape (layers,), at a local batch."""
+        return self._keep(("forward", batch, share), lambda: self._times.forward_s(batch, share))
+
+    def gpu_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Forward seconds of the GPU for each layer, however long the host takes, shape (layers,)."""
+        return self._keep(("gpu", batch, share), lambda: self._times.gpu_s(batch, share))
+
+    @cached_property
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, whatever the batch, shape (layers,)."""
+        return self._calibration * self._times.host_s()
+
+    def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""
+        return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
+
+    def attention_backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those in ``backward_s`` that self-attention takes, shape (layers,)."""
+        key = ("attention backward", batch, share)
+        return self._keep(key, lambda: self._times.attention_backward_s(batch, share))
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        return self._scale * self._times.copied_s(moved_bytes, launches)
+
+    def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Backward seconds of each layer, shape (layers,), at a local batch."""
+        return self._keep(
+            ("backward", batch, share), lambda: np.sum(self._times.backward_s(batch, share), axis=0)
+        )
+
+    def recomputed_s(self, batch: float, share: Share = WHOLE, *, attention: bool = True) -> FloatArray:
+        """Seconds in which each layer runs again before its backward, shape (layers,); 0 where it has no backward.
+
+        Args:
+            batch: local batch.
+            share: of the work.
+            attention: whether attention runs again; else its output was kept.
+        """
+        passed = np.array([layer.backward != "none" for layer in self.component.layers])
+        if attention:
+            return np.where(passed, self.forward_s(batch, share), 0.0)
+        key = ("beside attention", batch, share)
+        beside_s = self._keep(key, lambda: self._times.beside_attention_s(batch, share))
+        return np.where(passed, beside_s, 0.0)
+
+    def takes_time(self, *, training: bool) -> bool:
+        """Whether some layer takes time, of training its backward included."""
+        return bool(self.forward_s(1.0).any() or (training and self.backward_s(1.0).any()))
+
+    def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those in ``backward_s`` of the gradients of weights, for which no other layer waits, shape (layers,)."""
+        return self._keep(("weight", batch, share), lambda: self._times.backward_s(batch, share)[1])
+
+    def least_forward_s_per_sample(self, largest_batch: int) -> FloatArray:
+        """Least forward seconds per sample of each layer, at any local batch up to the largest."""
+        return self._keep(("least", largest_batch), lambda: self._least_s(largest_batch))
+
+    def _least_s(self, largest_batch: int) -> FloatArray:
+        if isinstance(self._times, MeasuredTimes):
+            return self._times.least_s_per_sample(largest_batch)
+        batches = np.arange(1.0, min(largest_batch, EACH_BATCH) + 1)
+        least = np.min(self._times.forward_s(batches, WHOLE) / batches[:, None], axis=0)
+        if largest_batch > EACH_BATCH:  # a larger batch never takes the GPU less
+            count = int(EACH_BATCH * log(largest_batch / EACH_BATCH)) + 1
+            marks = np.unique(np.ceil(np.geomspace(EACH_BATCH + 1.0, largest_batch + 1.0, count + 1)))
+            per_sample = self._times.gpu_s(marks[:-1], WHOLE) / (marks[1:, None] - 1)
+            least = np.minimum(least, np.min(per_sample, axis=0))
+        return np.asarray(least)
+
+    def _keep(self, key: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
+        """Scaled seconds in an array that no caller can change, as it is kept for the next one."""
+        if key not in self._kept:
+            array = self._scale * np.asarray(make())
+            array.flags.writeable = False
+            self._kept[key] = array
+        return self._kept[key]
+
+    @cached_property
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that each layer keeps for its backward where it keeps what attention leaves alone."""
+        return self._times.attention_bytes()
+
+    @cached_property
+    def saved_bytes(self) -> FloatArray:
+        """Bytes per sample that each layer keeps for its backward, shape (layers,)."""
+        counted = np.array([layer.saved_bytes for layer in self.component.layers])
+        return counted * self.extent.tokens + self._times.saved_bytes()
+
+
+class TaskCosts:
+    """Times of all components of a model on one device, trained or drawn with at some resolution.
+
+    ``backbone_device`` is that device as the backbones see it, where they see it otherwise.
+
+    Raises:
+        InputError: the device has no rates, and a component no times measured on it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        height: int,
+        width: int,
+        stack: Stack | None = None,
+        *,
+        training: bool,
+        calibration: Calibration = UNSCALED,
+        backbone_device: Device | None = None,
+    ) -> None:
+        self.published: Final = published(model, device, height * width)
+        """Factor on the estimates of the backbones."""
+        self.calibration: Final = calibration
+        """Factor on all compute."""
+        self.extents: Final = tuple(
+            Extent.of(model, component, height, width, half=not training) for component in model.components
+        )
+        self.components: Final = tuple(
+            ComponentCosts(
+                component,
+                (backbone_device or device) if component.trainable else device,
+                self.published.factor if component.trainable else 1.0,
+                calibration=calibration.factor,
+                stack=stack,
+                extent=extent,
+                training=training,
+            )
+            for component, extent in zip(model.components, self.extents, strict=True)
+        )
+        measured = all(costs.provenance == "measured" for costs in self.components)
+        self.provenance: Final = "measured" if measured else "estimated"
+        for costs in self.components:
+            if costs.component.trainable and not costs.takes_time(training=training):
+                raise InputError(_timeless(model, costs, device))
+
+
+def _timeless(model: Model, costs: ComponentCosts, device: Device) -> str:
+    """The message about a backbone of whose layers none takes any time."""
+    name = costs.component.name
+    where = f"times/{device.name}.csv: forward_ms and backward_ms are"
+    if costs.provenance == "estimated":
+        where = "layers.csv: the work (conv_gflop to kernels) is"
+    return f"model {model.name}: {where} 0 in all layers of {name}, must be above 0 in one of a trainable component"
+
+
+class ModelCosts(TaskCosts):
+    """Times of all components of a model that is trained on one device, and of the optimizer.
+
+    Args:
+        model: the model.
+        device: the device.
+        stack: of the software; by default ``eager``.
+        height: pixels; by default the reference.
+        width: pixels; by default the reference.
+        calibration: of all compute.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        stack: Stack | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        *,
+        calibration: Calibration = UNSCALED,
+    ) -> None:
+        size, of = (height or model.height, width or model.width), load_stack() if stack is None else stack
+        super().__init__(model, device, *size, of, training=True, calibration=calibration)
+        half = replace(of, cast_weights=False)
+        self._of_half = partial(ModelCosts, model, device, half, *size, calibration=calibration)
+        used = stack_on(device, of)
+        tensors, parameters = _tensors(model)
+        operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
+        self._host_s_per_parameter = operators * used.forward_operator_s
+        self._traffic, self._pace = OPTIMIZER_TRAFFIC[used.optimizer], 0.0
+        if device.laws is not None:
+            self._pace = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
+
+    @cached_property
+    def of_half_weights(self) -> "ModelCosts":
+        """The same where weights are at hand in half precision, so that no pass casts them."""
+        return self._of_half()
+
+    def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
+        """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""
+        if not self._pace:
+            return 0.0
+        s_per_byte = (1.0 if recipe.moved_bytes else self._traffic) / self._pace
+        per_parameter = max(recipe.step_bytes * s_per_byte, self._host_s_per_parameter)
+        return self.calibration.factor * parameters * per_parameter
+
+
+def _tensors(model: Model) -> tuple[int, int]:
+    """Tensors of parameters in the layers of a model that are trained, as far as known, and parameters."""
+    tensors = parameters = 0
+    for component in model.components:
+        for layer, kernels in zip(component.layers, component.adapters or component.kernels, strict=False):
+            if layer.trained_parameters:
+                parameters += layer.trained_parameters
+                with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS)
+                tensors += (1 if component.adapters else TENSORS) * sum(
+                    kernel.count for kernel in with_weights
+                )
+    return tensors, parameters
+
+
+def published(model: Model, device: Device, pixels: int) -> Calibration:
+    """The calibration of a model's backbones by what was published of one GPU; none changes nothing."""
+    there = any(anchor.device == device.name for anchor in model.anchors)
+    return Calibration(anchor_factor(model, device, pixels), PUBLISHED) if there else Calibration()
+
+
+def anchor_factor(model: Model, device: Device, pixels: int) -> float:
+    """Published over estimated one-GPU seconds of the backbones, at some pixels.
+
+    It corrects what the model's estimates on the device miss under the default stack, that of the anchors, so that
+    it holds for every pass of a backbone there: forward and backward, sampling and training.
+
+    1 where nothing was published; the geometric mean where several latencies were; interpolated in the logarithm
+    of the pixels between resolutions, constant beyond.
+    """
+    if device.laws is None:
+        return 1.0
+    found: dict[int, list[float]] = {}
+    for anchor in model.anchors:
+        if anchor.device == device.name:
+            estimated = one_gpu_s(model, device, anchor)
+            found.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
+    if not found:
+        return 1.0
+    sizes = sorted(found)
+    factors = [sum(found[size]) / len(found[size]) for size in sizes]
+    return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
+
+
+def one_gpu_s(model: Model, device: Device, anchor: Anchor) -> float:
+    """Estimated seconds of what an anchor measured, which nothing scales."""
+    total = 0.0
+    for component in model.anchored:
+        extent = Extent.of(model, component, anchor.height, anchor.width)
+        times = times_of(component, device, load_stack(), extent, training=False)
+        assert times is not None, device
+        total += float(times.forward_s(anchor.batch, WHOLE).sum())
+    return anchor.steps * total

@@ -1,0 +1,200 @@
+"""Measured times: seconds of layers as they were measured on a device, by batch.
+
+They are of the reference, and of all of a layer's work; for other resolutions and shares they grow as estimates do.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.architectures.components import Component, MeasuredTime
+from profiles.architectures.shares import WHOLE, Extent, Share
+from profiles.costs.lumped_times import attended_bytes
+
+FloatArray = NDArray[np.float64]
+Curve = Sequence[tuple[float, float, float]]
+"""(batch, forward seconds, backward seconds), ascending in the batch; linear between and beyond."""
+
+
+class Times(Protocol):
+    """Seconds of the layers of a component, measured or estimated; arrays of shape (layers,)."""
+
+    def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Forward seconds of each layer; of several batches, shape (batches, layers)."""
+        ...
+
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Those of the GPU alone in the forward seconds of each layer."""
+        ...
+
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, beside the GPU."""
+        ...
+
+    def attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the GPU's."""
+        ...
+
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the backward seconds of each layer."""
+        ...
+
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer without all that its attention takes: what runs again where that is kept."""
+        ...
+
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that attention leaves in each layer: its output, and what its backward needs beside."""
+        ...
+
+    def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
+        """Backward seconds of each layer: of the gradients of inputs, and of weights."""
+        ...
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        ...
+
+    def saved_bytes(self) -> FloatArray:
+        """Bytes per sample that the stack keeps for each layer's backward beyond what is counted."""
+        ...
+
+
+class MeasuredTimes:
+    """Measured seconds of the layers of a component.
+
+    Args:
+        component: the component.
+        times: measured of each of its layers.
+        extent: size of the image.
+        here: estimate of that size, without what the host takes; None where there is none.
+        reference: the same of the reference.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        times: Sequence[MeasuredTime],
+        extent: Extent,
+        here: Times | None,
+        reference: Times | None,
+    ) -> None:
+        self._component, self._curves = component, _curves(times, len(component.layers))
+        self._trained = np.array([layer.backward == "full" for layer in component.layers])
+        self._extent, self._here, self._reference = extent, here, reference
+
+    def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Forward seconds of each layer."""
+        batches = np.asarray(batch, dtype=float)
+        if batches.ndim:
+            return np.array([self._forward_s(float(samples), share) for samples in batches])
+        return self._forward_s(float(batches), share)
+
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Forward seconds of each layer: whether GPU or host took them was not measured."""
+        return self.forward_s(batch, share)
+
+    def host_s(self) -> FloatArray:
+        """None beside those measured."""
+        return np.zeros(len(self._curves))
+
+    def attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in them, in proportion to the estimate; none where there is no estimate."""
+        if self._here is None:
+            return np.zeros(len(self._curves))
+        part = _over(self._here.attention_s(batch, share), self._here.gpu_s(batch, share), np.zeros(1))
+        return np.asarray(part * self.forward_s(batch, share))
+
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Those of self-attention in the backward seconds, in proportion to the estimate; none without one."""
+        if self._here is None:
+            return np.zeros(len(self._curves))
+        own, whole = self._here.attention_backward_s(batch, share), sum(self._here.backward_s(batch, share))
+        return np.asarray(_over(own, np.asarray(whole), np.zeros(1)) * sum(self.backward_s(batch, share)))
+
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds without attention, in proportion to the estimate; all where there is no estimate."""
+        forward_s = self.forward_s(batch, share)
+        if self._here is None:
+            return forward_s
+        beside_s, whole_s = self._here.beside_attention_s(batch, share), self._here.forward_s(batch, share)
+        return np.asarray(_over(beside_s, whole_s, np.ones(1)) * forward_s)
+
+    def attention_bytes(self) -> FloatArray:
+        """Bytes that attention leaves, as estimated; where there is no estimate as of lumped work."""
+        return (
+            attended_bytes(self._component, self._extent)
+            if self._here is None
+            else self._here.attention_bytes()
+        )
+
+    def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
+        """Backward seconds of each layer, half of them of its weights' gradients where it is trained.
+
+        Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, section 2 (T_B close to T_W).
+        """
+        total_s = self._at(batch, 2) * self._growth(batch, share)
+        weights_s = np.where(self._trained, total_s / 2, 0.0)
+        return total_s - weights_s, weights_s
+
+    def saved_bytes(self) -> FloatArray:
+        """None: what a layer keeps is counted."""
+        return np.zeros(len(self._curves))
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers, as estimated; none where there is no estimate."""
+        return 0.0 if self._here is None else self._here.copied_s(moved_bytes, launches)
+
+    def least_s_per_sample(self, largest_batch: int) -> FloatArray:
+        """Least forward seconds per sample at any batch up to the largest.
+
+        Between two measured batches the time per sample is monotone, so the ends of the pieces decide.
+        """
+        batches = {1, largest_batch}
+        batches |= {int(x) for curve in self._curves for x, _, _ in curve if 1 <= x <= largest_batch}
+        each = [self._forward_s(batch, WHOLE) / batch for batch in sorted(batches)]
+        return np.asarray(np.min(each, axis=0))
+
+    def _forward_s(self, batch: float, share: Share) -> FloatArray:
+        """What one sample takes beyond half of two are launches, which do not grow."""
+        one, two, seconds = (self._at(samples, 1) for samples in (1, 2, batch))
+        fixed_s = np.minimum(np.maximum(0.0, one - np.maximum(0.0, two - one)), seconds)
+        return fixed_s + (seconds - fixed_s) * self._growth(batch, share)
+
+    def _growth(self, batch: float, share: Share) -> FloatArray:
+        """Work of one device over that of the whole reference: of the estimates, else of the tokens."""
+        if share == WHOLE and self._extent.pixels == 1:
+            return np.ones(len(self._curves))
+        tokens = self._extent.tokens * self._extent.tokens_share(share.rows) / share.sequence / share.tensor
+        if self._here is None or self._reference is None:
+            return np.full(len(self._curves), tokens)
+        here, there = (
+            times.forward_s(batch, of) - times.forward_s(0.0, of)
+            for times, of in ((self._here, share), (self._reference, WHOLE))
+        )
+        return _over(here, there, np.array(tokens))
+
+    def _at(self, batch: float, column: int) -> FloatArray:
+        return np.array([_line(curve, batch, column) for curve in self._curves])
+
+
+def _over(parts: FloatArray, wholes: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """Quotients; another value where there is no whole."""
+    return np.divide(parts, wholes, out=np.broadcast_to(otherwise, wholes.shape).copy(), where=wholes > 0)
+
+
+def _curves(times: Iterable[MeasuredTime], num_layers: int) -> list[Curve]:
+    curves: list[list[tuple[float, float, float]]] = [[] for _ in range(num_layers)]
+    for time in times:
+        curves[time.layer].append((time.batch_size, time.forward_s, time.backward_s))
+    return [curve if len(curve) > 1 else [(0.0, 0.0, 0.0), *curve] for curve in curves]
+
+
+def _line(curve: Curve, batch: float, column: int) -> float:
+    upper = 1
+    while upper < len(curve) - 1 and curve[upper][0] < batch:
+        upper += 1
+    (x0, x1), (y0, y1) = ((curve[upper - 1][i], curve[upper][i]) for i in (0, column))
+    return max(0.0, y0 + (y1 - y0) * (batch - x0) / (x1 - x0))

@@ -1,0 +1,66 @@
+"""Offloading: what lies in the host's memory instead of the GPU's, and what it costs to be used from there.
+
+Each GPU reaches its host over its link (``profiles.machines.host_links``), which the GPUs of a switch share. The
+optimizer's step on the host is bound by the host's memory, which all GPUs of a node share. Whether the host has
+the memory is not looked at.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from profiles.machines.clusters import Cluster
+from profiles.machines.devices import Device
+from profiles.machines.host_links import copied_s
+from profiles.software.recipes import MemoryRecipe
+from profiles.units import GB
+
+CARDS_PER_SWITCH: Final = 2
+"""Cards behind one switch that share its way to the host: estimate for boxes with NVSwitch, as of DGX A100, whose four
+switches have two GPUs each; where each card has its own, copies are twice as fast. On boards without it each has."""
+OWN_WAY: Final = ("gb200",)
+"""Devices whose link to the host is said for each card alone."""
+STEP_BYTES_PER_S: Final = 110 * GB
+"""Bytes that the host of a box moves in an optimizer's step, threaded and vectorised. Estimate, band 90 to 130 GB/s:
+0.22 to 0.30 s for a billion parameters at 28 bytes (ZeRO-Offload, Ren et al., 2021, Table 4, CPU-Adam on a DGX-2). Not
+checked: the table is quoted from memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """The host as the GPUs of a node reach it, all at once.
+
+    Attributes:
+        device: the GPUs.
+        gpus: GPUs of the node that use it.
+        sharing: those that share one way to it.
+    """
+
+    device: Device
+    gpus: int
+    sharing: int
+
+    @classmethod
+    def of(cls, cluster: Cluster, num_gpus: int) -> "HostSide":
+        """The host side of a cluster of which so many GPUs are used.
+
+        Raises:
+            InputError: nobody knows how fast its devices reach their host.
+        """
+        gpus = min(num_gpus, cluster.devices_per_node)
+        _ = copied_s(cluster.device, 1.0)
+        switched = cluster.intra_node.kind == "nvswitch" and cluster.device.name not in OWN_WAY
+        return cls(cluster.device, gpus, min(gpus, CARDS_PER_SWITCH) if switched else 1)
+
+    def copied_s(self, size_bytes: float) -> float:
+        """Seconds in which each GPU's bytes go down, or come up."""
+        return self.sharing * copied_s(self.device, size_bytes)
+
+    def step_s(self, parameters: float, recipe: MemoryRecipe) -> float:
+        """Seconds of an optimizer's step on the host, on so many parameters of each GPU.
+
+        Gradients go down, weights come up while the host is at the next ones (ZeRO-Offload, section 5.1); that part of
+        the gradients goes down during the backward is not counted on.
+        """
+        stepped_s = parameters * self.gpus * recipe.step_bytes / STEP_BYTES_PER_S
+        up_s = self.copied_s(parameters * recipe.weight_bytes)
+        return self.copied_s(parameters * recipe.gradient_bytes) + max(up_s, stepped_s)

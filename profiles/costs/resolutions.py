@@ -1,0 +1,272 @@
+"""Resolutions: which a model can have, and the model at another than that of its files, or with other frames.
+
+A model folder holds at its reference. Elsewhere linear work, memory traffic and activations grow with the tokens,
+self-attention with their square; kernels stay as many, and what the text brings stays as it is. More frames are more
+tokens; an autoencoder that takes them in turn makes more passes, each as large.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isqrt
+
+import numpy as np
+
+from profiles.architectures.components import Component, Exchange, Layer, MeasuredTime
+from profiles.architectures.kernels import LayerKernels
+from profiles.architectures.models import Model, frame_rule
+from profiles.architectures.shares import Extent
+from profiles.costs.layers import ComponentCosts, FloatArray
+from profiles.errors import wrong
+from profiles.machines.devices import Device
+
+
+def sides_of(resolution: str) -> tuple[int, int]:
+    """Height and width of a resolution in words: 1024, or 1280x1920, which is width x height.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if not isinstance(resolution, str) or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)?", resolution, re.ASCII):
+        rule = "must be pixels such as 1024, or width and height such as 1280x1920"
+        raise wrong("resolution", f"is {resolution!r}, {rule}")
+    sides = [int(side) for side in resolution.split("x")]
+    return sides[-1], sides[0]
+
+
+def in_words(height: int, width: int) -> str:
+    """Width and height, one number where they are the same."""
+    return str(width) if width == height else f"{width}x{height}"
+
+
+def check_resolution(model: Model, height: int, width: int) -> None:
+    """Refuse a resolution that a model cannot have.
+
+    Both sides are multiples of what its levels, patches and VAE divide them by (``multiple`` of its file), and made
+    of whole tokens of each component; some models end at a ``largest`` side.
+
+    Raises:
+        InputError: it breaks one of these rules.
+    """
+    asked = in_words(height, width)
+    for name, pixels in (("width", width), ("height", height)):
+        if pixels % model.multiple:
+            rule = f"no multiple of {model.multiple}, as both sides of {model.name} are"
+            raise wrong("resolution", f"is {asked}, but {name}({pixels}) is {rule}")
+        if model.largest is not None and pixels > model.largest:
+            rule = f"above {model.largest}, the largest side of {model.name}"
+            raise wrong("resolution", f"is {asked}, but {name}({pixels}) is {rule}")
+    for component in model.components:
+        check_whole_tokens(model, component, height, width)
+
+
+def check_whole_tokens(model: Model, component: Component, height: int, width: int) -> None:
+    """Refuse sides that are not made of whole tokens of a component.
+
+    Raises:
+        InputError: they are not.
+    """
+    if not component.image_tokens:
+        return
+    asked, side = in_words(height, width), _token_side(model, component)
+    for name, pixels in (("width", width), ("height", height)) if side else ():
+        if pixels % side:
+            rule = f"no multiple of {side}, the pixels along a token of {component.name}"
+            raise wrong("resolution", f"is {asked}, but {name}({pixels}) is {rule}")
+    tokens = component.image_tokens * height * width / (model.height * model.width)
+    if not tokens.is_integer():
+        raise wrong("resolution", f"is {asked}: {tokens:g} image tokens of {component.name}, must be whole")
+
+
+def _token_side(model: Model, component: Component) -> int:
+    """Pixels along a token of a component; 0 where its tokens are no squares of pixels."""
+    area, rest = divmod(model.height * model.width * component.frames, component.image_tokens)
+    side = isqrt(area)
+    square = not rest and side and side**2 == area and not (model.height % side or model.width % side)
+    return side if square else 0
+
+
+def resized(model: Model, height: int, width: int, device: Device) -> Model:
+    """A model at a resolution, as training on a device needs it.
+
+    Times measured on the device follow the work; those of other devices, whose rates nobody gives, are left out.
+
+    Args:
+        model: the model, at whatever resolution.
+        height: pixels.
+        width: pixels.
+        device: what it is to run on.
+
+    Raises:
+        InputError: the model cannot have this resolution.
+    """
+    here, there = (model.height, model.width), (height, width)
+    if here == there:
+        return model
+    check_resolution(model, height, width)
+    found = (*model.components, *model.anchor_backbones)
+    extents = {component.name: Extent.of(model, component, height, width) for component in found}
+    reference = model.resized_from or here
+    return replace(
+        model,
+        height=height,
+        width=width,
+        components=tuple(_resized(c, extents, device) for c in model.components),
+        anchor_backbones=tuple(_resized(c, extents, device) for c in model.anchor_backbones),
+        resized_from=None if there == reference else reference,
+    )
+
+
+def _resized_exchange(exchange: Exchange, extent: Extent) -> Exchange:
+    """What patches exchange: of all tokens, of a row, or of each patch alike."""
+    growth = {"key_value": extent.pixels, "reduce": extent.pixels, "halo": extent.width, "statistics": 1.0}
+    return replace(exchange, elements=round(exchange.elements * growth[exchange.kind]))
+
+
+def check_frames(model: Model, frames: int) -> None:
+    """Refuse a number of frames that a model cannot have.
+
+    Raises:
+        InputError: it breaks the rule of its autoencoder, or the model draws images.
+    """
+    if model.frames == 1 and frames != 1:
+        raise wrong("frames", f"is {frames}, but {model.name} draws images, which have one")
+    if frames < 1 or (frames - 1) % model.frame_step:
+        raise wrong("frames", f"is {frames}, must be {frame_rule(model.frame_step)}, for {model.name}")
+
+
+def with_frames(model: Model, frames: int, device: Device) -> Model:
+    """A model of videos of so many frames; what it was timed with stays as it is.
+
+    Backbones grow with the latent frames, autoencoders with those of the pixels. Times measured on the device follow
+    the work.
+
+    Raises:
+        InputError: the model cannot have so many frames.
+    """
+    check_frames(model, frames)
+    if frames == model.frames:
+        return model
+    latent = ((frames - 1) // model.frame_step + 1) / ((model.frames - 1) // model.frame_step + 1)
+    components = tuple(
+        _of_frames(component, latent, latent if component.trainable else frames / model.frames, device)
+        if component.image_tokens
+        else component
+        for component in model.components
+    )
+    return replace(model, frames=frames, components=components, anchor_backbones=model.anchored)
+
+
+def _of_frames(component: Component, latent: float, work: float, device: Device) -> Component:
+    """A component of so many times the latent frames, and the work beside what its text brings."""
+    text, image = component.text_tokens, component.image_tokens
+    tokens, in_turn = (work * image + text) / (image + text), component.passes > 1
+    layer_of, kernels_of = (_more_passes, _repeated) if in_turn else (_resized_layer, _resized_kernels)
+    changed = replace(
+        component,
+        image_tokens=round(image * latent),
+        frames=round(component.frames * latent),
+        passes=max(1, round(component.passes * work)) if in_turn else 1,
+        latent_bytes=component.latent_bytes * latent,
+        layers=tuple(layer_of(layer, tokens) for layer in component.layers),
+        kernels=kernels_of(component.kernels, work),
+        half_kernels=kernels_of(component.half_kernels, work),
+        exchanges=tuple(
+            one if one.kind == "statistics" else replace(one, elements=round(one.elements * work))
+            for one in component.exchanges
+        ),
+    )
+    times = tuple(
+        (name, _resized_times(component, changed, of, tokens, device))
+        for name, of in component.times
+        if name == device.name
+    )
+    return replace(changed, times=times)
+
+
+def _more_passes(layer: Layer, passes: float) -> Layer:
+    """A layer of more passes, whose tensors are as large."""
+    work = ("conv_flop", "matmul_flop", "attention_flop", "moved_bytes")
+    more = {key: passes * getattr(layer, key) for key in work}
+    return replace(layer, kernels=round(passes * layer.kernels), **more)
+
+
+def _repeated(layers: LayerKernels, passes: float) -> LayerKernels:
+    return tuple(
+        tuple(replace(kernel, count=max(1, round(passes * kernel.count))) for kernel in of) for of in layers
+    )
+
+
+def _resized(component: Component, extents: Mapping[str, Extent], device: Device) -> Component:
+    extent = extents[component.name]
+    changed = replace(
+        component,
+        image_tokens=round(component.image_tokens * extent.pixels),
+        latent_bytes=component.latent_bytes * extent.pixels,
+        layers=tuple(_resized_layer(layer, extent.tokens) for layer in component.layers),
+        reads=tuple(
+            replace(read, size_bytes=read.size_bytes * extents[read.source].tokens)
+            for read in component.reads
+        ),
+        kernels=_resized_kernels(component.kernels, extent.pixels),
+        half_kernels=_resized_kernels(component.half_kernels, extent.pixels),
+        exchanges=tuple(_resized_exchange(exchange, extent) for exchange in component.exchanges),
+    )
+    times = tuple(
+        (name, _resized_times(component, changed, of, extent.tokens, device))
+        for name, of in component.times
+        if name == device.name
+    )
+    return replace(changed, times=times)
+
+
+def _resized_kernels(layers: LayerKernels, pixels: float) -> LayerKernels:
+    return tuple(tuple(kernel.at(pixels) for kernel in of) for of in layers)
+
+
+def _resized_layer(layer: Layer, tokens: float) -> Layer:
+    return replace(
+        layer,
+        conv_flop=layer.conv_flop * tokens,
+        matmul_flop=layer.matmul_flop * tokens,
+        attention_flop=layer.attention_flop * tokens**2,
+        moved_bytes=layer.moved_bytes * tokens,
+        output_bytes=layer.output_bytes * tokens,
+        saved_bytes=layer.saved_bytes * tokens,
+    )
+
+
+def _resized_times(
+    before: Component, after: Component, times: tuple[MeasuredTime, ...], tokens: float, device: Device
+) -> tuple[MeasuredTime, ...]:
+    """Measured times in proportion to the estimated work; to the tokens where nothing is estimated."""
+    found: list[MeasuredTime] = []
+    for batch in sorted({time.batch_size for time in times}):
+        forward, backward = _growth(before, after, tokens, device, batch)
+        found += [
+            replace(
+                time,
+                forward_s=time.forward_s * float(forward[time.layer]),
+                backward_s=time.backward_s * float(backward[time.layer]),
+            )
+            for time in times
+            if time.batch_size == batch
+        ]
+    return tuple(sorted(found, key=lambda time: (time.layer, time.batch_size)))
+
+
+def _growth(
+    before: Component, after: Component, tokens: float, device: Device, batch: int
+) -> tuple[FloatArray, FloatArray]:
+    """Estimated seconds of each layer after over before, forwards and backwards."""
+    if device.laws is None:
+        return (np.full(len(before.layers), tokens),) * 2
+    old, new = (ComponentCosts(replace(of, times=()), device) for of in (before, after))
+    forward, backward = (
+        np.divide(there, here, out=np.full(len(here), tokens), where=here > 0)
+        for here, there in (
+            (old.forward_s(batch), new.forward_s(batch)),
+            (old.backward_s(batch), new.backward_s(batch)),
+        )
+    )
+    return forward, backward

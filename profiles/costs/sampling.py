@@ -1,0 +1,70 @@
+"""Costs of sampling: forward times of all components of a model at a resolution, for any share of a layer's work."""
+
+from profiles.architectures.models import Model
+from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Extent, Share
+from profiles.costs.calibration import UNSCALED, Calibration
+from profiles.costs.layers import FloatArray, TaskCosts
+from profiles.machines.devices import Device
+from profiles.software.levers import HALF, device_in
+from profiles.software.stacks import Stack
+
+__all__ = ["REPLICATED_SHARE", "WHOLE", "Extent", "SamplingCosts", "Share"]
+
+
+class SamplingCosts(TaskCosts):
+    """Forward times and sizes of all components of a model on one device at one resolution.
+
+    Args:
+        model: the model, in half precision.
+        device: the device.
+        height: pixels.
+        width: pixels.
+        stack: of the software; by default ``eager``.
+        calibration: of all compute.
+        precision: of the backbone's products, one of ``PRECISIONS``.
+
+    Raises:
+        InputError: the device has no rates, and a component no times measured on it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        height: int,
+        width: int,
+        stack: Stack | None = None,
+        *,
+        calibration: Calibration = UNSCALED,
+        precision: str = HALF,
+    ) -> None:
+        own = device_in(device, precision)
+        super().__init__(
+            model, device, height, width, stack, training=False, calibration=calibration, backbone_device=own
+        )
+
+    def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
+        """The forward seconds of each layer of a component, shape (layers,).
+
+        Args:
+            component: its index.
+            batch: samples in one pass.
+            share: what one device does of them.
+        """
+        return self.components[component].forward_s(batch, share)
+
+    def gpu_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Those of the GPU in ``forward_s``, however long the host takes, shape (layers,)."""
+        return self.components[component].gpu_s(batch, share)
+
+    def copied_s(self, component: int, moved_bytes: float, launches: int) -> float:
+        """The seconds of copies beside its layers that read and write so many bytes in all."""
+        return self.components[component].copied_s(moved_bytes, launches)
+
+    def host_s(self, component: int) -> FloatArray:
+        """The seconds in which the host dispatches the forward of each layer, shape (layers,)."""
+        return self.components[component].host_s
+
+    def attention_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
+        """The seconds of each layer's self-attention alone, shape (layers,)."""
+        return self.components[component].attention_s(batch, share)

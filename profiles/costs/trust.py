@@ -1,0 +1,110 @@
+"""Trust: how many published numbers that set nothing were predicted, by family of devices and kind of method.
+
+``trust.csv`` is written by ``python -m validate published --trust profiles/trust.csv``.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from profiles.architectures.components import TASKS
+from profiles.checks import check_choice, check_counts, check_numbers
+from profiles.costs.bands import FAMILIES, FEWEST, load_bands
+from profiles.files import read_rows
+
+TRUST: Final = Path(__file__).parents[1] / "trust.csv"
+COLUMNS: Final = ("task", "family", "kind", "strategies", "numbers", "median_error", "worst_error")
+ALONE: Final = "one GPU"
+"""The kind of every method on one GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Published times, throughputs and speedups of one kind of method, and the errors of their predictions.
+
+    Attributes:
+        task: ``train`` or ``sample``.
+        family: of devices, one of ``profiles.costs.bands.FAMILIES``.
+        kind: of the method, in words.
+        strategies: those of the kind.
+        numbers: published numbers that nothing was set by.
+        median_error: median of the absolute relative errors; 0 where there are no numbers.
+        worst_error: the largest of them.
+    """
+
+    task: str
+    family: str
+    kind: str
+    strategies: tuple[str, ...] = ()
+    numbers: int = 0
+    median_error: float = 0.0
+    worst_error: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("trust", "task", self.task, TASKS)
+        check_choice("trust", "family", self.family, FAMILIES)
+        check_counts("trust", numbers=self.numbers)
+        check_numbers("trust", median_error=self.median_error, worst_error=self.worst_error)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of its line in the file."""
+        errors = (f"{error:.4f}" for error in (self.median_error, self.worst_error))
+        return self.task, self.family, self.kind, " ".join(self.strategies), f"{self.numbers}", *errors
+
+    def __str__(self) -> str:
+        doing = "training" if self.task == "train" else "sampling"
+        where = f"{doing}, {self.kind}, on GPUs {'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
+        if not self.numbers:
+            return f"no independent published number ({where})"
+        count = f"{self.numbers} independent published number{'s' * (self.numbers > 1)} ({where})"
+        if self.numbers < FEWEST:
+            return f"{count}, too few to judge by"
+        return f"{count}: median error {self.median_error:.1%}, worst {self.worst_error:.0%}"
+
+
+def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: bool = False) -> Trust | None:
+    """What published numbers say of a strategy on a device; None on devices that are no hardware.
+
+    Args:
+        task: ``train`` or ``sample``.
+        device: its name.
+        strategy: its name.
+        num_gpus: GPUs that it runs on.
+        timed: whether the model's layers were timed on the device.
+    """
+    bands = load_bands()
+    if device in bands.exact:
+        return None
+    family = bands.family(device, timed=timed)
+    for one in _shipped():
+        same = one.kind == ALONE if num_gpus == 1 else strategy in one.strategies and one.kind != ALONE
+        if (one.task, one.family) == (task, family) and same:
+            return one
+    return Trust(task, family, ALONE if num_gpus == 1 else strategy)
+
+
+@cache
+def _shipped() -> tuple[Trust, ...]:
+    return tuple(read_trust(TRUST))
+
+
+def read_trust(path: Path) -> list[Trust]:
+    """The lines of a file.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    return [
+        Trust(
+            row.choice("task", TASKS),
+            row.choice("family", FAMILIES),
+            row.text("kind"),
+            tuple(row.text("strategies").split()),
+            row.integer("numbers", minimum=1),
+            row.number("median_error"),
+            row.number("worst_error"),
+        )
+        for row in read_rows(path, COLUMNS)
+    ]

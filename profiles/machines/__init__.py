@@ -1,0 +1,1 @@
+"""What it runs on: devices and their laws, clusters, their fabrics, hosts and collectives."""

@@ -1,0 +1,314 @@
+"""Clusters: which devices, how many, and the links between them.
+
+A cluster file names a shipped device, or the file of another by its path from the cluster file
+(``device = "my-gpu.toml"``), or holds its keys in a table ``[device]``.
+"""
+
+from dataclasses import dataclass, replace
+from math import inf
+from numbers import Real
+from pathlib import Path
+from typing import Final
+
+from profiles.checks import check_choice, check_counts, check_name, check_numbers, check_positive
+from profiles.errors import InputError, wrong
+from profiles.files import Table, naming_file, path_kind
+from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
+from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
+from profiles.machines.hosts import BOX, FREE, Host, read_host
+from profiles.names import known_name, unknown_name
+from profiles.units import GB, MICROSECOND
+
+CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
+INTRA_NODE: Final = ("nvswitch", "pcie", "ideal")
+INTER_NODE: Final = ("nic", "ideal")
+LINKS: Final = ("nvswitch", "pcie", "nic", "ideal")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A kind of link: ``nvswitch``, ``pcie``, ``nic`` or ``ideal`` (free).
+
+    ``bandwidth_bytes_per_s`` is per port and direction. ``latency_s`` is the wire's, ``call_s`` the software's,
+    per message. The last two are of ``nic`` alone, infinite where a port is all: what one connection carries (a TCP
+    connection fills a fraction of a fast port), and what one device reaches of its node's port (its own adapter). The
+    three before them are of ``pcie`` alone: devices under one switch, and what switches and host share.
+    """
+
+    kind: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    call_s: float
+    switch_size: int = 0
+    switch_bandwidth_bytes_per_s: float = 0.0
+    host_bandwidth_bytes_per_s: float = 0.0
+    flow_bytes_per_s: float = inf
+    rail_bytes_per_s: float = inf
+
+    def __post_init__(self) -> None:
+        check_choice("link", "kind", self.kind, LINKS)
+        owner = f"{self.kind} link"
+        check_positive(owner, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        check_numbers(owner, latency_s=self.latency_s, call_s=self.call_s)
+        check_positive(owner, flow_bytes_per_s=self.flow_bytes_per_s, rail_bytes_per_s=self.rail_bytes_per_s)
+        if self.kind == "pcie":
+            check_counts(owner, least=1, switch_size=self.switch_size)
+            check_positive(
+                owner,
+                switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s,
+                host_bandwidth_bytes_per_s=self.host_bandwidth_bytes_per_s,
+            )
+
+    def scaled(self, factor: float) -> "Link":
+        """Link of the same latencies and calls, with every bandwidth multiplied."""
+        return replace(
+            self,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * factor,
+            switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s * factor,
+            host_bandwidth_bytes_per_s=self.host_bandwidth_bytes_per_s * factor,
+            flow_bytes_per_s=self.flow_bytes_per_s * factor,
+            rail_bytes_per_s=self.rail_bytes_per_s * factor,
+        )
+
+    @property
+    def message_bytes_per_s(self) -> float:
+        """What one message reaches: the port's bandwidth, its adapter's or that of one connection."""
+        return min(self.bandwidth_bytes_per_s, self.flow_bytes_per_s, self.rail_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Equal nodes of equal devices.
+
+    ``changes`` are the what-ifs that made it, each with the value of its flag; none where it is as its file says.
+    """
+
+    name: str
+    source: str
+    device: Device
+    devices_per_node: int
+    max_nodes: int
+    overlap_slowdown: float
+    intra_node: Link
+    inter_node: Link | None
+    collectives: Collectives
+    host: Host = BOX
+    changes: tuple[tuple[str, int | str], ...] = ()
+
+    def __post_init__(self) -> None:
+        owner = f"cluster {self.name}"
+        check_counts(owner, least=1, devices_per_node=self.devices_per_node, max_nodes=self.max_nodes)
+        check_numbers(owner, overlap_slowdown=self.overlap_slowdown)
+        if self.overlap_slowdown < 1:
+            raise InputError(f"{owner}: overlap_slowdown is {self.overlap_slowdown}, must be at least 1")
+        check_choice(owner, "intra_node.kind", self.intra_node.kind, INTRA_NODE)
+        if self.inter_node is not None:
+            check_choice(owner, "inter_node.kind", self.inter_node.kind, INTER_NODE)
+        elif self.max_nodes > 1:
+            raise InputError(f"{owner}: inter_node is missing, and max_nodes is {self.max_nodes}")
+
+    def __repr__(self) -> str:
+        nodes = "one node" if self.max_nodes == 1 else f"up to {self.max_nodes} nodes"
+        links = [link for link in (self.intra_node, self.inter_node) if link is not None]
+        speeds = ", ".join(f"{link.kind} {link.bandwidth_bytes_per_s / GB:.4g} GB/s" for link in links)
+        return f"<Cluster {self.name}: {nodes} of {self.devices_per_node} {self.device.name}, {speeds}>"
+
+    @property
+    def max_devices(self) -> int:
+        """Devices of the whole cluster."""
+        return self.devices_per_node * self.max_nodes
+
+    def check_gpus(self, num_gpus: int) -> None:
+        """Refuse more GPUs than there are.
+
+        Raises:
+            InputError: it is more.
+        """
+        if num_gpus > self.max_devices:
+            most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
+            raise wrong("num_gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}", "gpus")
+
+    def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0, **other: float) -> "Cluster":
+        """Cluster with the bandwidth of its links multiplied; latencies, call times and efficiencies stay.
+
+        Args:
+            intra_node: factor of the bandwidth inside a node.
+            inter_node: factor of the bandwidth between nodes.
+            other: names of no links, which are refused.
+
+        Raises:
+            InputError: a factor is not positive, there is no link between nodes, or none of another name.
+        """
+        for name in other:
+            raise InputError(f"{name} is no link of a cluster, must be intra_node or inter_node")
+        changes: list[str] = []
+        for word, link, factor in (
+            ("intra-node", self.intra_node, intra_node),
+            ("inter-node", self.inter_node, inter_node),
+        ):
+            if not isinstance(factor, Real) or not 0 < factor < float("inf"):
+                raise InputError(
+                    f"the factor of the {word} bandwidth is {factor!r}, must be positive and finite"
+                )
+            if factor != 1.0:
+                if link is None:
+                    raise InputError(f"cluster {self.name} has no {word} link to multiply")
+                changes.append(f"{word} x {factor:g}")
+        if not changes:
+            return self
+        return replace(
+            self,
+            name=", ".join([self.name, *changes]),
+            source=f"{self.source} Bandwidth hypothetical: {', '.join(changes)}.",
+            intra_node=self.intra_node.scaled(intra_node),
+            inter_node=self.inter_node and self.inter_node.scaled(inter_node),
+        )
+
+
+def cluster_names() -> list[str]:
+    """The names of the shipped clusters."""
+    return sorted(path.stem for path in CLUSTERS.glob("*.toml"))
+
+
+def load_cluster(name: str) -> Cluster:
+    """A shipped cluster by name, or any by the path of its file.
+
+    Raises:
+        InputError: there is none, or its file breaks a rule.
+    """
+    check_name("cluster", name)
+    if (known := known_name("cluster", name, cluster_names())) is not None:
+        return read_cluster(CLUSTERS / f"{known}.toml")
+    path = Path(name)
+    if path.suffix == ".toml" or path_kind(path) != "nothing":
+        return read_cluster(path)
+    raise unknown_name("cluster", name, cluster_names(), " or pass a .toml file")
+
+
+@naming_file
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster file.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    table = Table.read(path)
+    max_nodes = table.integer("max_nodes", minimum=1)
+    inter_node = _read_link(table.table("inter_node"), INTER_NODE) if "inter_node" in table else None
+    if max_nodes > 1 and inter_node is None:
+        raise InputError(f"{path}: inter_node is missing, and max_nodes is {max_nodes}")
+    cluster = Cluster(
+        name=table.line("name"),
+        source=table.text("source"),
+        device=_find_device(table),
+        devices_per_node=table.integer("devices_per_node", minimum=1),
+        max_nodes=max_nodes,
+        overlap_slowdown=table.number("overlap_slowdown", 1.0, minimum=1.0),
+        intra_node=_read_link(table.table("intra_node"), INTRA_NODE),
+        inter_node=inter_node,
+        collectives=_read_collectives(table.table("collectives", {})),
+        host=_read_host(table),
+    )
+    table.finish()
+    return cluster
+
+
+def _read_host(table: Table) -> Host:
+    """The host of a box; where a file does not say, as elsewhere, and none beside free links."""
+    if "host" in table:
+        return read_host(table.table("host"))
+    return FREE if table.table("intra_node").choice("kind", INTRA_NODE) == "ideal" else BOX
+
+
+def _find_device(table: Table) -> Device:
+    """Device of a cluster file: shipped, of a file of its own, or described in place."""
+    if table.holds_table("device"):
+        return device_of(table.table("device"))
+    name = table.text("device")
+    if name in device_names():
+        return load_device(name)
+    if Path(name).suffix != ".toml" and "/" not in name:
+        names = ", ".join(device_names())
+        raise table.fail("device", name, f"must be one of {names}, a device file (.toml) or a table")
+    path = table.path.parent / Path(name).expanduser()
+    if path_kind(path) != "file":
+        raise table.fail("device", name, f"must be a device file, but {path} is no file")
+    return read_device(path)
+
+
+def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
+    kind = table.choice("kind", kinds)
+    if kind == "ideal":
+        link = Link(kind, inf, 0.0, 0.0)
+    else:
+        shared = ("switch_bandwidth", "host_bandwidth") if kind == "pcie" else ()
+        narrower = [name for name in ("flow", "rail") if kind == "nic" and f"{name}_GB_per_s" in table]
+        port = table.positive("bandwidth_GB_per_s")
+        link = Link(
+            kind=kind,
+            bandwidth_bytes_per_s=port * GB,
+            latency_s=table.number("latency_us") * MICROSECOND,
+            call_s=table.number("call_us") * MICROSECOND,
+            switch_size=table.integer("switch_size", minimum=1) if kind == "pcie" else 0,
+            **{f"{name}_bytes_per_s": table.positive(f"{name}_GB_per_s") * GB for name in shared},
+            **{
+                f"{name}_bytes_per_s": table.positive(f"{name}_GB_per_s", maximum=port) * GB
+                for name in narrower
+            },
+        )
+    table.finish()
+    return link
+
+
+def _read_collectives(table: Table) -> Collectives:
+    between = None
+    if "between" in table:
+        if "nodes" in table:
+            raise table.fail("nodes", "given", "must not stand beside collectives.between, which replaces it")
+        between = _read_between(table.table("between"))
+    collectives = Collectives(
+        call_s=table.number("call_us", 0.0) * MICROSECOND,
+        efficiency=tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
+        nodes=table.curve("nodes", 1.0),
+        middle=_read_terms(table, "middle"),
+        fixed_s=_read_terms(table, "fixed_us", MICROSECOND),
+        step_s=_read_step(table),
+        middle_most=_read_most(table),
+        all_reduce_by=table.choice("all_reduce_by", ALGORITHMS) if "all_reduce_by" in table else RING,
+        between=between,
+    )
+    table.finish()
+    return collectives
+
+
+def _read_between(table: Table) -> Between:
+    between = Between(
+        efficiency=tuple((operation, table.curve(operation, 1.0)) for operation in OPERATIONS),
+        tree=table.curve("tree") if "tree" in table else (),
+        middle=_read_terms(table, "middle"),
+        fixed_s=_read_terms(table, "fixed_us", MICROSECOND),
+        step_s=_read_step(table),
+        middle_most=_read_most(table),
+    )
+    table.finish()
+    return between
+
+
+def _read_step(table: Table) -> float | None:
+    return table.number("step_us") * MICROSECOND if "step_us" in table else None
+
+
+def _read_terms(table: Table, key: str, unit: float = 1.0) -> Curves:
+    """Curves of some operations, which may be 0 and have no upper limit."""
+    inner = table.table(key, {})
+    found = []
+    for operation in OPERATIONS:
+        if operation in inner:
+            points = inner.curve(operation, maximum=inf, zero=True)
+            found.append((operation, tuple((argument, value * unit) for argument, value in points)))
+    inner.finish()
+    return tuple(found)
+
+
+def _read_most(table: Table) -> float:
+    return table.positive("middle_most") if "middle_most" in table else inf

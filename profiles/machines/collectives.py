@@ -1,0 +1,277 @@
+"""Collective formulas: what each operation puts on the ports of a device and of a node.
+
+An operation that is passed on in pieces takes ``F + m * sqrt(F * W) + W``: ``F`` seconds until a byte has gone all
+steps, ``W`` seconds on the wire, and between the two a middle. Cut into k pieces, the last arrives ``k - 1`` pieces
+after the first, which has gone all steps: at the best k that is ``2 * sqrt(F * W)`` more than ``F + W``, less where
+several paths run side by side, more where pieces are not cut at best. Pieces have a largest size: the middle ends at
+some ``F``. It is waiting for pieces on their way, in which the ports are free for others: like ``F``, no port sees it.
+
+Rings run over all members of the group and cross each node's port once, so the port carries the same bus volume
+as a member's own; a tree between nodes carries what the nodes must exchange. The bus bandwidth is that of
+nccl-tests: bus volume over time.
+"""
+
+from dataclasses import dataclass
+from math import ceil, inf, log2, sqrt
+from typing import Final
+
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.fabrics import SWITCH, Between, Collectives, at, interpolate
+
+RING_FLOWS: Final = 2
+"""Connections between two nodes that the rings of a collective use: NCCL opens no fewer than two channels."""
+CHAIN: Final = 8
+"""Members up to which an all-reduce passes along a chain; NCCL's trees are chains inside a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The devices of one collective: how many, and over how many nodes they spread evenly."""
+
+    size: int
+    num_nodes: int
+
+    @property
+    def members(self) -> int:
+        """Devices in one node."""
+        return self.size // self.num_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """Seconds a collective holds each device's port and each node's port, and seconds that no port sees.
+
+    ``flow_s`` are those of its connections and adapters, which it has to itself.
+    """
+
+    device_port_s: float
+    node_port_s: float
+    fixed_s: float
+    flow_s: float = 0.0
+
+    @property
+    def wire_s(self) -> float:
+        """Seconds on the slowest way."""
+        return max(self.device_port_s, self.node_port_s, self.flow_s)
+
+    @property
+    def total_s(self) -> float:
+        """Duration on ports that nobody else uses."""
+        return self.wire_s + self.fixed_s
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveLaw:
+    """What one operation costs a group, whatever its bytes.
+
+    Attributes:
+        call_s: software, per call.
+        latency_s: seconds until a byte has gone all steps, per call.
+        middle: how much of the geometric mean of latency and wire time comes on top.
+        middle_most: the most that comes on top, in latencies.
+        device_port_s: seconds per byte on each device's port; likewise of the next two.
+        node_port_s: on each node's port.
+        flow_s: on its connections and adapters.
+    """
+
+    call_s: float = 0.0
+    latency_s: float = 0.0
+    middle: float = 0.0
+    middle_most: float = inf
+    device_port_s: float = 0.0
+    node_port_s: float = 0.0
+    flow_s: float = 0.0
+
+    @property
+    def wire_s(self) -> float:
+        """Seconds per byte on the slowest way."""
+        return max(self.device_port_s, self.node_port_s, self.flow_s)
+
+    def time(self, size_bytes: float, calls: int = 1) -> CollectiveTime:
+        """The costs of equal calls, one after the other, that carry these bytes together."""
+        each_s = self.call_s + self.latency_s + self.middle_s(size_bytes / calls)
+        return CollectiveTime(
+            size_bytes * self.device_port_s,
+            size_bytes * self.node_port_s,
+            calls * each_s,
+            size_bytes * self.flow_s,
+        )
+
+    def middle_s(self, size_bytes: float) -> float:
+        """Seconds between latency and wire: as the root of the bytes, until they near the most."""
+        if not self.middle or not self.latency_s:
+            return 0.0
+        wire_s, most = size_bytes * self.wire_s / self.latency_s, self.middle_most
+        return self.latency_s * self.middle * sqrt(wire_s / (1 + wire_s * (self.middle / most) ** 2))
+
+    def least_s(self, size_bytes: float, calls: int) -> float:
+        """Seconds that calls of these bytes together take at least, however the bytes are divided.
+
+        The middle of several calls is least where all but one carry nothing.
+        """
+        return (calls - 1) * (self.call_s + self.latency_s) + self.time(size_bytes).total_s
+
+
+def bus_volume(operation: str, group_size: int) -> float:
+    """The bytes each member sends over the bytes of the whole operation, ring algorithm.
+
+    Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    if operation == "send_recv":
+        return 1.0
+    share = (group_size - 1) / group_size
+    return 2 * share if operation == "all_reduce" else share
+
+
+def sent_bytes(operation: str, size_bytes: float, group_size: int) -> float:
+    """The bytes each member of a group sends."""
+    return bus_volume(operation, group_size) * size_bytes
+
+
+def collective_time(
+    cluster: Cluster, operation: str, size_bytes: float, group: Group, calls: int = 1
+) -> CollectiveTime:
+    """The costs of one collective.
+
+    Args:
+        cluster: its links and efficiencies.
+        operation: one of ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``send_recv``.
+        size_bytes: bytes of the whole operation: the reduced, gathered or scattered buffer; what one member holds
+            and divides, of ``all_to_all``; what one member sends, of ``send_recv``.
+        group: the members.
+        calls: calls that carry these bytes, one after the other.
+    """
+    return collective_law(cluster, operation, group).time(size_bytes, calls)
+
+
+def collective_law(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
+    """The law of an operation of a group; all is 0 for a device alone."""
+    if group.size == 1:
+        return CollectiveLaw()
+    if group.num_nodes == 1:
+        return _inside(cluster, operation, group)
+    between = cluster.collectives.between
+    return (
+        _by_factor(cluster, operation, group)
+        if between is None
+        else _between(cluster, operation, group, between)
+    )
+
+
+def _inside(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
+    """The law of a group in one node."""
+    collectives = cluster.collectives
+    steps_s = _hops(operation, group.size) * _step_s(collectives, cluster.intra_node)
+    return CollectiveLaw(
+        call_s=collectives.call_s,
+        latency_s=at(collectives.fixed_s, operation, group.size) + steps_s,
+        middle=at(collectives.middle, operation, group.size),
+        middle_most=collectives.middle_most,
+        device_port_s=_device_port_s(cluster, operation, group),
+    )
+
+
+def _device_port_s(cluster: Cluster, operation: str, group: Group) -> float:
+    """Seconds per byte on each device's port; a switch that sums takes each byte once."""
+    collectives = cluster.collectives
+    if group.members == 1:
+        return 0.0
+    summed = operation == "all_reduce" and collectives.all_reduce_by == SWITCH
+    volume = 1.0 if summed else bus_volume(operation, group.size)
+    share = at(collectives.efficiency, operation, group.members)
+    return volume / share / cluster.intra_node.bandwidth_bytes_per_s
+
+
+def _by_factor(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
+    """The law of a group over several nodes where one factor stands for them: steps in the node, then between nodes."""
+    collectives, inner, outer = cluster.collectives, cluster.intra_node, cluster.inter_node
+    efficiency = collectives.efficiency_of(operation, group.size, group.num_nodes)
+    members, volume = group.members, bus_volume(operation, group.size)
+    device_s = volume / efficiency / inner.bandwidth_bytes_per_s if members > 1 else 0.0
+    latency_s, node_s, flow_s = _hops(operation, members) * _step_s(collectives, inner), 0.0, 0.0
+    if outer is not None:
+        if inner.kind == "pcie":  # its table says what cards in one node reach, nothing of the network
+            efficiency = interpolate(collectives.nodes, group.num_nodes)
+        crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
+        node_s = crossing / efficiency / outer.bandwidth_bytes_per_s
+        latency_s += _hops(operation, group.num_nodes) * outer.latency_s
+        flow_s = _flow_s(cluster, operation, group, crossing)
+    latency_s += at(collectives.fixed_s, operation, group.size)
+    middle = at(collectives.middle, operation, group.size), collectives.middle_most
+    return CollectiveLaw(collectives.call_s, latency_s, *middle, device_s, node_s, flow_s)
+
+
+def _between(cluster: Cluster, operation: str, group: Group, between: Between) -> CollectiveLaw:
+    """The law of a group over several nodes whose efficiencies are given by operation."""
+    collectives, outer = cluster.collectives, cluster.inter_node
+    assert outer is not None
+    members, nodes = group.members, group.num_nodes
+    crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
+    node_s = crossing / at(between.efficiency, operation, nodes) / outer.bandwidth_bytes_per_s
+    if operation == "all_reduce" and between.tree and nodes <= between.tree[-1][0]:
+        tree_s = bus_volume(operation, nodes) / interpolate(between.tree, nodes) / outer.bandwidth_bytes_per_s
+        node_s = min(node_s, tree_s)
+    inner_steps, outer_steps = _steps(operation, members, nodes)
+    return CollectiveLaw(
+        call_s=collectives.call_s,
+        latency_s=at(between.fixed_s, operation, nodes)
+        + inner_steps * _step_s(collectives, cluster.intra_node)
+        + outer_steps * _step_s(between, outer),
+        middle=at(between.middle, operation, nodes),
+        middle_most=between.middle_most,
+        device_port_s=_device_port_s(cluster, operation, group),
+        node_port_s=node_s,
+        flow_s=_flow_s(cluster, operation, group, crossing),
+    )
+
+
+def _step_s(given: Collectives | Between, link: Link) -> float:
+    """Seconds of one step, as given or the latency of the link."""
+    return link.latency_s if given.step_s is None else given.step_s
+
+
+def _flow_s(cluster: Cluster, operation: str, group: Group, crossing: float) -> float:
+    """Seconds per byte that what leaves a node takes on its connections, and on the members' adapters."""
+    outer = cluster.inter_node
+    assert outer is not None
+    members = group.members
+    if operation == "all_to_all":
+        flows = members * (group.size - members)
+    else:
+        flows = 1 if operation == "send_recv" else RING_FLOWS
+    rails = 1 if operation == "send_recv" else members
+    return max(crossing / flows / outer.flow_bytes_per_s, crossing / rails / outer.rail_bytes_per_s)
+
+
+def crossing_bytes(operation: str, size_bytes: float, group_size: int, members: int, others: int) -> float:
+    """Bytes that some members under one switch send to other members: a ring's once, of ``all_to_all`` all of them."""
+    if operation == "all_to_all":
+        return members * others * size_bytes / group_size
+    return sent_bytes(operation, size_bytes, group_size)
+
+
+def _steps(operation: str, members: int, nodes: int) -> tuple[int, int]:
+    """Steps inside nodes and between nodes that follow one another.
+
+    All-reduces go up a chain in each node and a tree between them, and back; rings pass all members; of
+    ``all_to_all`` each member serves the other nodes one after the other.
+    """
+    if operation == "all_reduce":
+        return 2 * (members - 1), 2 * ceil(log2(nodes))
+    if operation == "send_recv":
+        return 0, 1
+    if operation == "all_to_all":
+        return 1, nodes - 1
+    return nodes * (members - 1), nodes - 1
+
+
+def _hops(operation: str, members: int) -> int:
+    """Messages that follow one another: a ring's, or of many members' all-reduce a tree's over chains.
+
+    One where each member sends to its neighbour, or to all others at once.
+    """
+    if operation in ("send_recv", "all_to_all"):
+        return min(1, members - 1)
+    if operation == "all_reduce" and members > CHAIN:
+        return 2 * (CHAIN - 1 + ceil(log2(members / CHAIN)))
+    return (2 if operation == "all_reduce" else 1) * (members - 1)

@@ -1,0 +1,152 @@
+"""Devices: how much memory one has, and how fast it does each class of work.
+
+Shipped ones go by name. A device of one's own is a file of the same keys, or a ``[device]`` table of a cluster file.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from profiles.checks import check_name, check_numbers, check_positive
+from profiles.files import Table, naming_file, path_kind
+from profiles.machines.law_tables import read_laws
+from profiles.machines.laws import Laws
+from profiles.names import known_name, unknown_name
+from profiles.units import GB, GIB, MICROSECOND, TFLOP
+
+DEVICES: Final = Path(__file__).parents[1] / "devices"
+RATE_KEYS: Final = (
+    "conv_TFLOP_per_s",
+    "matmul_TFLOP_per_s",
+    "attention_TFLOP_per_s",
+    "memory_GB_per_s",
+    "kernel_us",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates a device reaches, per class of work."""
+
+    conv_flop_per_s: float
+    matmul_flop_per_s: float
+    attention_flop_per_s: float
+    memory_bytes_per_s: float
+    kernel_s: float
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "rates",
+            most=sys.float_info.max,
+            conv_flop_per_s=self.conv_flop_per_s,
+            matmul_flop_per_s=self.matmul_flop_per_s,
+            attention_flop_per_s=self.attention_flop_per_s,
+            memory_bytes_per_s=self.memory_bytes_per_s,
+        )
+        check_numbers("rates", kernel_s=self.kernel_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator.
+
+    ``memory_bytes`` is None where memory is unlimited; ``own_laws`` are of its kernels by shape, ``rates`` of its work
+    by class. Where one of these is None it follows from the other; where both are, all times must be measured.
+    """
+
+    name: str
+    source: str
+    memory_bytes: float | None
+    rates: Rates | None
+    own_laws: Laws | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes is not None:
+            check_positive(f"device {self.name}", most=sys.float_info.max, memory_bytes=self.memory_bytes)
+
+    @property
+    def laws(self) -> Laws | None:
+        """Laws of its kernels: its own, else those that follow from its rates; None where it has neither."""
+        if self.own_laws is not None or self.rates is None:
+            return self.own_laws
+        return Laws.of_rates(self.rates)
+
+    def __repr__(self) -> str:
+        memory = "unlimited memory" if self.memory_bytes is None else f"{self.memory_bytes / GIB:.5g} GiB"
+        return f"<Device {self.name}: {memory}, {'no rates' if self.laws is None else 'rates'} of its own>"
+
+
+def device_names() -> list[str]:
+    """The names of the shipped devices."""
+    return sorted(path.stem for path in DEVICES.glob("*.toml"))
+
+
+def load_device(name: str) -> Device:
+    """A shipped device.
+
+    Raises:
+        InputError: there is none of this name, or its file breaks a rule.
+    """
+    known = known_name("device", name, device_names())
+    if known is None:
+        raise unknown_name("device", name, device_names())
+    return read_device(DEVICES / f"{known}.toml")
+
+
+def find_device(name: str) -> tuple[str, Device]:
+    """A shipped device by name, or any by the path of its file; with the name or path that asks for it again.
+
+    Raises:
+        InputError: there is none, or its file breaks a rule.
+    """
+    check_name("device", name)
+    if (known := known_name("device", name, device_names())) is not None:
+        return known, read_device(DEVICES / f"{known}.toml")
+    path = Path(name)
+    if path.suffix == ".toml" or path_kind(path) != "nothing":
+        return name, read_device(path)
+    raise unknown_name("device", name, device_names(), " or pass a .toml file")
+
+
+@naming_file
+def read_device(path: Path) -> Device:
+    """Read a device file.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    return device_of(Table.read(path))
+
+
+def device_of(table: Table) -> Device:
+    """Device that a table describes: a device file, or ``[device]`` of a cluster file.
+
+    Raises:
+        InputError: a key breaks a rule.
+    """
+    device = Device(
+        name=table.line("name"),
+        source=table.text("source"),
+        memory_bytes=table.positive("memory_GiB") * GIB if "memory_GiB" in table else None,
+        rates=_read_rates(table.table("rates")) if "rates" in table else None,
+        own_laws=read_laws(table.table("laws")) if "laws" in table else None,
+    )
+    table.finish()
+    return device
+
+
+def _read_rates(table: Table) -> Rates:
+    rates = Rates(
+        conv_flop_per_s=table.positive("conv_TFLOP_per_s") * TFLOP,
+        matmul_flop_per_s=table.positive("matmul_TFLOP_per_s") * TFLOP,
+        attention_flop_per_s=table.positive("attention_TFLOP_per_s") * TFLOP,
+        memory_bytes_per_s=table.positive("memory_GB_per_s") * GB,
+        kernel_s=table.number("kernel_us") * MICROSECOND,
+    )
+    sources = table.table("sources")
+    for key in RATE_KEYS:
+        sources.text(key)
+    sources.finish()
+    table.finish()
+    return rates

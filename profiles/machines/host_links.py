@@ -1,0 +1,48 @@
+"""Host links: how fast a card exchanges data with its host's memory.
+
+``host_links.toml`` says which PCI Express a card has; a device that is not in it exchanges nothing with its host.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from profiles.errors import InputError
+from profiles.files import Table
+from profiles.machines.devices import Device
+from profiles.units import GB
+
+LINKS: Final = Path(__file__).parents[1] / "host_links.toml"
+
+
+@cache
+def _rates() -> dict[str, float]:
+    """Bytes per second in one direction that copies reach, by device."""
+    table = Table.read(LINKS)
+    reached = table.number("reached")
+    table.text("source")
+    rates: dict[str, float] = {}
+    for link in table.tables("links"):
+        link.text("source")
+        bandwidth = link.positive("GB_per_s") * GB * reached
+        rates |= dict.fromkeys(link.texts("devices"), bandwidth)
+        link.finish()
+    table.finish()
+    return rates
+
+
+def copied_s(device: Device, size_bytes: float) -> float:
+    """Seconds of a copy between the host's memory and a card's, in either direction; none on the ideal device.
+
+    Raises:
+        InputError: the device's link to its host is not known.
+    """
+    if device.name == "ideal" or not size_bytes:
+        return 0.0
+    rates = _rates()
+    if device.name not in rates:
+        known = ", ".join(sorted(rates))
+        raise InputError(
+            f"the link of device {device.name} to its host is not known, so nothing can be offloaded; known are {known}"
+        )
+    return size_bytes / rates[device.name]

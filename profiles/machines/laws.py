@@ -1,0 +1,296 @@
+"""Laws of kernels: seconds of one launch on a device, from the shapes of its operands, in half precision.
+
+Shapes are arrays or numbers that broadcast against one another. They are those of a launch, whatever the batch:
+rows of all samples stand in ``m`` where they share the other operand (linear layers, convolutions), samples multiply
+``heads`` where each has its own (batched products, attention). Backward kernels go by the shape of their forward one.
+Every law grows with every shape, and no faster than its device's peaks allow.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles.checks import check_choice, check_numbers, check_positive
+
+if TYPE_CHECKING:
+    from profiles.machines.devices import Rates
+
+FloatArray = NDArray[np.float64]
+
+Part = Literal["forward", "data", "weight"]
+"""A kernel of a layer: its forward pass, the gradient of its input, the gradient of its weight."""
+PARTS: Final[tuple[Part, ...]] = ("forward", "data", "weight")
+MEMORY_KINDS: Final = ("pointwise", "copy", "layer_norm", "group_norm", "softmax")
+ELEMENT_BYTES: Final = 2.0
+"""Laws hold for half precision."""
+HEAD_DIMS: Final = np.array([32.0, 64.0, 96.0, 128.0, 192.0, 256.0])
+"""Fused attention exists for these head dimensions; others are padded to the next (FlashAttention-2)."""
+BACKWARD_FLOP: Final = 2.5
+"""Attention's backward pass makes five products for the forward pass's two (FlashAttention, section 3)."""
+BACKWARD_KERNELS: Final = 3
+"""Launches of a backward pass (FlashAttention-2): row sums, gradients, conversion of the queries' gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Paces at which operands and results move.
+
+    Attributes:
+        bytes_per_s: from and to memory.
+        cache_bytes: kernels that move fewer bytes find them in the second-level cache; those that move twice as many
+            do not. 0 where such a cache does not show.
+        cache_bytes_per_s: from and to the cache.
+    """
+
+    bytes_per_s: float
+    cache_bytes: float = 0.0
+    cache_bytes_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("law", bytes_per_s=self.bytes_per_s)
+        check_numbers("law", cache_bytes=self.cache_bytes, cache_bytes_per_s=self.cache_bytes_per_s)
+        if self.cache_bytes:
+            check_positive("law of a cache", most=self.cache_bytes_per_s, bytes_per_s=self.bytes_per_s)
+
+    def seconds(self, moved_bytes: FloatArray) -> FloatArray:
+        """Seconds for so many bytes."""
+        if not self.cache_bytes:
+            return moved_bytes / self.bytes_per_s
+        missed = np.clip(moved_bytes / self.cache_bytes - 1, 0, 1)
+        return moved_bytes * (missed / self.bytes_per_s + (1 - missed) / self.cache_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductLaw:
+    """Seconds of a matrix product, or of a convolution as the product it implies.
+
+    Attributes:
+        fixed_s: of a launch, however small.
+        flop_per_s: pace of large products.
+        traffic: of operands and result.
+        chain_s: times the root of the inner dimension: the sums that follow one another, however many may run at once.
+        ramp: inner steps that every tile of the result takes to begin and to end, when it hides no traffic.
+        forward: seconds over those of the law in a forward pass.
+        data: likewise in the gradient of the input.
+        weight: likewise in the gradient of the weight.
+    """
+
+    fixed_s: float
+    flop_per_s: float
+    traffic: Traffic
+    chain_s: float = 0.0
+    ramp: float = 0.0
+    forward: float = 1.0
+    data: float = 1.0
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers("law of products", fixed_s=self.fixed_s, chain_s=self.chain_s, ramp=self.ramp)
+        check_positive(
+            "law of products",
+            flop_per_s=self.flop_per_s,
+            forward=self.forward,
+            data=self.data,
+            weight=self.weight,
+        )
+
+    def seconds(
+        self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, moved_bytes: FloatArray
+    ) -> FloatArray:
+        """Seconds of ``heads`` products of m x k by k x n that move so many bytes in all."""
+        step = 2 * heads * m * n / self.flop_per_s
+        alone = self.fixed_s + step * self.ramp + self.chain_s * np.sqrt(k)
+        return alone + _overlapped(step * k, self.traffic.seconds(moved_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLaw:
+    """Seconds of fused attention, forward and backward.
+
+    Attributes:
+        fixed_s: of a launch, however small.
+        flop_per_s: pace of the products alone.
+        traffic: of queries, keys, values and result.
+        rows: queries that occupy the device about as long as its last, half empty wave does.
+        keys: keys that every query costs on top of its own.
+        channels: head channels whose products cost what the exponential of a score costs.
+        backward_flop_per_s: pace of the products alone, backward.
+        backward_rows: as ``rows``, backward.
+    """
+
+    fixed_s: float
+    flop_per_s: float
+    traffic: Traffic
+    rows: float
+    keys: float
+    channels: float
+    backward_flop_per_s: float
+    backward_rows: float
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "law of attention",
+            flop_per_s=self.flop_per_s,
+            backward_flop_per_s=self.backward_flop_per_s,
+        )
+        check_numbers(
+            "law of attention",
+            fixed_s=self.fixed_s,
+            rows=self.rows,
+            keys=self.keys,
+            channels=self.channels,
+            backward_rows=self.backward_rows,
+        )
+
+    def seconds(
+        self, heads: FloatArray, queries: FloatArray, keys: FloatArray, head_dim: FloatArray
+    ) -> FloatArray:
+        """Seconds of the forward kernel, in which every query sees every key."""
+        scores = (heads * queries + self.rows) * (keys + self.keys)
+        moved = 2 * ELEMENT_BYTES * heads * (queries + keys) * head_dim
+        return self.of_scores(scores, head_dim, moved)
+
+    def of_scores(self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray) -> FloatArray:
+        """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
+        work = 4 * scores * (padded(head_dim) + self.channels) / self.flop_per_s
+        return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
+
+    def backward_seconds(
+        self, heads: FloatArray, queries: FloatArray, keys: FloatArray, head_dim: FloatArray
+    ) -> FloatArray:
+        """Seconds of the backward kernels; operands and their gradients move."""
+        scores = (heads * queries + self.backward_rows) * (keys + self.keys)
+        moved = 4 * ELEMENT_BYTES * heads * (queries + keys) * head_dim
+        return self.backward_of_scores(scores, head_dim, moved)
+
+    def backward_of_scores(
+        self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray
+    ) -> FloatArray:
+        """Seconds of backward kernels that compute so many scores and move so many bytes."""
+        work = 4 * BACKWARD_FLOP * scores * (padded(head_dim) + self.channels) / self.backward_flop_per_s
+        return BACKWARD_KERNELS * self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLaw:
+    """Seconds of kernels that do little but read and write, by kind."""
+
+    fixed_s: float
+    pointwise_bytes_per_s: float
+    copy_bytes_per_s: float
+    layer_norm_bytes_per_s: float
+    group_norm_bytes_per_s: float
+    softmax_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "law of memory", **{f"{kind}_bytes_per_s": self.bytes_per_s(kind) for kind in MEMORY_KINDS}
+        )
+        check_numbers("law of memory", fixed_s=self.fixed_s)
+
+    def bytes_per_s(self, kind: str) -> float:
+        """Pace of a kind, in bytes that must be read and written."""
+        check_choice("laws", "kind", kind, MEMORY_KINDS)
+        return float(getattr(self, f"{kind}_bytes_per_s"))
+
+    def seconds(self, kind: str, moved_bytes: FloatArray) -> FloatArray:
+        """Seconds of kernels of a kind."""
+        return self.fixed_s + moved_bytes / self.bytes_per_s(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Laws:
+    """Laws of a device, one for each class of kernels."""
+
+    matmul: ProductLaw
+    conv: ProductLaw
+    attention: AttentionLaw
+    memory: MemoryLaw
+
+    @classmethod
+    def of_rates(cls, rates: "Rates") -> "Laws":
+        """Laws of a device that is known by constant rates alone: work over rate, bytes over pace, and a launch."""
+        pace, traffic = rates.memory_bytes_per_s, Traffic(rates.memory_bytes_per_s)
+        matmul = ProductLaw(rates.kernel_s, rates.matmul_flop_per_s, traffic)
+        conv = ProductLaw(rates.kernel_s, rates.conv_flop_per_s, traffic)
+        flop_per_s = rates.attention_flop_per_s
+        attention = AttentionLaw(rates.kernel_s, flop_per_s, traffic, 0.0, 0.0, 0.0, flop_per_s, 0.0)
+        return cls(matmul, conv, attention, MemoryLaw(rates.kernel_s, *[pace] * len(MEMORY_KINDS)))
+
+    def matmul_s(
+        self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: Part = "forward"
+    ) -> FloatArray:
+        """Seconds of ``heads`` products of m x k by k x n, or of the products of one of their gradients."""
+        heads, m, n, k = _floats(heads, m, n, k)
+        moved = ELEMENT_BYTES * heads * (m * k + k * n + m * n)
+        shape = {"forward": (m, n, k), "data": (m, k, n), "weight": (n, k, m)}
+        return _factor(self.matmul, part) * self.matmul.seconds(heads, *shape[part], moved)
+
+    def conv_s(
+        self,
+        heads: ArrayLike,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        moved_bytes: ArrayLike,
+        *,
+        part: Part = "forward",
+    ) -> FloatArray:
+        """Seconds of a convolution, or of one of its gradients.
+
+        The gradient of the input is a convolution with the channels exchanged; it goes by the forward shape.
+
+        Args:
+            heads: groups.
+            m: output positions of all samples.
+            n: output channels of a group.
+            k: input channels of a group, times kernel height, times kernel width.
+            moved_bytes: of input, output and weight together, each once.
+            part: forward, or which gradient.
+        """
+        heads, m, n, k, moved = _floats(heads, m, n, k, moved_bytes)
+        shape = {"forward": (m, n, k), "data": (m, n, k), "weight": (n, k, m)}
+        return _factor(self.conv, part) * self.conv.seconds(heads, *shape[part], moved)
+
+    def attention_s(
+        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
+    ) -> FloatArray:
+        """Seconds of fused attention over all keys; ``heads`` of all samples."""
+        return self.attention.seconds(*_floats(heads, queries, keys, head_dim))
+
+    def attention_backward_s(
+        self, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike
+    ) -> FloatArray:
+        """Seconds of the backward kernels of fused attention: the gradients of queries, keys and values together."""
+        return self.attention.backward_seconds(*_floats(heads, queries, keys, head_dim))
+
+    def memory_s(self, kind: str, moved_bytes: ArrayLike) -> FloatArray:
+        """Seconds of kernels of a kind that read and write so many bytes."""
+        return self.memory.seconds(kind, *_floats(moved_bytes))
+
+
+def padded(head_dim: FloatArray) -> FloatArray:
+    """Head dimension that fused attention runs; beyond the largest it is not padded."""
+    at = np.searchsorted(HEAD_DIMS, head_dim)
+    beyond = np.maximum(head_dim, HEAD_DIMS[-1])
+    return np.where(at < len(HEAD_DIMS), HEAD_DIMS[np.minimum(at, len(HEAD_DIMS) - 1)], beyond)
+
+
+def _overlapped(work: FloatArray, traffic: FloatArray) -> FloatArray:
+    """Seconds of work and traffic that partly hide one another.
+
+    Exponent 1 would add the two, infinity take the longer; four devices want 1.5 (A100) to 6 (L40S), and 3 costs none
+    of them more than half a point of median error.
+    """
+    return np.cbrt(work * work * work + traffic * traffic * traffic)
+
+
+def _factor(law: ProductLaw, part: Part) -> float:
+    check_choice("laws", "part", part, PARTS)
+    return float(getattr(law, part))
+
+
+def _floats(*values: ArrayLike) -> tuple[FloatArray, ...]:
+    return tuple(np.asarray(value, dtype=float) for value in values)

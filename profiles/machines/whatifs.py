@@ -1,0 +1,179 @@
+"""What-ifs: a cluster with other links, nodes, devices or memory than its file says.
+
+Each is the value of one flag, so that what was changed can be asked for again.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from profiles.errors import wrong
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.devices import Device, find_device
+from profiles.units import GB, GIB
+
+WHAT_IFS: Final = ("nodes", "device", "memory", "link")
+"""What can be changed, in the order in which it is."""
+LINKS: Final = {"intra": "intra_node", "inter": "inter_node"}
+"""Names of links, and the fields of a cluster that they are."""
+BYTES_PER_S: Final = {"MB/s": GB / 1e3, "GB/s": GB, "TB/s": GB * 1e3, "Gbit/s": GB / 8}
+BYTES: Final = {"MiB": GIB / 1024, "GiB": GIB, "TiB": GIB * 1024, "MB": GB / 1e3, "GB": GB, "TB": GB * 1e3}
+QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([A-Za-z/]+)", re.ASCII)
+LEAST: Final = 1e-6
+MOST: Final = 1e6
+"""Factors and quantities in GB/s and GiB lie between these."""
+MAX_NODES: Final = 2**20
+
+
+def changed(cluster: Cluster, given: Mapping[str, Any]) -> Cluster:
+    """A cluster with the what-ifs that are given; it remembers them in ``changes``.
+
+    Args:
+        cluster: as its file says.
+        given: values by the names of ``WHAT_IFS``; None changes nothing, and other names are left alone.
+
+    Raises:
+        InputError: a value breaks its rule, or the cluster was changed so before.
+    """
+    found = cluster
+    for name in WHAT_IFS:
+        if given.get(name) is None:
+            continue
+        if name in dict(cluster.changes):
+            raise wrong(
+                name, f"is {given[name]!r}, but this cluster {cluster.name} was changed by it already"
+            )
+        found, words = CHANGES[name](found, given[name])
+        found = replace(found, changes=(*found.changes, (name, words)))
+    return found
+
+
+def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """What-ifs for a title; nothing where there are none."""
+    words = ", ".join(f"{name} {value}" for name, value in changes)
+    return (f"what if {words}",) if words else ()
+
+
+def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
+    """What is to be said of changed links that none of so many GPUs uses."""
+    each = cluster.devices_per_node
+    unused = {"inter": gpus <= each, "intra": gpus == 1 or each == 1}
+    for change in filter(None, str(dict(cluster.changes).get("link", "")).split(",")):
+        name, _, words = change.partition("=")
+        if unused[name] and words != "1x":
+            where = "between nodes" if name == "inter" else "inside a node"
+            have = "one GPU has" if gpus == 1 else f"{gpus} GPUs have"
+            yield f"what if link {change} changes nothing: {have} no link {where}"
+
+
+def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # noqa: ANN401
+    """The cluster of so many nodes; ``2x4`` are two of four devices each."""
+    match = re.fullmatch(r"([1-9]\d{0,6})(?:x([1-9]\d{0,6}))?", str(value), re.ASCII)
+    if match is None:
+        raise wrong("nodes", f"is {value!r}, must be nodes such as 2, or nodes x devices such as 2x4")
+    nodes, each = int(match[1]), int(match[2] or cluster.devices_per_node)
+    if nodes > MAX_NODES:
+        raise wrong("nodes", f"is {value}, must be at most {MAX_NODES}")
+    if each > cluster.devices_per_node:
+        raise wrong(
+            "nodes", f"is {value}, but a node of {cluster.name} has {cluster.devices_per_node} devices"
+        )
+    if nodes > 1 and cluster.inter_node is None:
+        raise wrong("nodes", f"is {value}, but {cluster.name} is one node: its file has no inter_node link")
+    words = str(value) if match[2] else nodes
+    return replace(cluster, max_nodes=nodes, devices_per_node=each), words
+
+
+def _with_device(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: ANN401
+    if isinstance(value, Device):
+        return replace(cluster, device=value), value.name
+    if not isinstance(value, str):
+        raise wrong("device", f"is {value!r}, must be the name or the file of a device")
+    name, device = find_device(value)
+    return replace(cluster, device=device), name
+
+
+def _with_memory(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: ANN401
+    """The cluster with so much memory per device: words, or a number of bytes."""
+    words = str(value).strip() if isinstance(value, str) else f"{value / GIB!r}GiB" if _real(value) else ""
+    size = _quantity(words, BYTES)
+    if size is None or not LEAST <= size / GIB <= MOST:
+        rule = f"must be a size such as 40GiB, in {', '.join(BYTES)}, at most {MOST:g} GiB"
+        raise wrong("memory", f"is {value!r}, {rule}")
+    return replace(cluster, device=replace(cluster.device, memory_bytes=size)), words
+
+
+def _real(value: Any) -> bool:  # noqa: ANN401
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _quantity(words: str, units: Mapping[str, float]) -> float | None:
+    """A number with one of some units; None where the words are something else."""
+    match = QUANTITY.fullmatch(words)
+    return None if match is None or match[2] not in units else float(match[1]) * units[match[2]]
+
+
+def _with_link(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: ANN401
+    said = _said(value)
+    for name, words in said.items():
+        if name not in LINKS:
+            raise wrong("link", f"names {name!r}, must be one of {', '.join(LINKS)}")
+        field = LINKS[name]
+        link: Link | None = getattr(cluster, field)
+        if link is None:
+            raise wrong("link", f"is {name}={words}, but cluster {cluster.name} has no {field} link")
+        other: dict[str, Any] = {field: _changed_link(link, name, words)}
+        cluster = replace(cluster, **other)
+    return cluster, ",".join(f"{name}={words}" for name, words in said.items())
+
+
+def _said(value: Any) -> dict[str, str]:  # noqa: ANN401
+    """Words by the link that they change: of ``inter=2x,intra=150GB/s``, of a list of such, or of a mapping.
+
+    Raises:
+        InputError: the value is nothing of the kind, or names a link twice.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): f"{by!r}x" if _real(by) else str(by).strip() for name, by in value.items()}
+    parts: Sequence[Any] = (
+        [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+    )
+    if not parts or not all(isinstance(part, str) and "=" in part for part in parts):
+        raise wrong("link", f"is {value!r}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
+    said: dict[str, str] = {}
+    for part in ",".join(parts).split(","):
+        name, _, words = (word.strip() for word in part.partition("="))
+        if name in said:
+            raise wrong("link", f"names {name} twice")
+        said[name] = words
+    return said
+
+
+def _changed_link(link: Link, name: str, words: str) -> Link:
+    """The link with its bandwidth multiplied or set; what shares its port changes in proportion.
+
+    Raises:
+        InputError: the words say neither.
+    """
+    bandwidth = _quantity(words, BYTES_PER_S)
+    factor = _quantity(words, {"x": 1.0})
+    if bandwidth is not None and link.kind != "ideal":
+        factor = bandwidth / link.bandwidth_bytes_per_s
+    elif bandwidth is not None:
+        raise wrong("link", f"is {name}={words}, but the {name} links are ideal: free at any bandwidth")
+    too_wide = bandwidth is not None and not LEAST <= bandwidth / GB <= MOST
+    if factor is None or too_wide or not LEAST <= factor <= MOST:
+        rule = f"must be a factor such as 2x, or a bandwidth such as 150GB/s or 400Gbit/s, at most {MOST:g} of either"
+        raise wrong("link", f"is {name}={words}, {rule}")
+    scaled = link.scaled(factor)
+    return scaled if bandwidth is None else replace(scaled, bandwidth_bytes_per_s=bandwidth)
+
+
+CHANGES: Final[Mapping[str, Callable[[Cluster, Any], tuple[Cluster, int | str]]]] = {
+    "nodes": _with_nodes,
+    "device": _with_device,
+    "memory": _with_memory,
+    "link": _with_link,
+}
+"""What each what-if makes of a cluster, and the value of its flag that asks for it again."""

@@ -1,0 +1,217 @@
+"""Runtimes: the programs that run strategies on real GPUs, and the rules under which they do.
+
+Each stands in ``runtimes/NAME.toml`` with the version and the files that its rules and flags were read in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from profiles.architectures.components import TASKS
+from profiles.errors import InputError, near, shown
+from profiles.files import Table
+from profiles.mappings import FrozenMapping
+
+RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
+BECAUSE: Final = "because"
+"""Key of a rule's reason, beside the parameters that it is about."""
+LEAST: Final = "least"
+"""Key of a rule's smallest values, by parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A point as a runtime sees it.
+
+    Attributes:
+        model: its name.
+        strategy: its name.
+        parameters: of the strategy, and degrees that follow from them.
+        gpus: GPUs in all.
+        groups: groups of GPUs that each make one of an image's predictions.
+    """
+
+    model: str
+    strategy: str
+    parameters: Mapping[str, Any] = field(default_factory=FrozenMapping)
+    gpus: int = 1
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", FrozenMapping(self.parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The values of a strategy's parameters that a runtime runs.
+
+    Attributes:
+        values: by parameter those allowed, none where it must be left out, or the name of the one it must equal.
+        because: the reason; empty where the values say it.
+        least: by parameter the smallest allowed.
+    """
+
+    values: Mapping[str, tuple[Any, ...] | str] = field(default_factory=FrozenMapping)
+    because: str = ""
+    least: Mapping[str, int] = field(default_factory=FrozenMapping)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", FrozenMapping(self.values))
+        object.__setattr__(self, "least", FrozenMapping(self.least))
+
+    def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters, no degrees, that break the rule, with values that do not."""
+        found: dict[str, Any] = {name: of for name, of in self.least.items() if parameters.get(name, of) < of}
+        for name, allowed in self.values.items():
+            own = Rule({name: allowed})
+            if name in parameters and not name.endswith("_degree") and own.refusal(parameters):
+                found[name] = parameters[allowed] if isinstance(allowed, str) else next(iter(allowed), None)
+        return found
+
+    def refusal(self, parameters: Mapping[str, Any]) -> str:
+        """The first parameter whose value is not allowed, in words; empty where there is none."""
+        for name, least in self.least.items():
+            if (value := parameters.get(name, least)) < least:
+                return f"{name}({value}) must be at least {least}"
+        for name, allowed in self.values.items():
+            value = parameters.get(name)
+            if isinstance(allowed, str):
+                if value not in (None, other := parameters.get(allowed)):
+                    return f"{name}({value}) must be {allowed}({other})"
+            elif value is not None and value not in allowed:
+                rule = f"must be {' or '.join(map(str, allowed))}" if allowed else "must be left out"
+                return f"{name}({','.join(map(str, value)) if isinstance(value, tuple) else value}) {rule}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A program that runs strategies.
+
+    Attributes:
+        name: what to ask for.
+        title: what it is called.
+        version: the package that was read.
+        source: its files that say so.
+        task: ``train`` or ``sample``.
+        rules: by the names of the strategies that it runs.
+        models: those it knows, each by our name with its own; None where it runs whatever it is given.
+        scripts: by model its example script, where it is started by one.
+        guided: models of which two groups of GPUs may each make one prediction.
+        pipelined: models whose layers may be divided among stages.
+        powers_of_two: whether the number of GPUs must be one.
+    """
+
+    name: str
+    title: str
+    version: str
+    source: str
+    task: str
+    rules: Mapping[str, Rule]
+    models: Mapping[str, str] | None = None
+    scripts: Mapping[str, str] = field(default_factory=FrozenMapping)
+    guided: tuple[str, ...] = ()
+    pipelined: tuple[str, ...] = ()
+    powers_of_two: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rules", "models", "scripts"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, FrozenMapping(value))
+
+    def refusal(self, case: Case) -> str:
+        """The rule that a point breaks, in words; empty where the runtime runs it."""
+        reason = self._broken(case)
+        return f"{self.name} ({self.version}) does not run it: {reason}" if reason else ""
+
+    def unknown(self, model: str) -> str:
+        """That a model is not among those it knows, in words; empty where it is."""
+        if self.models is None or model in self.models:
+            return ""
+        return f"of models it has {', '.join(self.models)}, not {model}"
+
+    def _broken(self, case: Case) -> str:
+        rule = self.rules.get(case.strategy)
+        if rule is None:
+            return f"of strategies it has {', '.join(self.rules)}, not {case.strategy}"
+        if unknown := self.unknown(case.model):
+            return unknown
+        if self.powers_of_two and case.gpus & (case.gpus - 1):
+            return f"gpus({case.gpus}) must be a power of two"
+        if case.groups > 1 and case.model not in self.guided:
+            whose = f"those of {', '.join(self.guided)}" if self.guided else "none"
+            return f"of predictions on two groups of GPUs it has {whose}, not those of {case.model}"
+        stages = case.parameters.get("pipeline_degree") or 1
+        if self.task == "sample" and stages > 1 and case.model not in self.pipelined:
+            return f"pipeline_degree({stages}) must be 1 for {case.model}"
+        broken = rule.refusal(case.parameters)
+        return f"{broken}, as {rule.because}" if broken and rule.because else broken
+
+
+def runtime_names() -> list[str]:
+    """The names of the runtimes."""
+    return sorted(path.stem for path in RUNTIMES.glob("*.toml"))
+
+
+def find_runtime(name: str) -> Runtime:
+    """The runtime of a name.
+
+    Raises:
+        InputError: there is none.
+    """
+    names = runtime_names()
+    if name not in names:
+        meant = near(name.casefold(), names)
+        raise InputError(f"unknown runtime {shown(name)}; {meant}choose from {', '.join(names)}")
+    return all_runtimes()[name]
+
+
+@cache
+def all_runtimes() -> Mapping[str, Runtime]:
+    """Every runtime by its name."""
+    return {name: read_runtime(RUNTIMES / f"{name}.toml") for name in runtime_names()}
+
+
+def read_runtime(path: Path) -> Runtime:
+    """The runtime of a file.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    table = Table.read(path)
+    rules = table.table("strategies")
+    found = Runtime(
+        table.line("name"),
+        table.line("title"),
+        table.line("version"),
+        table.text("source"),
+        table.choice("task", TASKS),
+        {name: _rule(rules.table(name)) for name in rules.values()},
+        {**table.table("models").values()} if "models" in table else None,
+        {**table.table("scripts", {}).values()},
+        table.texts("guided", ()),
+        table.texts("pipelined", ()),
+        "powers_of_two" in table and table.flag("powers_of_two"),
+    )
+    table.finish()
+    if found.name != path.stem:
+        raise InputError(f"{path}: name is {shown(found.name)}, must be that of the file")
+    return found
+
+
+def _rule(table: Table) -> Rule:
+    own = table.table(LEAST, {})
+    least = {name: own.integer(name) for name in own.values()}
+    values = {key: value for key, value in table.values().items() if key not in (BECAUSE, LEAST)}
+    for key, value in values.items():
+        if not isinstance(value, str | list):
+            raise table.fail(key, value, "must be a list of values, or the name of another parameter")
+    kept = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Rule(kept, table.text(BECAUSE) if BECAUSE in table else "", least)
+
+
+def runs_in(task: str, case: Case) -> tuple[str, ...]:
+    """The names of the runtimes of a task that run a point."""
+    return tuple(name for name, one in all_runtimes().items() if one.task == task and not one.refusal(case))
