@@ -29,12 +29,14 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
         found = read_json(file)
         if not isinstance(found, Mapping):
             raise InputError(f"{file}: is {shown(found)}, must be flags by name, or the result of a run")
-        found = flags_of(found)
+        found = flags_of(found, str(file))
     else:
         found = Table.read(file).values()
     flags: dict[str, Any] = {}
     for key, value in found.items():
         name = key.replace("-", "_")
+        if "=" in name:  # on the command line its value would begin there
+            raise InputError(f"{file}: {shown(key)} is no flag")
         if name in flags:
             raise InputError(f"{file}: {name} is given twice")
         if not _is_a_value(value):
