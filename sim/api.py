@@ -26,7 +26,7 @@ from sim.explore.points import find_points
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.legality import check_runs, within
-from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
+from sim.limits import check_passes, check_swept
 from sim.measured_runs import Run, calibrated
 from sim.parts import measured_parts, replay_parts, traces_of
 from sim.results import Result
@@ -112,7 +112,7 @@ def run(
     bound(point, scenario)  # refuses what cannot exist before its order is written out
     if runtime is not None:
         check_runs(runtime, point, scenario)
-    check_passes(point, MAX_SIMULATED)
+    check_passes(point, scenario)
     parts = measured_parts(point, scenario)
     traces = cache(lambda: traces_of(point, scenario, parts))
     return weigh(point, scenario, parts, source_of(point, scenario, traces))
@@ -387,11 +387,11 @@ def schedule(
         return Schedule(point.name, format_patches(point, _scenario(model, request)))
     if model is None:
         assert isinstance(point, Scheduled)
-        check_passes(point, MAX_ORDERED)
+        check_passes(point)
         return written(point, point.order(), format)
     scenario = _scenario(model, request)
     bound(point, scenario)  # as of run
-    check_passes(point, MAX_SIMULATED)
+    check_passes(point, scenario)
     parts = replay_parts(point, scenario)
     first = {part.variant.job: part.trace for part in reversed(parts)}
     order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
