@@ -5,6 +5,7 @@ those.
 """
 
 import re
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -121,7 +122,7 @@ def factor(name: str, anchor: Anchor) -> float:
     return anchor.latency_s / one_gpu_s(load_model(name), load_device(anchor.device), anchor)
 
 
-def report_anchors(output: Path | None) -> None:
+def report_anchors(options: Namespace) -> None:
     """Print every anchor with its factor and how many rows are none, and write the anchor files if asked to."""
     found, left = published_anchors()
     found.sort(key=lambda one: (one[1].device, one[0], one[1].height * one[1].width))
@@ -129,8 +130,8 @@ def report_anchors(output: Path | None) -> None:
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
     show(170, _factor_table(factors), *_summary(factors), *others)
-    if output:
-        write_anchors(found, output)
+    if options.output:
+        write_anchors(found, options.output)
 
 
 def _factor_table(factors: Sequence[tuple[str, Anchor, float]]) -> Table:

@@ -11,6 +11,7 @@ weights moves memory and nothing else; it is part of every fit but those without
 """
 
 import json
+from argparse import Namespace
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -28,9 +29,8 @@ from profiles.machines.devices import RATE_KEYS, Device, Rates
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from validate.fitting import layer_times
 from validate.fitting.errors import Errors
-from validate.fitting.layer_times import CLASSES, UPDATE, Header
+from validate.fitting.layer_times import CLASSES, UPDATE, Header, Record
 from validate.fitting.least_squares import least_squares
-from validate.fitting.loading import Record
 from validate.printing import show, table
 from validate.writing import write_files
 
@@ -210,14 +210,12 @@ def model_of(path: Path, header: Header | None, models: Sequence[Model]) -> Mode
     return model
 
 
-def report_calibration(
-    models: Sequence[str], paths: Sequence[Path], device: str, output: Path | None
-) -> None:
+def report_calibration(options: Namespace) -> None:
     """Calibrate a device, print what the fit is worth, and write the device file if asked to."""
-    found = calibrate(device, [load_model(name) for name in models], paths)
+    found = calibrate(options.device, [load_model(name) for name in options.model], options.times)
     show_calibration(found)
-    if output is not None:
-        write_files(output.parent, {Path(output.name): device_text(found)})
+    if options.output is not None:
+        write_files(options.output.parent, {Path(options.output.name): device_text(found)})
 
 
 def show_calibration(found: Calibration) -> None:

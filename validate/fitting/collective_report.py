@@ -1,11 +1,10 @@
 """What ``fit-collectives`` prints and writes: errors on rows that were left out, and the cluster files."""
 
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
 import pandas as pd
 from rich.table import Table
 
@@ -37,18 +36,15 @@ class Judged(NamedTuple):
     def cells(self) -> list[str]:
         """The cells of a line."""
         errors = self.found.errors
-        most = float(np.quantile(np.abs(errors.relative), 0.9))
-        shares = (errors.median, most, errors.worst)
-        return [self.name, self.found.scheme, self.found.operation, f"{len(errors)}"] + [
-            f"{100 * share:.1f} %" for share in shares
-        ]
+        shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
+        return [self.name, self.found.scheme, self.found.operation, f"{len(errors)}", *shares]
 
 
-def report_collectives(data: Path, *, write: bool) -> None:
+def report_collectives(options: Namespace) -> None:
     """Print what the law is worth on rows that were left out; write the cluster files if asked to."""
-    rows = read_measured(data)
+    rows = read_measured(options.data)
     show(120, held_out_table(judged(rows)))
-    if write:
+    if options.write:
         write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})
 
 

@@ -11,11 +11,11 @@ xDiT's rows do not say how many synchronous steps were run: none here, as in the
 agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels than was published, with none 12 to 15 %.
 """
 
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
-from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
@@ -141,13 +141,13 @@ def loss(links: Links) -> float:
     return mean(abs(error_of(row, links)) for row in rows() if kind_of(row) != CHECK)
 
 
-def report_efficiencies(output: Path | None) -> None:
+def report_efficiencies(options: Namespace) -> None:
     """Fit the links, print what they predict, and write the lines of the cluster files if asked to."""
     links = links_at()
     title, words = f"{CLUSTER}: published and predicted", ("figure", "method", "fitted")
     show(120, table(title, COLUMNS, residuals(links), left=words), *summary(links))
-    if output:
-        write_file(output, link_text(links))
+    if options.output:
+        write_file(options.output, link_text(links))
 
 
 def residuals(links: Links) -> Iterator[list[str]]:

@@ -48,6 +48,11 @@ class Errors:
         return float(np.median(np.abs(self.relative)))
 
     @property
+    def tail(self) -> float:
+        """90th percentile of the errors."""
+        return float(np.quantile(np.abs(self.relative), 0.9))
+
+    @property
     def worst(self) -> float:
         """Largest error."""
         return float(np.abs(self.relative).max())

@@ -1,12 +1,12 @@
 """Layer times: the files of measured times, read back as amounts of work and the seconds that these took.
 
-Beside ``times/<device>.csv``, which a model folder is read with, stand a header of the environment
-(``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
+Each cell is read by the rule of its column. Beside ``times/<device>.csv``, which a model folder is read with, stand a
+header of the environment (``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from profiles.architectures.component_files import TIME_COLUMNS
 from profiles.architectures.models import Model
 from profiles.costs.layers import BACKWARD_WORK, ELEMENT_BYTES, FloatArray
 from profiles.errors import InputError
-from profiles.files import Table, path_kind
+from profiles.files import Row, Table, path_kind, read_rows
 from profiles.machines.devices import RATE_KEYS
 from profiles.software.recipes import RECIPES
 from profiles.units import GB, MILLISECOND, TFLOP
-from validate.fitting import loading
-from validate.fitting.loading import Record, count, load, one_of
+
+Rule = Callable[[Row, str], Any]
+"""What reads a cell, by its row and the name of its column."""
+Record = dict[str, Any]
+
 
 CLASSES: Final = tuple(key.split("_")[0] for key in RATE_KEYS)
 """Names of the classes of work: conv, matmul, attention, memory, kernel."""
@@ -30,17 +33,27 @@ QUANTITIES: Final = ("forward", "backward_first", "backward_later")
 """What is timed of each layer; the first backward pass of an iteration has no gradients to add to."""
 QUANTILES: Final = (0.1, 0.5, 0.9)
 QUANTILE_COLUMNS: Final = tuple(f"p{100 * quantile:.0f}_ms" for quantile in QUANTILES)
-PLACE_RULES: Final = {"component": loading.text, "index": loading.index, "batch_size": count}
-TIME_RULES: Final = PLACE_RULES | dict.fromkeys(TIME_COLUMNS[len(PLACE_RULES) :], loading.number)
+PLACE_RULES: Final[Mapping[str, Rule]] = {
+    "component": Row.text,
+    "index": Row.integer,
+    "batch_size": lambda row, key: row.integer(key, minimum=1),
+}
+TIME_RULES: Final = dict(PLACE_RULES) | dict.fromkeys(TIME_COLUMNS[len(PLACE_RULES) :], Row.number)
 QUANTILE_RULES: Final = {
     **PLACE_RULES,
-    "quantity": one_of(*QUANTITIES),
-    **dict.fromkeys(QUANTILE_COLUMNS, loading.number),
+    "quantity": lambda row, key: row.choice(key, QUANTITIES),
+    **dict.fromkeys(QUANTILE_COLUMNS, Row.number),
 }
 LAUNCHES: Final = 1e6
 
 FirstBackwards = Mapping[tuple[str, int, int], float]
 """Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
+
+
+def load(path: Path, rules: Mapping[str, Rule]) -> list[Record]:
+    """Rows of a CSV file by column, and under ``where`` file and line; InputError where a cell breaks its rule."""
+    rows = read_rows(path, tuple(rules))
+    return [{**{key: rule(row, key) for key, rule in rules.items()}, "where": row.where} for row in rows]
 
 
 class Work(NamedTuple):

@@ -64,12 +64,7 @@ class Fit:
 
 def said(errors: Errors) -> str:
     """Median and 90th percentile of errors."""
-    return f"{100 * errors.median:.1f} % (median) and {100 * tail(errors):.1f} % (90th percentile)"
-
-
-def tail(errors: Errors) -> float:
-    """90th percentile of the errors, without sign."""
-    return float(np.quantile(np.abs(errors.relative), 0.9))
+    return f"{100 * errors.median:.1f} % (median) and {100 * errors.tail:.1f} % (90th percentile)"
 
 
 def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], given: Coefficients) -> Fit:

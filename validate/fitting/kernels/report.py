@@ -1,5 +1,6 @@
 """The command that fits laws of kernels, prints what they are worth on shapes left out, and writes device files."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -10,10 +11,9 @@ from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
 from validate.fitting.errors import Errors
-from validate.fitting.kernels import convnets, layouts
+from validate.fitting.kernels import convnets
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
-from validate.fitting.kernels.fits import tail
-from validate.fitting.kernels.targets import targets
+from validate.fitting.kernels.classes import targets
 from validate.printing import show, table
 from validate.writing import write_file
 
@@ -21,15 +21,20 @@ COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "gro
 HEAD: Final = "\n[laws]\n"
 
 
-def report_kernels(names: Sequence[str], folder: Path, *, write: bool) -> None:
+def report_kernels(options: Namespace) -> None:
     """Fit devices (all where none is named), print coefficients and errors, write the files if asked to."""
-    builder = Builder(folder)
-    chosen = list(names) or list(targets())
+    builder = Builder(options.data)
+    chosen = options.device or list(targets())
     texts = {name: law_text(name, builder) for name in chosen}
-    found = layouts.shares(folder)
+    found = convnets.shares(options.data)
     words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
-    show(200, error_table(builder, chosen), convnet_table(folder), f"new layouts of convolutions: {words}")
-    if write:
+    show(
+        200,
+        error_table(builder, chosen),
+        convnet_table(options.data),
+        f"new layouts of convolutions: {words}",
+    )
+    if options.write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
 
@@ -81,7 +86,7 @@ def _errors(each: Coefficients) -> list[str]:
 
 
 def _pair(errors: Errors) -> str:
-    return f"{100 * errors.median:.1f} / {100 * tail(errors):.1f} %" if errors else ""
+    return f"{100 * errors.median:.1f} / {100 * errors.tail:.1f} %" if errors else ""
 
 
 def _coefficients(each: Coefficients) -> str:
