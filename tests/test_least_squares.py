@@ -8,7 +8,7 @@ import pytest
 
 from profiles.errors import InputError
 from validate.fitting import least_squares as module
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.fitting.layer_times import PLACE_RULES, QUANTILE_RULES, load
 from validate.fitting.least_squares import least_squares
 

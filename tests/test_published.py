@@ -17,7 +17,7 @@ from validate.published.records import (
     standing_of,
     the_published,
 )
-from validate.published.standings import Standing
+from validate.published.records import Standing
 from validate.published.training import EXPERIMENTS
 from validate.published.training.models import STACK, with_all_gradients
 from validate.published.training.ratios import (

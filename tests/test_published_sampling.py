@@ -30,8 +30,8 @@ from validate.published.sampling.methods import guidance, samplers
 from validate.published.sampling.rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
 from validate.published.sampling.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
 from validate.published.sampling.tables import contests, volumes
-from validate.published.standings import Standing
-from validate.reporting.sections import print_sections
+from validate.published.records import Standing
+from validate.tables import print_sections
 
 pytestmark = pytest.mark.slow
 

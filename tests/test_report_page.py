@@ -11,9 +11,9 @@ from validate.published.ledger import training_ledger
 from validate.published.records import LATENCY, Record, published
 from validate.published.sampling.runs import runs
 from validate.published.sampling.tables import sampling_ledger
-from validate.published.standings import Standing
+from validate.published.records import Standing
 from validate.published.training import volumes
-from validate.reporting.report import CHAPTERS
+from validate.report import CHAPTERS
 
 pytestmark = pytest.mark.slow
 

@@ -32,7 +32,7 @@ from validate.counting.kernels import ModelKernels, kernels_of
 from validate.counting.tally import total
 from validate.counting.trace import first_line
 from validate.counting.zoo import architecture
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import csv_text, write_files
 
 T = TypeVar("T")

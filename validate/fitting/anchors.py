@@ -20,7 +20,7 @@ from profiles.architectures.models import load_model, model_names
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
 from validate.points import cluster_of
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.published.sampling.rows import (
     DEV,
     DISTILLED,

@@ -28,10 +28,10 @@ from profiles.errors import InputError
 from profiles.machines.devices import RATE_KEYS, Device, Rates
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from validate.fitting import layer_times
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.fitting.layer_times import CLASSES, UPDATE, Header, Record
 from validate.fitting.least_squares import least_squares
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import write_files
 
 KEYS: Final = dict(zip(CLASSES, RATE_KEYS, strict=True))

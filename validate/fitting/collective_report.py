@@ -21,7 +21,7 @@ from validate.fitting.collective_files import (
 )
 from validate.fitting.collective_laws import HeldOut, fit_between, fit_inside, held_out
 from validate.fitting.collective_rows import of_sources, read_measured
-from validate.printing import show, table
+from validate.tables import show, table
 
 COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
 

@@ -21,9 +21,9 @@ from typing import Final
 
 from profiles.machines.clusters import Cluster
 from profiles.machines.fabrics import OPERATIONS, Curve
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.points import cluster_of
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import predict
 from validate.writing import write_file

@@ -16,7 +16,7 @@ from typing import Final
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import BOX, FREE, Host
 from validate.points import cluster_of
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.published.sampling.methods import samplers
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of

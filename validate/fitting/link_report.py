@@ -17,7 +17,7 @@ from profiles.machines.fabrics import OPERATIONS, Curve
 from profiles.units import GB, MICROSECOND
 from validate.fitting.link_samples import Measurement, by_curve, by_pair
 from validate.fitting.links import PCIE, LinkFit, errors_of, law_of
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import whole_file
 
 CURVE_COLUMNS: Final = (

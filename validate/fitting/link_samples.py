@@ -21,7 +21,7 @@ from profiles.files import parse_number, read_text
 from profiles.machines.collectives import Group, bus_volume
 from profiles.units import GB, MICROSECOND
 from validate.machine import NOT_KNOWN
-from validate.reporting.sections import grouped
+from validate.tables import grouped
 from validate.writing import csv_text
 
 PING_PONG: Final = "ping_pong"

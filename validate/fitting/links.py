@@ -20,7 +20,7 @@ from profiles.machines.devices import load_device
 from profiles.machines.fabrics import OPERATIONS, Collectives, interpolate
 from profiles.machines.fabrics import Curve as Efficiency
 from profiles.units import GB, MICROSECOND
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.fitting.least_squares import Law, fit_law, robust_fit
 from validate.fitting.link_samples import PING_PONG, Curve, Measurement, Sample, by_curve, by_pair, seconds_of
 from validate.machine import disturbance

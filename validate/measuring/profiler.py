@@ -29,7 +29,7 @@ from validate.measuring.building import COUNTED_AS, DTYPES, RECIPES
 from validate.measuring.clocks import WALL, Clock, clock_of
 from validate.measuring.environment import Value, clocks, device_name, environment, toml_lines
 from validate.measuring.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure, trained_parameters
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import csv_text, write_files
 
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"

@@ -15,8 +15,8 @@ from validate.published.ledger import Ledger, all_training, check_path, coverage
 from validate.published.records import TASKS, Record
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
-from validate.published.trust import write_trust
-from validate.reporting.sections import Section, parts_around, print_sections, write_tables
+from validate.published.bands import write_trust
+from validate.tables import Section, parts_around, print_sections, write_tables
 
 MARKERS: Final = "<!-- python -m validate published --readme -->", "<!-- end -->"
 """What stands before and after the tables that the command writes into a text."""

@@ -16,7 +16,7 @@ from profiles.errors import DiffusimError, InputError
 from strategies.plans.wiring import Wiring, wire
 from validate.launching import Place, launch, launched_place, unbroken
 from validate.machine import OtherPrograms, identity
-from validate.running.clock import Turns, now
+from validate.running.links import Turns, now
 from validate.running.comparison import Job, Outcome
 from validate.running.executor import Executor, Kernels
 from validate.running.links import RankSeat, seats

@@ -20,7 +20,7 @@ import numpy as np
 
 from profiles.machines.devices import load_device
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, Laws
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.classes import target
 
@@ -119,7 +119,6 @@ PEAK: Final = 936.0
 LIKE: Final = "rtx4090-24gb"
 """Device whose copies reach the same share of their peak."""
 SOURCES: Final = {"inference": "timm:infer-amp-", "training": "timm:train-amp-"}
-IMAGE: Final = 224
 WIDTHS: Final = (64, 128, 256, 512, 512)
 VGG: Final = {
     "vgg11": (1, 1, 2, 2, 2), "vgg13": (2, 2, 2, 2, 2), "vgg16": (2, 2, 3, 3, 3), "vgg19": (2, 2, 4, 4, 4),

@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 
 from profiles.machines.law_tables import Coefficients
 from profiles.machines.laws import FloatArray
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.fitting.kernels.rows import Samples
 
 FOLDS: Final = 5

@@ -10,11 +10,11 @@ from rich.table import Table
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.fitting.kernels import convnets
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
 from validate.fitting.kernels.classes import targets
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import write_file
 
 COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "groups left out", "coefficients")
