@@ -8,9 +8,8 @@ import pytest
 
 from profiles.errors import InputError
 from validate.fitting import least_squares as module
-from validate.fitting.least_squares import Errors
 from validate.fitting.layer_times import PLACE_RULES, QUANTILE_RULES, load
-from validate.fitting.least_squares import least_squares
+from validate.fitting.least_squares import Errors, least_squares
 
 COLUMNS = np.array([[1.0, 0.0], [0.0, 1e9], [1.0, 1e9]])
 AIM = COLUMNS @ [3.0, 2e-9]

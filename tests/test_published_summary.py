@@ -25,8 +25,11 @@ from validate.published.records import (
     Conditions,
     Published,
     Record,
+    Standing,
     all_published,
     columns_of,
+    entries,
+    entry_of,
     kind_of,
     source_name,
     source_names,
@@ -35,7 +38,6 @@ from validate.published.report import MARKERS, write_between
 from validate.published.sampling.rows import Uncovered, sampling_rows
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger
-from validate.published.records import Standing, entries, entry_of
 from validate.published.training.real_clusters import MARKERS as CLUSTERS
 from validate.tables import Section, write_tables
 

@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Final
+
 from sim.report.plots.charts import Chart
 from validate.closed_forms.report import closed_forms, summary
 from validate.closed_forms.report import sections as form_sections

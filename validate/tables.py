@@ -5,12 +5,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
 from profiles.errors import InputError
 from profiles.files import read_text
 from validate.writing import write_file
-from collections.abc import Iterable, Sequence
-from rich.console import Console
-from rich.table import Table
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")

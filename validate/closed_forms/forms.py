@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
+
 from profiles.files import read_rows
 
 FORMULAS: Final = Path(__file__).with_name("forms.csv")

@@ -11,17 +11,17 @@ Exchanges are the points where patches, or shards of the weights, need one anoth
 group norms are found by their operators, what tensor parallelism sums up by the names of submodules.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
+
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
-from validate.counting.trace import Kept, Ran, Returned, Trace, aten, storage, tensor_bytes, tensors
-import re
-from collections.abc import Iterator
+
 from profiles.architectures.components import Exchange
-from validate.counting.trace import Ran, Returned, Trace, aten
+from validate.counting.trace import Kept, Ran, Returned, Trace, aten, storage, tensor_bytes, tensors
 
 LOOKUPS: Final = {aten.embedding, aten.index, aten.index_select, aten.gather}
 

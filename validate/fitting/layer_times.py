@@ -80,6 +80,12 @@ class Update(NamedTuple):
     recipe: str
     seconds: float
 
+    @classmethod
+    def of(cls, table: Table) -> "Update":
+        """An update as a header has it."""
+        parameters, recipe = table.integer("parameters", minimum=1), table.choice("recipe", tuple(RECIPES))
+        return cls(table.text("component"), parameters, recipe, table.positive("ms") * MILLISECOND)
+
 
 class Header(NamedTuple):
     """What a calibration reads of a header: which model was measured, how, a GPU's memory, and the rows written."""
@@ -100,35 +106,20 @@ def read_header(times: Path) -> Header | None:
     if path_kind(path) == "nothing":
         return None
     table = Table.read(path)
-    return Header(
-        model=table.text("model"),
-        height=table.integer("height", minimum=1),
-        width=table.integer("width", minimum=1),
-        dtype=table.text("dtype"),
-        source=table.text("source"),
-        memory_GiB=table.positive("memory_GiB") if "memory_GiB" in table else None,
-        rows=table.integer("rows") if "rows" in table else None,
-        updates=tuple(
-            Update(
-                update.text("component"),
-                update.integer("parameters", minimum=1),
-                update.choice("recipe", tuple(RECIPES)),
-                update.positive("ms") * MILLISECOND,
-            )
-            for update in table.tables("optimizer")
-        ),
-    )
+    texts = {key: table.text(key) for key in ("model", "dtype", "source")}
+    size = {key: table.integer(key, minimum=1) for key in ("height", "width")}
+    memory = table.positive("memory_GiB") if "memory_GiB" in table else None
+    rows = table.integer("rows") if "rows" in table else None
+    updates = tuple(map(Update.of, table.tables("optimizer")))
+    return Header(memory_GiB=memory, rows=rows, updates=updates, **texts, **size)
 
 
 def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
     """First backward pass of every layer of a model folder; nothing where quantiles were not written."""
     path = folder / "quantiles" / f"{device}.csv"
     rows = load(path, QUANTILE_RULES) if path_kind(path) == "file" else ()
-    return {
-        (row["component"], row["index"], row["batch_size"]): row["p50_ms"] * MILLISECOND
-        for row in rows
-        if row["quantity"] == "backward_first"
-    }
+    first = (row for row in rows if row["quantity"] == "backward_first")
+    return {tuple(row[key] for key in PLACE_RULES): row["p50_ms"] * MILLISECOND for row in first}  # type: ignore[misc]  # three
 
 
 def read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
@@ -140,9 +131,8 @@ def read_times(path: Path, model: Model, header: Header | None = None) -> list[R
         rule = ""
         if component not in layers:
             rule = f"component is '{component}', is none of {model.name}'s: {', '.join(layers)}"
-        elif index >= layers[component]:
-            limit = f"{layers[component]}, the layers of {model.name}'s {component}"
-            rule = f"index is '{index}', must be below {limit}"
+        elif index >= (limit := layers[component]):
+            rule = f"index is '{index}', must be below {limit}, the layers of {model.name}'s {component}"
         elif key in rows:
             rule = f"index is '{index}', stands twice for {component} at batch {batch}"
         if rule:
@@ -155,9 +145,10 @@ def read_times(path: Path, model: Model, header: Header | None = None) -> list[R
     for component, batch in {(component, batch) for component, _, batch in rows}:
         missing = [index for index in range(layers[component]) if (component, index, batch) not in rows]
         if missing:
-            rule = f"layer {missing[0]} of {component} has no row at batch {batch}"
             whole = f"{model.name}'s {component} has {layers[component]} layers"
-            raise InputError(f"{path}: {rule}; {whole}")
+            raise InputError(
+                f"{path}: layer {missing[0]} of {component} has no row at batch {batch}; {whole}"
+            )
     return list(rows.values())
 
 

@@ -4,14 +4,16 @@ It is re-weighted until it settles. What is known beforehand of an unknown is a 
 its own. The times of messages follow laws of their bytes, which are fitted robustly.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-import numpy as np
-from profiles.costs.layers import FloatArray
-from collections.abc import Callable
 from typing import Final, NamedTuple
+
+import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
+
+from profiles.costs.layers import FloatArray
+
 
 @dataclass(frozen=True, slots=True)
 class Errors:
@@ -181,10 +183,8 @@ def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
     best, at, (lower, upper) = min(map(two_lines, breaks), key=lambda found: found[0])
     if best > error / 2:
         return line
-    both = [
-        Law(start.fixed_s, slope.s_per_unit, float(volumes[at]))
-        for start, slope in ((lower, upper), (line, line))
-    ]
+    ends = ((lower, upper), (line, line))
+    both = [Law(start.fixed_s, slope.s_per_unit, float(volumes[at])) for start, slope in ends]
     return min(both, key=lambda law: law.error(volumes, seconds))
 
 

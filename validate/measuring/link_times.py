@@ -6,21 +6,21 @@ links are fitted to the former and judged by the latter.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
-import torch
-import torch.distributed as dist
-from profiles.machines.collectives import Group
-from validate.fitting.link_samples import PING_PONG
-import os
 from datetime import timedelta
 from math import isnan
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
+
 import numpy as np
+import torch
+import torch.distributed as dist
+
 from profiles.errors import InputError
+from profiles.machines.collectives import Group
 from profiles.machines.fabrics import OPERATIONS
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample
 from validate.launching import Place, unbroken

@@ -23,8 +23,8 @@ from profiles.machines.devices import Device
 from profiles.units import MILLISECOND
 from validate.counting.zoo import architecture
 from validate.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
-from validate.fitting.least_squares import Errors
 from validate.fitting.layer_times import read_first_backwards
+from validate.fitting.least_squares import Errors
 from validate.measuring.clocks import THREAD, Clock, clock_of
 from validate.measuring.environment import Value, device_name, environment
 from validate.measuring.passes import OutOfMemoryError, Settings

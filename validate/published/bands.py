@@ -7,15 +7,17 @@ of training on several nodes over that on one. Trust is the errors of independen
 and kind of method.
 """
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, NamedTuple
+
 from profiles.architectures.models import model_names
 from profiles.costs import bands as shipped
-from profiles.costs.bands import Band, Bands, Evidence, Spread
+from profiles.costs.bands import Band, Bands, Evidence, Spread, load_bands
+from profiles.costs.trust import COLUMNS, Trust
 from profiles.files import read_text
 from profiles.machines.clusters import cluster_names
 from profiles.software.stacks import DEFAULT_STACK
@@ -23,17 +25,10 @@ from validate.fitting.anchors import factor
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
-from validate.published.records import Record
+from validate.published.records import KINDS, OTHER, TASKS, TIMES, Record, Standing
 from validate.published.sampling.runs import Run
-from validate.published.records import Standing
 from validate.tables import grouped
-from validate.writing import write_file
-from statistics import median
-from typing import Final, NamedTuple
-from profiles.costs.bands import load_bands
-from profiles.costs.trust import COLUMNS, Trust
-from validate.published.records import KINDS, OTHER, TASKS, TIMES, Record
-from validate.writing import csv_text, write_file
+from validate.writing import csv_text, toml_text, write_file
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
@@ -161,20 +156,14 @@ def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
 
 def text_of(bands: Bands) -> str:
     """The text of a file of bands."""
-    devices = f"measured = {json.dumps(bands.measured)}\nexact = {json.dumps(bands.exact)}\n"
-    parts = [PRIORS["head"], f"[devices]\n{devices}"]
-    parts += [_spread_text(name, of) for name, of in (("repeat", bands.repeat), ("exposed", bands.exposed))]
-    return "\n".join([*parts, *map(_band_text, bands.evidence)])
-
-
-def _spread_text(name: str, of: Spread) -> str:
-    return f"[{name}]\nspread = {of.spread:.4g}\nrows = {of.rows}\nsource = {json.dumps(of.source)}\n"
-
-
-def _band_text(one: Evidence) -> str:
-    said = "\n".join(f"{key} = {json.dumps(getattr(one, key))}" for key in ("family", "stack", "method"))
-    numbers = f"low = {one.band.low:.4g}\nhigh = {one.band.high:.4g}\nrows = {one.rows}"
-    return f"[[band]]\n{said}\n{numbers}\nsource = {json.dumps(one.source)}\n"
+    values: dict[str, object] = {"devices": {"measured": bands.measured, "exact": bands.exact}}
+    values |= {"repeat": asdict(bands.repeat), "exposed": asdict(bands.exposed)}
+    values["band"] = [
+        {"family": one.family, "stack": one.stack, "method": one.method}
+        | {"low": one.band.low, "high": one.band.high, "rows": one.rows, "source": one.source}
+        for one in bands.evidence
+    ]
+    return PRIORS["head"] + toml_text(values, ".4g")
 
 
 PIPELINE: Final = "pipeline"

@@ -7,8 +7,7 @@ from typing import Any, Final
 from profiles.errors import InputError
 from sim.report.plots import charts
 from validate.published.ledger import NEAR, Ledger, independent_errors, near
-from validate.published.records import LATENCY, TASKS, Record, source_names
-from validate.published.records import Standing
+from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
 from validate.tables import grouped
 
 TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}

@@ -13,8 +13,7 @@ import pandas as pd
 from profiles.errors import InputError
 from profiles.units import GIB
 from validate.published.contests import Contest, side_by_side
-from validate.published.records import LATENCY, Record, all_published, source_names, standing_of
-from validate.published.records import Standing
+from validate.published.records import LATENCY, Record, Standing, all_published, source_names, standing_of
 from validate.tables import Section, grouped, percent, signed
 from validate.writing import write_file
 

@@ -1,17 +1,16 @@
 """Records: each published number once, what is predicted of it, and what it is worth by ``standings.toml``."""
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
+from math import inf, log1p
 from pathlib import Path
 from typing import Final
-from profiles.files import Table
-import tomllib
-from dataclasses import dataclass, fields
-from math import inf, log1p
-from profiles.files import Row, read_rows, read_text
+
+from profiles.files import Row, Table, read_rows, read_text
 
 STANDINGS: Final = Path(__file__).with_name("standings.toml")
 KEYS: Final = (

@@ -8,18 +8,19 @@ the moment it was sent; messages travel by gloo, each under a tag of its own.
 
 import fcntl
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device
 from profiles.machines.fabrics import OPERATIONS, Collectives
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective
-from collections.abc import Callable
-from typing import Final
-import torch
-from torch import Tensor
-from torch import distributed as dist
 from strategies.plans.wiring import Wiring
 
 SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by about 0.1 ms

@@ -9,6 +9,7 @@ from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS
 from validate.fitting.kernels import classes, rows
 from validate.fitting.kernels.classes import Origin, Target, target
 from validate.fitting.kernels.fits import DIGITS, Fit
+from validate.writing import toml_text
 
 COMMAND: Final = "python -m validate fit-kernels --write"
 """What makes these tables again."""
@@ -106,15 +107,14 @@ class Builder:
         samples = rows.attention(self.folder, origin.rows)
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
-        found = classes.fit_forward(samples, to, priors, self._cache(to, origin))
+        found = classes.fit_forward(
+            samples, to, priors, self.of("matmul", to.name).values if origin.cached else {}
+        )
         words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
         values = {"causal_us": 0.0, "tile": 0.0, **found.given, **found.values}
         return Coefficients(values | ({"fixed_us": values["causal_us"]} if causal else {}), words, found)
-
-    def _cache(self, to: Target, origin: Origin) -> dict[str, float]:
-        return self.of("matmul", to.name).values if origin.cached else {}
 
     def _attention(self, to: Target, origin: Origin) -> Coefficients:
         forward = self.of("forward", to.name)
@@ -174,9 +174,8 @@ def law_text(name: str, builder: Builder) -> str:
         "attention": (*ATTENTION_KEYS, *CACHE_KEYS),
         "memory": MEMORY_KEYS,
     }
-    lines = ["[laws]", f'peaks = "{to.peaks}"']
-    lines += [f"peak_TFLOP_per_s = {to.flop_peak:g}", f"peak_GB_per_s = {to.bytes_peak:g}"]
-    for kind, each in found.items():
-        lines += ["", f"[laws.{kind}]", f'source = "{COMMAND}: {each.source}"']
-        lines += [f"{key} = {value:g}" for key, value in each.only(keys[kind]).items()]
-    return "\n".join(lines) + "\n"
+    peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}
+    classes = {
+        kind: {"source": f"{COMMAND}: {each.source}", **each.only(keys[kind])} for kind, each in found.items()
+    }
+    return toml_text({"laws": peaks | classes}, "g").lstrip()

@@ -23,7 +23,7 @@ from validate.fitting.kernels.fits import Fit, Predict, Unknown, fit
 from validate.fitting.kernels.rows import Samples
 
 TARGETS: Final = Path(__file__).parent / "targets.toml"
-WORDS: Final = ("rows", "like", "gradients", "backward", "priors", "device", "stream", "launch", "note")
+WORDS: Final = ("like", "gradients", "backward", "priors", "device", "stream", "launch", "note")
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Origin:
     """Where the coefficients of one class of kernels come from; '' where a word is not given."""
 
     rows: tuple[str, ...]
-    like: str
-    gradients: str
-    backward: str
-    priors: str
-    device: str
-    stream: str
-    launch: str
-    note: str
-    cached: bool
-    device_peak: float
-    seen: float
+    like: str = ""
+    gradients: str = ""
+    backward: str = ""
+    priors: str = ""
+    device: str = ""
+    stream: str = ""
+    launch: str = ""
+    note: str = ""
+    cached: bool = False
+    device_peak: float = 0.0
+    seen: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,8 @@ class Target:
 
     def scaled(self, values: Coefficients, other: "Target") -> dict[str, float]:
         """Coefficients of another device, its paces scaled by the peaks; a cache's is not."""
-        ratios = {
-            "TFLOP_per_s": self.flop_peak / other.flop_peak,
-            "GB_per_s": self.bytes_peak / other.bytes_peak,
-        }
-        ratios["cache_GB_per_s"] = 1.0
+        flop, memory = self.flop_peak / other.flop_peak, self.bytes_peak / other.bytes_peak
+        ratios = {"TFLOP_per_s": flop, "GB_per_s": memory, "cache_GB_per_s": 1.0}
         return {
             key: value * ratios.get(key, next((ratios[unit] for unit in ratios if key.endswith(unit)), 1.0))
             for key, value in values.items()
@@ -86,26 +83,18 @@ def target(name: str) -> Target:
 
 
 def _target(name: str, table: Table) -> Target:
-    found = Target(
-        name=name,
-        peaks=table.text("peaks"),
-        flop_peak=table.positive("peak_TFLOP_per_s"),
-        bytes_peak=table.positive("peak_GB_per_s"),
-        origins={each: _origin(table.table(each)) for each in ("matmul", "conv", "attention", "memory")},
-    )
+    peaks = table.text("peaks"), table.positive("peak_TFLOP_per_s"), table.positive("peak_GB_per_s")
+    origins = {each: _origin(table.table(each)) for each in ("matmul", "conv", "attention", "memory")}
     table.finish()
-    return found
+    return Target(name, *peaks, origins)
 
 
 def _origin(table: Table) -> Origin:
-    words = {word: table.text(word) if word in table else "" for word in WORDS if word != "rows"}
-    origin = Origin(
-        rows=table.texts("rows", ()),
-        cached=table.flag("cached") if "cached" in table else False,
-        device_peak=table.positive("device_GB_per_s") if "device_GB_per_s" in table else 0.0,
-        seen=table.positive("seen_TFLOP_per_s") if "seen_TFLOP_per_s" in table else 0.0,
-        **words,
-    )
+    words = {word: table.text(word) for word in WORDS if word in table}
+    paces = {"device_peak": "device_GB_per_s", "seen": "seen_TFLOP_per_s"}
+    numbers = {name: table.positive(key) for name, key in paces.items() if key in table}
+    cached = table.flag("cached") if "cached" in table else False
+    origin = Origin(table.texts("rows", ()), cached=cached, **words, **numbers)
     table.finish()
     return origin
 
@@ -144,11 +133,8 @@ def fit_pace(predict: Predict, samples: Samples, values: Coefficients, target: T
 
 def gradient_factors(folder: Path, prefix: str, values: Coefficients) -> dict[str, float]:
     """Seconds of data and weight products over those of forward ones, each relative to a law, in the median."""
-    medians = {
-        part: _median_ratio(product_seconds(values, found), found)
-        for part in PARTS
-        for found in [rows.products(folder, prefix, part)]
-    }
+    found = {part: rows.products(folder, prefix, part) for part in PARTS}
+    medians = {part: _median_ratio(product_seconds(values, of), of) for part, of in found.items()}
     return {part: medians[part] / medians["forward"] for part in ("data", "weight")}
 
 
@@ -261,18 +247,14 @@ STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
 def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
     """GB/s of each kind by the operation that stands for it; of another card by the ratio of the two data sheets."""
     ratio = target.bytes_peak / origin.device_peak if origin.device_peak else 1.0
-    return {
-        f"{kind}_GB_per_s": ratio * _median(folder, origin.rows[0], operation, origin.device)
-        for kind, operation in OPERATIONS.items()
-    }
+    found = {kind: _median(folder, origin.rows[0], of, origin.device) for kind, of in OPERATIONS.items()}
+    return {f"{kind}_GB_per_s": ratio * pace for kind, pace in found.items()}
 
 
 def streams(folder: Path, origin: Origin) -> dict[str, float]:
     """GB/s of pointwise kernels and copies by a stream benchmark."""
-    return {
-        f"{kind}_GB_per_s": _median(folder, origin.stream, operation, origin.device)
-        for kind, operation in STREAMS.items()
-    }
+    found = {kind: _median(folder, origin.stream, of, origin.device) for kind, of in STREAMS.items()}
+    return {f"{kind}_GB_per_s": pace for kind, pace in found.items()}
 
 
 def group_norm(found: Coefficients) -> float:
@@ -284,11 +266,8 @@ def group_norm(found: Coefficients) -> float:
 def launch_us(folder: Path, origin: Origin) -> float:
     """Microseconds of a memory-bound kernel, however small."""
     frame = rows.memory(folder, origin.launch, "add")
-    samples = Samples(
-        (frame.bytes_min.to_numpy(float),),
-        frame.latency_us.to_numpy(float),
-        np.arange(len(frame), dtype=float),
-    )
+    sizes, times = frame.bytes_min.to_numpy(float), frame.latency_us.to_numpy(float)
+    samples = Samples((sizes,), times, np.arange(len(frame), dtype=float))
     unknowns = {"fixed_us": Unknown(2.0), "GB_per_s": Unknown(1000.0)}
     return fit(_seconds, samples, unknowns, {}).values["fixed_us"]
 

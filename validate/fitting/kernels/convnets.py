@@ -20,9 +20,9 @@ import numpy as np
 
 from profiles.machines.devices import load_device
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, Laws
-from validate.fitting.least_squares import Errors
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.classes import target
+from validate.fitting.least_squares import Errors
 
 IMAGE: Final = 224
 BLOCKS: Final = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
@@ -175,7 +175,8 @@ def _median_share(folder: Path, mode: str) -> float:
     laws = load_device(LIKE).laws
     assert laws is not None, LIKE
     pace = laws.memory.copy_bytes_per_s * PEAK / target(LIKE).bytes_peak
-    return median(_saved_s(folder, mode, name) * pace / _copied_bytes(name) for name in NETWORKS)
+    copied = {name: 2 * ELEMENT_BYTES * moved_elements(name) for name in NETWORKS}  # bytes read and written
+    return median(_saved_s(folder, mode, name) * pace / copied[name] for name in NETWORKS)
 
 
 def _saved_s(folder: Path, mode: str, network: str) -> float:
@@ -185,8 +186,3 @@ def _saved_s(folder: Path, mode: str, network: str) -> float:
         for layout in ("nchw", "nhwc")
     )
     return first - last
-
-
-def _copied_bytes(network: str) -> float:
-    """Bytes that are read and written when all that the convolutions of a network move is copied once."""
-    return 2 * ELEMENT_BYTES * moved_elements(network)

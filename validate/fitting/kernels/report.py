@@ -10,10 +10,10 @@ from rich.table import Table
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
-from validate.fitting.least_squares import Errors
 from validate.fitting.kernels import convnets
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
 from validate.fitting.kernels.classes import targets
+from validate.fitting.least_squares import Errors
 from validate.tables import show, table
 from validate.writing import write_file
 
@@ -28,12 +28,12 @@ def report_kernels(options: Namespace) -> None:
     texts = {name: law_text(name, builder) for name in chosen}
     found = convnets.shares(options.data)
     words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
-    show(
-        200,
-        error_table(builder, chosen),
-        convnet_table(options.data),
-        f"new layouts of convolutions: {words}",
+    title, left = (
+        "Laws of kernels: errors, median / 90th percentile, of seconds",
+        ("device", "class", "coefficients"),
     )
+    errors = table(title, COLUMNS, _rows(builder, chosen), left=left)
+    show(200, errors, convnet_table(options.data), f"new layouts of convolutions: {words}")
     if options.write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
@@ -47,28 +47,15 @@ def with_laws(path: Path, text: str) -> str:
     return f"{head.rstrip()}\n\n{text}"
 
 
-def error_table(builder: Builder, names: Sequence[str]) -> Table:
-    """One row per device and class: median and 90th percentile of the errors, and the coefficients."""
-    title = "Laws of kernels: errors, median / 90th percentile, of seconds"
-    return table(title, COLUMNS, _rows(builder, names), left=("device", "class", "coefficients"))
-
-
 def convnet_table(folder: Path) -> Table:
     """One row per published throughput of ResNet-50, beside what the shipped laws give."""
     title = "ResNet-50 by the shipped laws: a check of convolutions, to which nothing was fitted"
     columns = ("device", "mode", "source", "published images/s", "predicted", "error")
-    found = (
-        [
-            check.device,
-            check.mode,
-            check.source,
-            f"{published:.0f}",
-            f"{predicted:.0f}",
-            f"{100 * error:+.1f} %",
-        ]
-        for check, seen in convnets.errors(folder)
-        for published, predicted, error in zip(seen.measured, seen.predicted, seen.relative, strict=True)
-    )
+    found = []
+    for check, seen in convnets.errors(folder):
+        (published,), (predicted,), (error,) = seen.measured, seen.predicted, seen.relative
+        numbers = f"{published:.0f}", f"{predicted:.0f}", f"{100 * error:+.1f} %"
+        found.append([check.device, check.mode, check.source, *numbers])
     return table(title, columns, found, left=("device", "mode", "source"))
 
 

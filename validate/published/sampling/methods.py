@@ -84,8 +84,8 @@ def _warmup(row: SamplingRow) -> int:
         return int(run[1])
     if more := re.search(r"warmup\s*=?\s*(\d+)\(\+1\)", said):
         return int(more[1]) + 1
-    warmups = READINGS["warmups"].items()
-    return next(steps for source, steps in warmups if row["source"].startswith(source))
+    warmups: Mapping[str, int] = READINGS["warmups"]
+    return next(steps for source, steps in warmups.items() if row["source"].startswith(source))
 
 
 def _late(row: SamplingRow) -> dict[str, Any]:

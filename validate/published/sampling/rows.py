@@ -10,6 +10,7 @@ from io import StringIO
 from math import inf
 from pathlib import Path
 from typing import Final
+
 from profiles.files import parse_number, read_text
 from profiles.software.stacks import DEFAULT_STACK
 from validate.published.records import LATENCY, MEMORY, TASKS, Published

@@ -9,9 +9,8 @@ from profiles.units import GB, GIB
 from validate.points import cluster_of
 from validate.published.contests import Contest, least, winners
 from validate.published.ledger import Ledger, coverage, near
-from validate.published.records import MEMORY
+from validate.published.records import MEMORY, Standing
 from validate.published.sampling.runs import FREE, Run, sent_bytes
-from validate.published.records import Standing
 from validate.tables import Section, grouped, percent, signed
 
 NO_RIVALS: Final = (FREE, "hybrid(best)")

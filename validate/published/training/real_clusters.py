@@ -2,26 +2,17 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from profiles.architectures.models import load_model
 from profiles.costs.resolutions import with_frames
 from profiles.errors import InfeasibleError
 from profiles.machines.devices import load_device
 from sim import api
+from validate.published import records
 from validate.published.clusters import SETS, ClusterRun, read_runs, shared_rate
 from validate.published.ledger import error_words
-from validate.published.records import (
-    ESTIMATED,
-    SAMPLES_PER_S,
-    TASKS,
-    Conditions,
-    Published,
-    Record,
-    kind_of,
-    the_published,
-)
-from validate.published.records import Reason, Standing
+from validate.published.records import Reason, Record, Standing, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.tables import grouped, print_sections, signed, write_tables
 
@@ -34,7 +25,12 @@ REASONS: Final[dict[str, Reason]] = {
 IMAGES: Final = {256: 1.126e9, 512: 1.741e9}
 """Images of MosaicML's whole training by pixels (its README)."""
 CACHED: Final = "MosaicML cached"
-WAN: Final = {"frozen": "cached", "checkpointing": "block", "resolution": "832x480", "frames": 93}
+WAN: Final[dict[str, Any]] = {
+    "frozen": "cached",
+    "checkpointing": "block",
+    "resolution": "832x480",
+    "frames": 93,
+}
 """How 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52, are trained.
 
 The row says neither what is computed again nor the stack: blocks and eager are assumed.
@@ -78,16 +74,16 @@ def _record(run: ClusterRun) -> Record:
         return Record(row, None, Standing.UNCOVERED, str(reason))
     if predicted is None:
         return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
-    kind = kind_of(str(run.asked["strategy"]), int(run.asked["gpus"]))
-    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
+    kind = records.kind_of(str(run.asked["strategy"]), int(run.asked["gpus"]))
+    conditions = records.Conditions(run.device_name, run.stack.name.split()[0], kind)
     setting = f"{run.cluster}, stack {run.stack.name}, {run.asked['micro_batches']} micro-batches"
-    return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
+    return Record(row, predicted, *REASONS[run.role], setting, records.ESTIMATED, conditions=conditions)
 
 
-def _published(run: ClusterRun) -> Published:
+def _published(run: ClusterRun) -> records.Published:
     asked = run.asked
-    return Published(
-        TASKS[0],
+    return records.Published(
+        records.TASKS[0],
         source=run.source,
         item=run.name,
         model=str(asked["model"]),
@@ -95,7 +91,7 @@ def _published(run: ClusterRun) -> Published:
         num_gpus=int(asked["gpus"]),
         method=f"{asked['strategy']}, {asked['frozen']}",
         batch_size=int(asked["batch_size"]),
-        quantity=SAMPLES_PER_S,
+        quantity=records.SAMPLES_PER_S,
         value=run.samples_per_s,
         resolution_px=f"{asked['resolution']}",
     )

@@ -80,7 +80,11 @@ class Setting:
         """What a strategy is asked about."""
         costs, gpus = costs_of(task.model)[self.costs], task.num_gpus
         cluster = with_collectives_of(task.cluster, self.collectives or task.cluster)
-        how: dict[str, Any] = {"memory_recipe": self.recipe, "placement": self.placement, "stack": costs.stack}
+        how: dict[str, Any] = {
+            "memory_recipe": self.recipe,
+            "placement": self.placement,
+            "stack": costs.stack,
+        }
         return scenario(costs.model, cluster, gpus, self.micro_batch * gpus, self_conditioning=0.0, **how)
 
 
