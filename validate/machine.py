@@ -19,14 +19,10 @@ NOT_KNOWN: Final = float("nan")
 
 def facts(*packages: str) -> dict[str, str | int]:
     """When and with what this process computes: the machine, and versions of Python and of some packages."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **{package: _version(package) for package in packages},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": processor(),
-        "cores": os.cpu_count() or 0,
-    }
+    date = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+    versions = {package: _version(package) for package in packages} | {"python": platform.python_version()}
+    machine = {"platform": platform.platform(), "processor": processor(), "cores": os.cpu_count() or 0}
+    return {**date, **versions, **machine}
 
 
 def _version(package: str) -> str:

@@ -3,7 +3,8 @@
 A file's table ``[collectives]`` and what follows it is written by ``fit-collectives``; what stands before is not.
 """
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,8 +12,9 @@ from typing import Final, NamedTuple
 import pandas as pd
 
 from profiles.errors import InputError
+from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
-from profiles.machines.fabrics import OPERATIONS, RING, SWITCH, Between, Curve, Curves
+from profiles.machines.fabrics import OPERATIONS, Between, Curve, Curves
 from profiles.units import MICROSECOND
 from validate.fitting.collective_laws import Known, bare, errors_of, fit_between, fit_inside
 from validate.fitting.collective_rows import curves_of, launch_s, of_sources
@@ -46,44 +48,19 @@ class Wires:
     """
 
     cluster: str
-    sources: tuple[str, ...]
+    sources: Sequence[str]
     tree: bool = True
     shares_of: str = ""
     step_of: str = ""
 
 
-BOXES: Final[Mapping[str, Box]] = {
-    "a100": Box("aic:a100_sxm/comm/nccl/2.27.3", "aic:a100_sxm/comm/vllm/0.14.0/custom_allreduce", RING),
-    "h100": Box("aic:h100_sxm/comm/nccl/2.29.2", "aic:h100_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-    "h200": Box("aic:h200_sxm/comm/nccl/2.29.2", "aic:h200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-    "b200": Box("aic:b200_sxm/comm/nccl/2.29.2", "aic:b200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-    "gb200": Box("aic:gb200/comm/nccl/2.29.2", "aic:b200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-}
-WIRES: Final[Mapping[str, Wires]] = {
-    "efa-4x100": Wires("p4d", ("efaeks:p4d-2", "issue:nccl/527")),
-    "efa-4x100-later": Wires("p4de", ("adt:nccl/p4de-2",), shares_of="efa-4x100"),
-    "efa-32x100": Wires(
-        "p5", ("adt:nccl/p5-2", "cg:nccl_all_reduce", "cg:nccl_all_gather", "cg:nccl_alltoall")
-    ),
-    "ib-8x200": Wires("a100-ib", ("idx:23234045404",), tree=False),
-    "ib-8x400": Wires(
-        "h100-ib", ("dstack:nebius", "idx:13206703100"), shares_of="ib-8x200", step_of="ib-8x200"
-    ),
-}
+READ: Final = tomllib.loads(read_text(Path(__file__).with_name("collectives.toml")))
+BOXES: Final[Mapping[str, Box]] = {name: Box(**of) for name, of in READ["boxes"].items()}
+WIRES: Final[Mapping[str, Wires]] = {name: Wires(**of) for name, of in READ["wires"].items()}
 FILES: Final[Mapping[str, tuple[str, str]]] = {
-    "a100-nvlink-8": ("a100", ""),
-    "p4d": ("a100", "efa-4x100"),
-    "p4de": ("a100", "efa-4x100-later"),
-    "a100-ib": ("a100", "ib-8x200"),
-    "h100-nvlink-8": ("h100", ""),
-    "h20-nvlink-8": ("h100", ""),
-    "p5": ("h100", "efa-32x100"),
-    "h100-ib": ("h100", "ib-8x400"),
-    "h200-ib": ("h200", "ib-8x400"),
-    "b200-ib": ("b200", "ib-8x400"),
-    "gb200-nvl72": ("gb200", "ib-8x400"),
+    name: (box, wires) for name, (box, wires) in READ["files"].items()
 }
-"""The machine and the network of each cluster file."""
+"""The machine and the network of each cluster file; empty where it has one node."""
 
 
 class Fitted(NamedTuple):

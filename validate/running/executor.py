@@ -87,9 +87,8 @@ class CollectiveStream:
             if seat.device in collective.devices
         }
         results = {tensor: n for n in self._own for tensor in self._collectives[n].writes}
-        self._follows = {
-            n: [results[t] for t in self._collectives[n].reads if t in results] for n in self._own
-        }
+        reads = {n: self._collectives[n].reads for n in self._own}
+        self._follows = {n: [results[t] for t in of if t in results] for n, of in reads.items()}
 
     def open(self, start: Instant) -> None:
         """Begin an iteration."""
@@ -180,12 +179,7 @@ class Executor:
     """Carries out one device's part of a plan; every message takes ``link_s``."""
 
     def __init__(
-        self,
-        wiring: Wiring,
-        seat: RankSeat,
-        kernels: Kernels,
-        groups: Groups,
-        link_s: float,
+        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]

@@ -9,6 +9,7 @@ the moment it was sent; messages travel by gloo, each under a tag of its own.
 import fcntl
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -72,23 +73,15 @@ class Turns:
 
 
 DEVICE: Final = "ideal"  # times of a model on it are those of the run
+MOST: Final = 4096  # devices of the one node
 
 
 def emulated_cluster(delay_s: float) -> Cluster:
     """One node whose links carry any number of messages at once, each in the same time."""
-    return Cluster(
-        name="emulated",
-        source=f"processes of one machine; every message arrives {delay_s:g} s after it was sent",
-        device=Device(DEVICE, "a process", None, None),
-        devices_per_node=4096,
-        max_nodes=1,
-        overlap_slowdown=1.0,
-        intra_node=Link("nvswitch", float("inf"), delay_s, 0.0),
-        inter_node=None,
-        collectives=Collectives(
-            0.0, tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS), ((1.0, 1.0),)
-        ),
-    )
+    source = f"processes of one machine; every message arrives {delay_s:g} s after it was sent"
+    device, link = Device(DEVICE, "a process", None, None), Link("nvswitch", float("inf"), delay_s, 0.0)
+    free = Collectives(0.0, tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS), ((1.0, 1.0),))
+    return Cluster("emulated", source, device, MOST, 1, 1.0, link, None, free)
 
 
 class RankSeat(NamedTuple):
@@ -113,13 +106,9 @@ class RankSeat(NamedTuple):
 
 def seats(placement: Placement) -> list[RankSeat]:
     """The seat of each rank."""
-    found = {
-        placement.rank(group, device, replica): RankSeat(placement, group, device, replica)
-        for group in range(placement.num_groups)
-        for device in range(placement.num_positions)
-        for replica in range(placement.replicas)
-    }
-    return [found[rank] for rank in sorted(found)]
+    axes = (placement.num_groups, placement.num_positions, placement.replicas)
+    every = [RankSeat(placement, *place) for place in product(*map(range, axes))]
+    return sorted(every, key=lambda seat: placement.rank(seat.group, seat.device, seat.replica))
 
 
 SENT, BROUGHT, POSTED = range(3)

@@ -91,10 +91,8 @@ def join(place: Place) -> None:
         places: list[Any] = [None] * place.num_ranks
         dist.all_gather_object(places, (identity(), socket.gethostname()))
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"rank {place.rank}: not all of {place.num_ranks} ranks came within {TIMEOUT.seconds} s: {reason}"
-        ) from None
+        late = f"not all of {place.num_ranks} ranks came within {TIMEOUT.seconds} s"
+        raise InputError(f"rank {place.rank}: {late}: {str(error).splitlines()[0]}") from None
     check_places(places)
 
 
@@ -121,9 +119,8 @@ def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> 
     task = job.task
     key = task.model, task.batch_size, task.extra_forward
     if key not in expected:
-        expected[key] = single_process_gradients(
-            task.model, CHECKED, task.batch_size, extra_forward=task.extra_forward
-        )
+        extra = task.extra_forward
+        expected[key] = single_process_gradients(task.model, CHECKED, task.batch_size, extra_forward=extra)
     return replace(outcome, found=(), gradient_error=gradient_error(outcome.found, expected[key]))
 
 
