@@ -132,11 +132,8 @@ def block_text(fitted: Fitted) -> str:
     """The lines of a cluster file from ``[collectives]`` on."""
     law = fitted.cluster.collectives
     lines = [HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)]
-    lines.append(f"call_us = {_number(law.call_s / MICROSECOND)}")
-    lines += [
-        f'all_reduce_by = "{law.all_reduce_by}"',
-        f"step_us = {_number((law.step_s or 0.0) / MICROSECOND)}",
-    ]
+    lines += [f"call_us = {_number(law.call_s / MICROSECOND)}", f'all_reduce_by = "{law.all_reduce_by}"']
+    lines += [f"step_us = {_number((law.step_s or 0.0) / MICROSECOND)}"]
     lines += [*_lines(law.efficiency), "", "[collectives.fixed_us]", *_lines(law.fixed_s, MICROSECOND)]
     lines += ["", "[collectives.middle]", *_lines(law.middle)]
     if between := law.between:
@@ -151,9 +148,7 @@ def block_text(fitted: Fitted) -> str:
 
 def _lines(curves: Curves, unit: float = 1.0) -> list[str]:
     of = dict(curves)
-    return [
-        f"{operation} = {_curve_text(of[operation], unit)}" for operation in OPERATIONS if operation in of
-    ]
+    return [f"{name} = {_curve_text(of[name], unit)}" for name in OPERATIONS if name in of]
 
 
 def _curve_text(curve: Curve, unit: float) -> str:

@@ -102,26 +102,20 @@ def fit_inside(cluster: Cluster, rows: pd.DataFrame) -> Cluster:
     curves = curves_of(rows)
     operations = [operation for operation in OPERATIONS if operation in set(rows["operation"])]
     sizes = [float(size) for size in sorted(rows["gpus"].unique())]
-    shape = (2, len(operations), len(sizes))
+    first, count = 1 + len(operations), len(operations) * len(sizes)
 
     def made(logs: FloatArray) -> Cluster:
         values = np.exp(logs)
-        fixed, (middles, shares) = (
-            values[1 : 1 + len(operations)],
-            values[1 + len(operations) :].reshape(shape),
-        )
+        fixed, (middles, shares) = values[1:first], values[first:].reshape(2, len(operations), len(sizes))
         law = replace(
             cluster.collectives,
             step_s=float(values[0]) * MICROSECOND,
-            fixed_s=_completed(
-                {o: ((1.0, float(a) * MICROSECOND),) for o, a in zip(operations, fixed, strict=True)}
-            ),
-            middle=_completed(dict(zip(operations, (_points(sizes, of) for of in middles), strict=True))),
-            efficiency=_completed(dict(zip(operations, (_points(sizes, of) for of in shares), strict=True))),
+            fixed_s=_completed(operations, [1.0], fixed[:, None] * MICROSECOND),
+            middle=_completed(operations, sizes, middles),
+            efficiency=_completed(operations, sizes, shares),
         )
         return replace(cluster, collectives=law)
 
-    count = shape[1] * shape[2]
     start = [STEP_US / 2, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
     most = [np.inf] * (len(start) - count) + [1.0] * count
     return made(_fitted(made, curves, start, most))
@@ -141,11 +135,11 @@ def fit_between(cluster: Cluster, rows: pd.DataFrame, known: Known = NOTHING) ->
         fixed = dict(cluster.collectives.fixed_s)
         if "all_to_all" in operations:
             fixed["all_to_all"] = ((1.0, float(values[1]) * MICROSECOND),)
-        reached = _completed({o: ((1.0, float(e)),) for o, e in zip(operations, shares, strict=True)})
+        reached = _completed(operations, [1.0], shares[:, None])
         between = Between(
             efficiency=known.efficiency or reached,
             tree=((2.0, float(values[3])),) if known.tree else (),
-            middle=_completed({o: ((1.0, float(m)),) for o, m in zip(operations, middles, strict=True)}),
+            middle=_completed(operations, [1.0], middles[:, None]),
             fixed_s=tuple(fixed.items()),
             step_s=float(values[0]) * MICROSECOND if known.step_s is None else known.step_s,
             middle_most=float(values[2]),
@@ -175,20 +169,15 @@ def _fitted(
         held = [SOFT * (logs[at] - np.log(belief.value)) / belief.spread for at, belief in beliefs.items()]
         return np.append(np.log(predicted / measured), held)
 
-    upper = np.log(np.asarray(most, dtype=float))
-    return np.asarray(
-        least_squares(
-            residuals, np.log(np.asarray(start)), loss="soft_l1", f_scale=SOFT, bounds=(-np.inf, upper)
-        ).x
-    )
+    bounds = -np.inf, np.log(np.asarray(most, dtype=float))
+    begin = np.log(np.asarray(start))
+    return np.asarray(least_squares(residuals, begin, loss="soft_l1", f_scale=SOFT, bounds=bounds).x)
 
 
-def _points(sizes: Sequence[float], values: FloatArray) -> tuple[tuple[float, float], ...]:
-    return tuple((size, float(value)) for size, value in zip(sizes, values, strict=True))
-
-
-def _completed(curves: dict[str, tuple[tuple[float, float], ...]]) -> Curves:
-    """Curves of all operations; what was not measured takes those of its stand-in."""
+def _completed(measured: Sequence[str], at: Sequence[float], values: FloatArray) -> Curves:
+    """Curves of all operations, from those of measured ones; what was not measured takes those of its stand-in."""
+    points = (tuple(zip(at, of.tolist(), strict=True)) for of in values)
+    curves = dict(zip(measured, points, strict=True))
 
     def curve(operation: str) -> tuple[tuple[float, float], ...]:
         return curves[operation] if operation in curves else curve(STAND_INS.get(operation, "all_reduce"))
@@ -203,9 +192,8 @@ def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut
     """
     sizes, gpus = sorted(rows["size_bytes"].unique()), sorted(rows["gpus"].unique())
     even = rows["size_bytes"].isin(sizes[::2])
-    yield from _judged(
-        "every other size", fit, cluster, [(rows[even], rows[~even]), (rows[~even], rows[even])]
-    )
+    halves = [(rows[even], rows[~even]), (rows[~even], rows[even])]
+    yield from _judged("every other size", fit, cluster, halves)
     groups = [(rows[rows["gpus"] != size], rows[rows["gpus"] == size]) for size in gpus]
     if len(groups) > 1 and rows["nodes"].max() == 1:
         yield from _judged("each group size", fit, cluster, groups)

@@ -55,13 +55,11 @@ def of_sources(rows: pd.DataFrame, sources: Iterable[str], *, inside: bool) -> p
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
     """The rows, by source, operation and group."""
-    grouped = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
-    found = []
-    for _, of in grouped:
-        first = of.iloc[0]
-        group = Group(int(first["gpus"]), int(first["nodes"]))
-        found.append(Curve(str(first["source_id"]), str(first["operation"]), group, of))
-    return found
+    curves = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
+    return [
+        Curve(source, operation, Group(int(gpus), int(nodes)), of)
+        for (source, operation, gpus, nodes), of in curves  # type: ignore[misc]  # by its four columns
+    ]
 
 
 def launch_s(rows: pd.DataFrame, source: str) -> float:

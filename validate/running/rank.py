@@ -3,8 +3,8 @@
 import ctypes
 import socket
 import sys
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -56,14 +56,20 @@ def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
 
 def take_part(jobs: Sequence[Job]) -> list[Outcome]:
     """Outcomes of jobs on rank 0, nothing on the others; this process is one of the ranks."""
+    with joined():
+        return carry_out(jobs)
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Be one of the ranks, which leave together."""
     place = launched_place()
     assert place is not None
     join(place)
     with unbroken(place.rank):
-        outcomes = carry_out(jobs)
+        yield
         dist.barrier()
     dist.destroy_process_group()
-    return outcomes
 
 
 def fitting(job: Job, num_ranks: int) -> Job:

@@ -64,11 +64,8 @@ class Builder:
             values = self._like("matmul", to, origin)
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
-            found = classes.fit_pace(
-                classes.product_seconds, rows.products(self.folder, origin.rows[0], "forward"), values, to
-            )
-            words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
-            return Coefficients(values | dict(found.values), words + _bounds(found), found)
+            samples = rows.products(self.folder, origin.rows[0], "forward")
+            return self._paced(origin, values, classes.fit_pace(classes.product_seconds, samples, values, to))
         samples = rows.products(self.folder, origin.rows[0])
         priors = {"fixed_us": self.of("matmul", origin.priors).values["fixed_us"]} if origin.priors else {}
         found = classes.fit_products(samples, to, priors, cached=origin.cached)
@@ -97,17 +94,14 @@ class Builder:
                 return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
-            samples, start = (
-                rows.attention(self.folder, origin.rows),
-                values | {"causal_us": values["fixed_us"]},
-            )
-            return self._paced(origin, values, classes.fit_pace(classes.forward_seconds, samples, start, to))
+            samples, start = rows.attention(self.folder, origin.rows), values["fixed_us"]
+            of = (classes.forward_seconds, samples, values | {"causal_us": start}, to)
+            return self._paced(origin, values, classes.fit_pace(*of))
         samples = rows.attention(self.folder, origin.rows)
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
-        found = classes.fit_forward(
-            samples, to, priors, self.of("matmul", to.name).values if origin.cached else {}
-        )
+        cache = self.of("matmul", to.name).values if origin.cached else {}
+        found = classes.fit_forward(samples, to, priors, cache)
         words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
