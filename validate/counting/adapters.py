@@ -109,7 +109,7 @@ def half_of(
     samples = [((), ())] if not groups else [(tuple(groups[:i][:KEPT]), (n,)) for i, n in enumerate(groups)]
     known = {of: partial(given, *of) for of in dict.fromkeys(samples)}
     first, *others = (known[of] for of in samples)
-    size = {"token_pixels": scale**2, "frames": frames, "again": tuple(others)}
+    size: dict[str, Any] = {"token_pixels": scale**2, "frames": frames, "again": tuple(others)}
     layers: dict[str, Any] = {"carried": (), "names": {f"{half}.": ""}, "apart": True}
     tasks = ("train",) if encodes else ("sample",)
     return ComponentSpec(name, lambda: Half(found.build(), names), first, tasks=tasks, **size, **layers)

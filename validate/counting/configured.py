@@ -66,7 +66,7 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
     specs = tuple(component.spec for component in components)
     whole_size = size.height, size.width, size.scale * max(size.patch[1:])
     guidance = "embedded" if main.config.get("guidance_embeds") else "batch"
-    how = {"remark": "; ".join(remarks), "dtype": asked.dtype, "guidance": guidance}
+    how: dict[str, Any] = {"remark": "; ".join(remarks), "dtype": asked.dtype, "guidance": guidance}
     architecture = Architecture(main.kind.__name__, "", specs, *whole_size, **how)
     return ModelCount(architecture, size.height, size.width, components)
 

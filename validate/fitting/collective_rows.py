@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -55,10 +55,10 @@ def of_sources(rows: pd.DataFrame, sources: Iterable[str], *, inside: bool) -> p
 
 def curves_of(rows: pd.DataFrame) -> list[Curve]:
     """The rows, by source, operation and group."""
-    curves = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
+    curves: Any = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
     return [
-        Curve(source, operation, Group(int(gpus), int(nodes)), of)
-        for (source, operation, gpus, nodes), of in curves  # type: ignore[misc]  # by its four columns
+        Curve(str(source), str(operation), Group(int(gpus), int(nodes)), of)
+        for (source, operation, gpus, nodes), of in curves
     ]
 
 

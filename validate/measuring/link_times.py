@@ -231,8 +231,8 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
         return None
     said = f"python -m validate links, {source(place, backend, device)}"
     fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
-    found = (tuple(fitted + beside), tuple(slowdowns), cores, tuple(judging))
-    return Measurement(place.devices_per_node, place.num_nodes, said, *found)
+    samples = tuple(fitted + beside), tuple(slowdowns), cores, tuple(judging)
+    return Measurement(place.devices_per_node, place.num_nodes, said, *samples)
 
 
 def source(place: Place, backend: str, device: torch.device) -> str:

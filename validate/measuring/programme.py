@@ -158,8 +158,8 @@ class _Run(NamedTuple):
         for step in self.programme.steps:
             known = rows.get(str(step))
             rows[str(step)] = self._row(step, known.measured if known else None, models[step.model], device)
-            found = {"measured_with": header, "steps": list(rows.values())}
-            write_files(self.folder, {Path(path.name): json.dumps(found, indent=1)})
+            text = json.dumps({"measured_with": header, "steps": list(rows.values())}, indent=1)
+            write_files(self.folder, {Path(path.name): text})
         return [rows[str(step)] for step in self.programme.steps]
 
     def _row(self, step: Step, measured: MeasuredStep | None, model: Model, device: Device) -> StepRow:
@@ -182,8 +182,8 @@ class _Run(NamedTuple):
 
 def _shown(row: StepRow) -> list[str]:
     of = row.measured
-    seconds = (of.step_s, of.frozen_s, of.optimizer_s) if of else ()
-    cells = [f"{each / MILLISECOND:.2f}" for each in seconds] or [""] * 3
+    parts = (of.step_s, of.frozen_s, of.optimizer_s) if of else ()
+    cells = [f"{each / MILLISECOND:.2f}" for each in parts] or [""] * 3
     for seconds in row.predicted_s:
         error = f"{100 * (seconds / row.measured.step_s - 1):+.1f} %" if row.measured else ""
         cells += [f"{seconds / MILLISECOND:.2f}", error]

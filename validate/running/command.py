@@ -96,7 +96,7 @@ def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict
     pairs = comparison.pairs
 
     def middle(quantity: str) -> float:
-        return median(getattr(pair, quantity) for pair in pairs)
+        return median([float(getattr(pair, quantity)) for pair in pairs])
 
     return {
         **{"schedule": job.name, "mode": job.mode, "model": options.model, "ranks": job.num_ranks},

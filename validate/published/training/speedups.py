@@ -65,8 +65,8 @@ class SpeedUp(NamedTuple):
 
 def rate(result: Result) -> str:
     """The throughput of a pipeline and its (P, M, D)."""
-    letters = {"P": "pipeline_degree", "M": "micro_batches", "D": "group_size"}
-    shape = ", ".join(f"{letter} {result.parameters[name]}" for letter, name in letters.items())
+    degrees = (result.parameters[name] for name in ("pipeline_degree", "micro_batches", "group_size"))
+    shape = ", ".join(f"{letter} {degree}" for letter, degree in zip("PMD", degrees, strict=True))
     return f"{result.samples_per_s:.1f} ({shape})"
 
 
