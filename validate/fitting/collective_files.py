@@ -1,11 +1,14 @@
 """The cluster files whose collectives are fitted to measured times: which rows set which file, and the lines they set.
 
-A file's table ``[collectives]`` and what follows it is written by ``fit-collectives``; what stands before is not.
+A file's table ``[collectives]`` and what follows it is written by ``fit-collectives``; what stands before is not. The
+command also prints errors on rows that were left out.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,8 +19,20 @@ from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
 from profiles.machines.fabrics import OPERATIONS, Between, Curve, Curves
 from profiles.units import MICROSECOND
-from validate.fitting.collective_laws import Known, bare, errors_of, fit_between, fit_inside
-from validate.fitting.collective_rows import curves_of, launch_s, of_sources
+from validate.fitting.collective_laws import (
+    HeldOut,
+    Known,
+    bare,
+    curves_of,
+    errors_of,
+    fit_between,
+    fit_inside,
+    held_out,
+    launch_s,
+    of_sources,
+    read_measured,
+)
+from validate.tables import show, table
 from validate.writing import write_files
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
@@ -173,3 +188,42 @@ def file_text(name: str, fitted: Fitted) -> str:
 def write_clusters(texts: Mapping[str, str]) -> None:
     """Write cluster files."""
     write_files(CLUSTERS, {Path(f"{name}.toml"): text for name, text in texts.items()})
+
+
+COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
+
+
+class Judged(NamedTuple):
+    """Errors of rows that were left out, of one machine or network."""
+
+    name: str
+    found: HeldOut
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells of a line."""
+        errors = self.found.errors
+        shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
+        return [self.name, self.found.scheme, self.found.operation, f"{len(errors)}", *shares]
+
+
+def report_collectives(options: Namespace) -> None:
+    """Print what the law is worth on rows that were left out; write the cluster files if asked to."""
+    rows = read_measured(options.data)
+    title = "collectives: errors of rows that the fit has not seen"
+    show(120, table(title, COLUMNS, (of.cells for of in judged(rows)), left=COLUMNS[:3]))
+    if options.write:
+        write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})
+
+
+def judged(rows: pd.DataFrame) -> Iterator[Judged]:
+    """Errors on rows left out, of each machine and then of each network."""
+    for box, of in BOXES.items():
+        chosen = of_sources(rows, [of.source], inside=True)
+        cluster = bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
+        yield from (Judged(box, found) for found in held_out(fit_inside, cluster, chosen))
+    for wires, network in WIRES.items():
+        chosen = of_sources(rows, network.sources, inside=False)
+        fit = partial(fit_between, known=known_of(rows, network))
+        cluster = inside_cluster(rows, network.cluster)
+        yield from (Judged(wires, found) for found in held_out(fit, cluster, chosen))

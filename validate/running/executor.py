@@ -111,10 +111,7 @@ class CollectiveStream:
 
     def close(self) -> Instant:
         """Wait for all collectives; return when the last one was done."""
-        last = self._start
-        for done in self._done.values():
-            last = last.later(done.result())
-        return last
+        return self._start.later(*(done.result() for done in self._done.values()))
 
     def _run(self, numbers: Sequence[int]) -> None:
         last = self._start
@@ -129,11 +126,8 @@ class CollectiveStream:
             self._done[number].set_result(last)
 
     def _carry_out(self, number: int, last: Instant) -> Instant:
-        ready = last
-        for tensor in self._own[number]:
-            ready = ready.later(self._written[tensor].result())
-        for other in self._follows[number]:
-            ready = ready.later(self._done[other].result())
+        written = (self._written[tensor].result() for tensor in self._own[number])
+        ready = last.later(*written, *(self._done[other].result() for other in self._follows[number]))
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)

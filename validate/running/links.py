@@ -33,9 +33,9 @@ class Instant(NamedTuple):
     wall: float
     virtual: float
 
-    def later(self, other: "Instant") -> "Instant":
-        """The later of two moments, in each time for itself."""
-        return Instant(max(self.wall, other.wall), max(self.virtual, other.virtual))
+    def later(self, *others: "Instant") -> "Instant":
+        """The latest of some moments, in each time for itself."""
+        return Instant(*map(max, zip(self, *others, strict=True)))
 
     def after(self, seconds: float) -> "Instant":
         """The moment so much later."""
