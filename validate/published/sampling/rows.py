@@ -63,9 +63,9 @@ class SamplingRow:
     def of(cls, cells: Mapping[str, str], line: int, path: Path = INFERENCE) -> "SamplingRow":
         """What a row of a file says."""
         texts, columns = tuple(cells[of] for of in COLUMNS), ("num_gpus", "latency_s", "memory_GB", "comm_GB")
-        gpus, *numbers = (_number(cells, f"{path}:{line}", of) for of in columns)
+        gpus, latency_s, memory, sent = (_number(cells, f"{path}:{line}", of) for of in columns)
         out_of_memory = OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"])
-        return cls(line, texts, None if gpus is None else int(gpus), *numbers, out_of_memory)
+        return cls(line, texts, None if gpus is None else int(gpus), latency_s, memory, sent, out_of_memory)
 
     def __getitem__(self, column: str) -> str:
         return self.cells[COLUMNS.index(column)]
