@@ -109,10 +109,18 @@ def half_of(
     samples = [((), ())] if not groups else [(tuple(groups[:i][:KEPT]), (n,)) for i, n in enumerate(groups)]
     known = {of: partial(given, *of) for of in dict.fromkeys(samples)}
     first, *others = (known[of] for of in samples)
-    size: dict[str, Any] = {"token_pixels": scale**2, "frames": frames, "again": tuple(others)}
-    layers: dict[str, Any] = {"carried": (), "names": {f"{half}.": ""}, "apart": True}
-    tasks = ("train",) if encodes else ("sample",)
-    return ComponentSpec(name, lambda: Half(found.build(), names), first, tasks=tasks, **size, **layers)
+    return ComponentSpec(
+        name,
+        lambda: Half(found.build(), names),
+        first,
+        token_pixels=scale**2,
+        carried=(),
+        tasks=("train",) if encodes else ("sample",),
+        frames=frames,
+        again=tuple(others),
+        names={f"{half}.": ""},
+        apart=True,
+    )
 
 
 def find_class(file: ConfigFile, **arguments: object) -> Found:

@@ -23,7 +23,7 @@ from validate.counting.component import ComponentCount, ModelCount, NoBlocksErro
 from validate.counting.config_files import Asked, ConfigFile
 from validate.counting.samples import prompts_of, samples_of, shapes, without_rule
 from validate.counting.sizes import Request, framed, prompt_of, request_of
-from validate.counting.specs import DTYPES, Architecture, ComponentSpec, Sample
+from validate.counting.specs import DTYPES, Architecture, ComponentSpec
 from validate.counting.trace import Trace, first_line
 
 TEXTS: Final = ("encoder_hidden_states", "cap_feats", "text_bth", "clip_text", "encoder_hidden_states_t5")
@@ -63,11 +63,17 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
     if main.role != BACKBONE:
         remarks.append(f"{main.kind.__name__} stands alone, so it counts as trained")
     components = (*encoders, *parts.values(), *decoders)
-    specs = tuple(component.spec for component in components)
-    whole_size = size.height, size.width, size.scale * max(size.patch[1:])
-    guidance = "embedded" if main.config.get("guidance_embeds") else "batch"
-    how: dict[str, Any] = {"remark": "; ".join(remarks), "dtype": asked.dtype, "guidance": guidance}
-    architecture = Architecture(main.kind.__name__, "", specs, *whole_size, **how)
+    architecture = Architecture(
+        title=main.kind.__name__,
+        configs="",
+        components=tuple(component.spec for component in components),
+        height=size.height,
+        width=size.width,
+        granularity=size.scale * max(size.patch[1:]),
+        remark="; ".join(remarks),
+        dtype=asked.dtype,
+        guidance="embedded" if main.config.get("guidance_embeds") else "batch",
+    )
     return ModelCount(architecture, size.height, size.width, components)
 
 
@@ -94,15 +100,14 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) 
     """Count one component as a whole, by the first sample that it takes."""
     trained = found is size.found
     request, samples = _request(found, size, asked)
-    pixels = 0 if found.role in (TEXT, IMAGE) else request.token_pixels
-    text = request.text_tokens if found.role == TEXT else 0
-    size_of = {
-        "token_pixels": pixels,
-        "text_tokens": text,
-        "frames": max(request.frames // request.patch[0], 1),
-    }
-    sample: Sample = lambda height, width: next(islice(samples(height, width), chosen, None))  # noqa: E731
-    spec = spec_of(found, name_of(found, every), sample, **size_of)
+    spec = spec_of(
+        found,
+        name_of(found, every),
+        lambda height, width: next(islice(samples(height, width), chosen, None)),
+        token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
+        text_tokens=request.text_tokens if found.role == TEXT else 0,
+        frames=max(request.frames // request.patch[0], 1),
+    )
     spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
     chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows

@@ -160,12 +160,9 @@ def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
 
 def _memory(kind: str, ran: Ran, read_bytes: int, weight_bytes: int) -> Kernel:
     """A kernel that memory bounds; norms write their statistics too, which are no elements of their output."""
-    sizes = {
-        "read_bytes": read_bytes,
-        "written_bytes": tensor_bytes(ran.writes),
-        "weight_bytes": weight_bytes,
-    }
-    return Kernel(kind, 1, heads=1, m=max((of.numel() for of in ran.writes), default=0), **sizes)
+    most, written = max((tensor.numel() for tensor in ran.writes), default=0), tensor_bytes(ran.writes)
+    sizes = dict(read_bytes=read_bytes, written_bytes=written, weight_bytes=weight_bytes)
+    return Kernel(kind, 1, heads=1, m=most, **sizes)
 
 
 def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]]:

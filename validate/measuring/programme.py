@@ -173,11 +173,9 @@ class _Run(NamedTuple):
             except InputError as error:
                 note, no_memory = str(error), isinstance(error, OutOfMemoryError)
         first = read_first_backwards(self.folder / step.model, self.name)
-        predicted = (
-            step.predict_s(model, device, dtype, first),
-            step.predict_s(by_rates(model), device, dtype),
-        )
-        return StepRow(str(step), self.programme.group(step), measured, *predicted, note, no_memory)
+        from_layers = step.predict_s(model, device, dtype, first)
+        from_rates, group = step.predict_s(by_rates(model), device, dtype), self.programme.group(step)
+        return StepRow(str(step), group, measured, from_layers, from_rates, note, no_memory)
 
 
 def _shown(row: StepRow) -> list[str]:

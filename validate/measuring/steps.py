@@ -117,7 +117,9 @@ class SamplingStep:
         """Height, width and batch of the pass of the backbone."""
         return self.height, self.width, predictions(architecture(self.model, tiny=True))
 
-    def predict_s(self, model: Model, device: Device, *_: object) -> float:
+    def predict_s(
+        self, model: Model, device: Device, dtype: str = "", first: FirstBackwards | None = None
+    ) -> float:
         """Seconds of the step, which depend on neither optimizer nor backward passes."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
         return step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
