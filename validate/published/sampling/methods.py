@@ -48,6 +48,8 @@ PLAIN: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 }
 """Methods that are one strategy with fixed parameters. Parallel sampling takes iterations as published; patch
 parallelism whose communication is left out takes as long as one that displaces it all, on free links."""
+SEQUENCE: Final = ("sp_ring", "sp_ulysses")
+"""Methods that keep the keys and values of all layers in PipeFusion's first release (its Figure 7)."""
 NORMS: Final = ("separate GN", "sync GN")
 """Other ways to gather a group norm's statistics than DistriFusion's own."""
 WORDS: Final = {
@@ -79,7 +81,8 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
             return list(READERS[method](row, scenario))
         if method in PLAIN:
             name, asked = PLAIN[method]
-            return [sampler(name, **asked)]
+            kept = method in SEQUENCE and row["source"].startswith(FIRST_RELEASE)
+            return [sampler(name, **asked, **({"keys_values": "kept"} if kept else {}))]
     return [_of_degrees(row)]
 
 
