@@ -27,7 +27,7 @@ from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.legality import check_runs, within
 from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
-from sim.measured_runs import Run, calibrated
+from sim.measured_runs import RunSource, calibrated
 from sim.parts import measured_parts, replay_parts, traces_of
 from sim.results import Result
 from sim.runs import bound, source_of, weigh
@@ -79,7 +79,7 @@ def run(
     *,
     stack: str | Stack | None = None,
     measured: Given | None = None,
-    measured_run: Run | None = None,
+    measured_run: RunSource | None = None,
     runtime: str | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Result:
@@ -243,7 +243,7 @@ def sweep(
     objective: str | None = None,
     stack: str | Stack | None = None,
     measured: Given | None = None,
-    measured_run: Run | None = None,
+    measured_run: RunSource | None = None,
     runtime: str | None = None,
     top: int = TOP,
     exhaustive: bool = False,
@@ -322,7 +322,7 @@ def start_sweep(
     objective: str | None = None,
     stack: str | Stack | None = None,
     measured: Given | None = None,
-    measured_run: Run | None = None,
+    measured_run: RunSource | None = None,
     runtime: str | None = None,
     top: int = TOP,
     exhaustive: bool = False,

@@ -44,7 +44,7 @@ def strategy_names() -> list[str]:
     return [name for task in TASKS for name in strategies_of(task)]
 
 
-def flags_of(name: str) -> list[str]:
+def strategy_flags(name: str) -> list[str]:
     """The flags of a strategy's fields."""
     return [flag_of(item.name) for item in fields(class_of(name))]  # type: ignore[arg-type]
 
@@ -89,12 +89,12 @@ def add_scenario(
         words = (
             f"GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before (default: {gpus})"
         )
-        shared.add_argument("--gpus", type=gpu_counts, metavar="GPUS", help=words)
+        shared.add_argument("--gpus", type=gpus_flag, metavar="GPUS", help=words)
     else:
         shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
     batch = {
         "train": "samples of all GPUs together (default: 32 per GPU; of videos 1)",
-        "sample": "images drawn together (default: 1)",
+        "sample": "images, or videos, drawn together (default: 1)",
     }
     words = "; or ".join(batch[task] for task in TASKS if task in tasks and task in shown)
     shared.add_argument("--batch-size", type=integer, help=words)
@@ -242,7 +242,7 @@ def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
         return str
     if isinstance(item.default, float):
         return number
-    one = integers if item.metadata["kind"] is tuple else small_integer
+    one = integer_list if item.metadata["kind"] is tuple else small_integer
     return _or_none(one) if item.default is None else one
 
 
@@ -264,7 +264,7 @@ def integer(text: str) -> int:
     return value
 
 
-def gpu_counts(text: str) -> int | tuple[int, ...]:
+def gpus_flag(text: str) -> int | tuple[int, ...]:
     """A number of GPUs, or several: between commas, or doublings from one to another."""
     if re.fullmatch(r"\s*[+-]?\w*\s*", text):
         return integer(text)
@@ -282,7 +282,7 @@ def small_integer(text: str) -> int:
     return value
 
 
-def integers(text: str) -> tuple[int, ...]:
+def integer_list(text: str) -> tuple[int, ...]:
     """Integers that stand between commas."""
     if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be integers with commas between them")

@@ -121,7 +121,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     sweep.add_argument(
         "--objective",
         choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]),
-        help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image;"
+        help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image, or video;"
         " pareto finds all that nothing beats in both speed and memory",
     )
     sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")

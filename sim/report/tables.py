@@ -20,19 +20,20 @@ from sim.explore.tuning import Choice
 from sim.legality import runtimes_of
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
-from sim.report.numbers import banded, milliseconds
+from sim.report.numbers import banded, drawn_words, milliseconds
 from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
+from sim.report.reasons import Account, account_of, shares
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 
-WIDE: Final = 140
+NO_TERMINAL: Final = 140
 """Characters of a line where no terminal is there and COLUMNS is not set."""
 
 
 def console() -> Console:
     """The console that tables are printed on; where it is no terminal, as wide as COLUMNS says, else 140 characters."""
-    width = None if sys.stdout.isatty() else get_terminal_size((WIDE, 0)).columns
+    width = None if sys.stdout.isatty() else get_terminal_size((NO_TERMINAL, 0)).columns
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
@@ -186,12 +187,20 @@ def lines_of(result: Result) -> list[Line]:
     return [
         ("strategy", result.strategy),
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
-        *result_lines(result),
+        *result_lines(result, _account(result)),
         *_words(result).quantities,
         *_runs_in(result),
         ("layer times", _provenance(result)),
         *([] if trust is None else [("trust", str(trust))]),
     ]
+
+
+def _account(result: Result) -> Account:
+    """Where its time goes; without the host where it is not known what was asked."""
+    if result.source is None:
+        compute, wire, idle = shares(result)
+        return Account(compute, 0.0, wire, idle)
+    return account_of(result.source.strategy, result.source.scenario, result)
 
 
 def _runs_in(result: Result) -> list[Line]:
@@ -213,7 +222,8 @@ def _iteration_words(result: Result) -> Words:
 def _run_words(result: Result) -> Words:
     asked = result.asked
     guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
-    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
+    one, more = drawn_words(result.options)
+    images = f"1 {one}" if result.batch_size == 1 else f"{result.batch_size} {more}"
     drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
     return Words(drawn, _drawing(result), "per step", ("forward",))
 
@@ -229,7 +239,9 @@ def _iteration(result: Result) -> list[Line]:
 def _drawing(result: Result) -> list[Line]:
     return [
         ("step", f"{milliseconds(result.step_s)}, once steady"),
-        *_communication(result, result.batch_size, "per image by all GPUs together"),
+        *_communication(
+            result, result.batch_size, f"per {drawn_words(result.options)[0]} by all GPUs together"
+        ),
     ]
 
 

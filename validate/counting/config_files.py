@@ -88,7 +88,7 @@ def _finite(constant: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConfigOptions:
     """What the command line asks for beside the files; None where it leaves the choice.
 
     Height and width are in pixels, frames of the latent, ``latent_scale`` in pixels per latent pixel along each side.
@@ -122,9 +122,9 @@ def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
         own.add_argument(flag, type=int, metavar="N", help=words)
 
 
-def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
+def asked_of(options: argparse.Namespace, dtype: str) -> ConfigOptions:
     """The wishes of a command line beside the files."""
-    return Asked(
+    return ConfigOptions(
         options.height, options.width, options.frames, options.text_tokens, options.latent_scale, dtype
     )
 

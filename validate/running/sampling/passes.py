@@ -16,9 +16,9 @@ from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, WR
 from validate.running.sampling.transformer import (
     TOKEN,
     WIDER,
-    Block,
     Blockwise,
     Modulation,
+    PatchBlock,
     Scheduler,
     SmallTransformer,
     attend,
@@ -113,7 +113,7 @@ class Member(ABC):
         """Shape of what a pass of this rank gets in a message; nothing but the model decides it."""
         return None
 
-    def block(self, layer: int, step: int) -> tuple[Block, Modulation]:
+    def block(self, layer: int, step: int) -> tuple[PatchBlock, Modulation]:
         """A block, and what timestep and prompt do to it."""
         block, condition = self.model.block(layer), self.model.condition(self.scheduler.time(step))
         return block, block.modulate(condition[self.prompts()])
