@@ -120,11 +120,11 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
 def _of_decoding(scenario: SamplingScenario, num_gpus: int) -> Iterator[Variation]:
     """The rows of an included VAE divided among all GPUs, where they are not divided."""
     workload = scenario.workload
-    own = {"vae_parallel": num_gpus, "vae_tile": None, "decode_chunks": 1}
     if num_gpus == 1 or workload.vae_parallel > 1 or not scenario.included(scenario.decoders):
         return
     try:
-        changed = replace(scenario, workload=replace(workload, **own))
+        divided = replace(workload, vae_parallel=num_gpus, vae_tile=None, decode_chunks=1)
+        changed = replace(scenario, workload=divided)
     except InputError:  # nobody counted the kernels of this decoder
         return
     yield Variation(f"VAE on {num_gpus} GPUs", f"--vae-parallel {num_gpus}", changed)

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import groupby
 from shutil import get_terminal_size
 from typing import Any, Final, NamedTuple
 
@@ -280,15 +281,37 @@ def _provenance(result: Result) -> str:
 
 
 def _stage_columns(result: Result, words: Words) -> list[Column]:
-    stages = result.stages
-    layers = [(stage["first_layer"], stage["last_layer"]) for stage in stages]
+    """The columns of the stages; neighbours that differ in nothing but their layers share a row."""
+    alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
+    stages = [group[0][1] for group in alike]
     return [
-        Column("stage", [str(number) for number in range(len(stages))]),
+        Column("stage", [_ends(group[0][0], group[-1][0]) for group in alike]),
         Column("devices", [_span(stage["devices"]) for stage in stages], 1, widest=30),
-        Column("layers", [f"{first}-{last}" if first <= last else "none" for first, last in layers]),
+        Column("layers", [_layers(group[0][1], group[-1][1]) for group in alike]),
         *(Column(name, [milliseconds(stage[f"{name}_s"]) for stage in stages]) for name in words.passes),
         Column("parameters", [f"{stage['parameters'] / 1e6:,.1f} M" for stage in stages], 2),
     ]
+
+
+def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[Any, ...]:
+    """All that is shown of a numbered stage; the same of neighbours that go on where the one before ends."""
+    number, stage = item
+    times = (milliseconds(stage[name]) for name in ("forward_s", "backward_s"))
+    each = stage["last_layer"] - stage["first_layer"] + 1
+    place = stage["first_layer"] - number * each if each else number
+    return (tuple(stage["devices"]), *times, f"{stage['parameters'] / 1e6:.1f}", each, place)
+
+
+def _ends(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _layers(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """The layers of a stage, or of neighbours that have equally many."""
+    start, end = first["first_layer"], last["last_layer"]
+    if first is last:
+        return f"{start}-{end}" if start <= end else "none"
+    return f"{start}-{end}, each {first['last_layer'] - start + 1}"
 
 
 def _span(devices: list[int]) -> str:
