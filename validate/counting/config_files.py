@@ -79,7 +79,7 @@ def _finite(constant: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConfigOptions:
     """What the command line asks for beside the files; None where it leaves the choice.
 
     Height and width are in pixels, frames of the latent, ``latent_scale`` in pixels per latent pixel along each side.
@@ -113,9 +113,9 @@ def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
         own.add_argument(flag, type=int, metavar="N", help=words)
 
 
-def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
+def asked_of(options: argparse.Namespace, dtype: str) -> ConfigOptions:
     """The wishes of a command line beside the files."""
-    return Asked(**{key: getattr(options, key) for key in ("height", "width", *SIZES)}, dtype=dtype)
+    return ConfigOptions(**{key: getattr(options, key) for key in ("height", "width", *SIZES)}, dtype=dtype)
 
 
 def check_alone(options: argparse.Namespace, keys: Sequence[str] = SIZES) -> None:

@@ -20,7 +20,7 @@ from profiles.errors import InputError
 from validate.counting import component
 from validate.counting.adapters import AUTOENCODER, BACKBONE, IMAGE, TEXT, Found, find_class, half_of, spec_of
 from validate.counting.component import ComponentCount, ModelCount, NoBlocksError
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.samples import prompts_of, samples_of, shapes, without_rule
 from validate.counting.sizes import Request, framed, prompt_of, request_of
 from validate.counting.specs import DTYPES, Architecture, ComponentSpec
@@ -38,7 +38,7 @@ def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
+def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> ModelCount:
     """Count the architectures of files: one backbone with its frozen encoders, or one encoder by itself.
 
     Raises:
@@ -96,7 +96,7 @@ def _takes_videos(found: Found, dtype: str) -> bool:
     return isinstance(next(convolutions, None), nn.Conv3d)
 
 
-def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) -> ComponentCount:
+def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigOptions) -> ComponentCount:
     """Count one component as a whole, by the first sample that it takes."""
     trained = found is size.found
     request, samples = _request(found, size, asked)
@@ -114,7 +114,7 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) 
         return component.counted(spec, trace, size.height, size.width)
 
 
-def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Samples]:
+def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:
     """The size of a sample of a component, and what to call it with; encoders of images have a size of their own."""
     request = size
     if found is not size.found:
@@ -125,7 +125,7 @@ def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Sample
         return request, lambda height, width: samples_of(replace(request, height=height, width=width))
     tokens = request.text_tokens
     if found is not size.found:
-        tokens = min(prompt_of(found.config, Asked()), size.text_tokens)
+        tokens = min(prompt_of(found.config, ConfigOptions()), size.text_tokens)
     return replace(request, text_tokens=tokens), lambda height, width: prompts_of(tokens)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from profiles.errors import InputError
 from validate.counting import specs
 from validate.counting.adapters import TEXT, Found, find_class, found_of, half_of, spec_of
-from validate.counting.config_files import CLASS, Asked, ConfigFile
+from validate.counting.config_files import CLASS, ConfigFile, ConfigOptions
 from validate.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
 from validate.counting.samples import samples_of
 from validate.counting.sizes import framed, request_of
@@ -71,7 +71,7 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
 
 def _backbone(found: Found, entry: Mapping[str, Any], frames: int) -> ComponentSpec:
     scale, videos = entry.get("scale", specs.LATENT_SCALE), framed(found.kind)
-    asked = Asked(scale, scale, frames if videos else None, entry.get("text_tokens"), scale)
+    asked = ConfigOptions(scale, scale, frames if videos else None, entry.get("text_tokens"), scale)
     request = request_of(found, asked, videos)
 
     def ruled(height: int, width: int) -> dict[str, Any]:

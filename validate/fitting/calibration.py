@@ -45,7 +45,7 @@ LAYER: Final = ["model", "component", "layer"]
 COLUMNS: Final = ("mostly", "pass", "times", "ms", "together", "median error", "worst")
 
 
-class Fit(NamedTuple):
+class RatesFit(NamedTuple):
     """A solution: seconds per unit of work, whether each rests on its bound, and how well-posed it was.
 
     A class of work that costs nothing has an infinite rate. ``condition`` is the condition number of the equations.
@@ -67,7 +67,7 @@ class Fold(NamedTuple):
     """A fit, and the samples that it has not seen; ``name`` is what these have in common."""
 
     name: Hashable
-    fit: Fit
+    fit: RatesFit
     left_out: pd.DataFrame
 
     @property
@@ -87,7 +87,7 @@ class Calibration:
     device: str
     headers: tuple[Header, ...]
     samples: pd.DataFrame
-    fit: Fit
+    fit: RatesFit
     models: tuple[Fold, ...]
     shapes: tuple[Fold, ...]
     halves: tuple[Fold, ...]
@@ -139,7 +139,7 @@ def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header
     return Calibration(device, tuple(headers), samples, fit_times(samples), models, shapes, halves[::-1])
 
 
-def fit_times(samples: pd.DataFrame) -> Fit:
+def fit_times(samples: pd.DataFrame) -> RatesFit:
     """Rates that fit measured times best, no work taking negative time."""
     work, measured = work_of(samples), samples["seconds"].to_numpy()
 
@@ -148,7 +148,7 @@ def fit_times(samples: pd.DataFrame) -> Fit:
         return np.asarray(np.maximum(expected, LEAST_EXPECTED * measured) ** -0.5)
 
     found = least_squares(work, measured, weigh)
-    return Fit(found.values, tuple(found.bound.tolist()), found.condition)
+    return RatesFit(found.values, tuple(found.bound.tolist()), found.condition)
 
 
 def work_of(samples: pd.DataFrame) -> FloatArray:
@@ -156,7 +156,7 @@ def work_of(samples: pd.DataFrame) -> FloatArray:
     return samples[list(CLASSES)].to_numpy(dtype=float)
 
 
-def errors_of(found: Fit, samples: pd.DataFrame) -> Errors:
+def errors_of(found: RatesFit, samples: pd.DataFrame) -> Errors:
     """Errors of what rates predict."""
     return Errors(samples["seconds"].to_numpy(), work_of(samples) @ found.seconds)
 
@@ -172,7 +172,7 @@ def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
         yield Fold(name, _completed(fit_times(rest), rest), unseen)
 
 
-def _completed(found: Fit, samples: pd.DataFrame) -> Fit:
+def _completed(found: RatesFit, samples: pd.DataFrame) -> RatesFit:
     """Rates in which work that no sample does takes what it does in a device file."""
     seconds = found.seconds.copy()
     for name, stand_in in STAND_INS.items():

@@ -116,7 +116,7 @@ FREE: Final = tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS)
 STAND_INS: Final = {"send_recv": "all_gather", "reduce_scatter": "all_gather", "all_gather": "all_reduce"}
 """Whose curves an operation takes that was not measured; all-to-all between nodes has all-reduce's."""
 
-Fit = Callable[[Cluster, pd.DataFrame], Cluster]
+Fitter = Callable[[Cluster, pd.DataFrame], Cluster]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def _completed(measured: Sequence[str], at: Sequence[float], values: FloatArray)
     return tuple((operation, curve(operation)) for operation in OPERATIONS)
 
 
-def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
+def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
     """Errors of rows left out of a fit: every other size, each group size in turn, and the large sizes.
 
     Over several nodes each group size is judged for itself: two nodes have most of the rows, and all small ones.
@@ -266,7 +266,7 @@ def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut
 
 
 def _judged(
-    scheme: str, fit: Fit, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
+    scheme: str, fit: Fitter, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
 ) -> Iterator[HeldOut]:
     """Errors by operation over all folds, each a pair of rows to fit to and rows to be judged by."""
     found: dict[str, list[Errors]] = {}

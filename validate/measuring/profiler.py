@@ -17,7 +17,7 @@ from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.units import MILLISECOND
 from validate.counting.component import ModelCount, count_model
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.configured import count_configured, slug
 from validate.counting.folder import folder_texts
 from validate.counting.specs import ComponentSpec
@@ -41,7 +41,7 @@ COLUMNS: Final = (
 )
 
 
-Files = tuple[Sequence[ConfigFile], Asked]
+Files = tuple[Sequence[ConfigFile], ConfigOptions]
 """The user's own files, and what is asked for beside them."""
 
 

@@ -31,6 +31,8 @@ BEST_PATCHES: Final = (2, 4, 8, 16, 32)
 """Of which PipeFusion's first release prints the fastest. Source: PipeFusion v1, section 5."""
 GATHER_LAYERS: Final = {"sdxl": 60}
 """Gathers launched together; 1 in the first release's port to transformers."""
+SEQUENCE: Final = ("sp_ring", "sp_ulysses")
+"""Methods that keep the keys and values of all layers in PipeFusion's first release (its Figure 7)."""
 NORMS: Final = ("separate GN", "sync GN")
 """Other ways to gather a group norm's statistics than DistriFusion's own."""
 NAMES: Final = {word: name for name, words in READINGS["degrees"].items() for word in words}
@@ -53,7 +55,8 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
             return list(READERS[method](row, scenario))
         if method in READINGS["methods"]:
             name, asked = READINGS["methods"][method]
-            return [sampler(name, **asked)]
+            kept = method in SEQUENCE and row["source"].startswith(FIRST_RELEASE)
+            return [sampler(name, **asked, **({"keys_values": "kept"} if kept else {}))]
     return [_of_degrees(row)]
 
 

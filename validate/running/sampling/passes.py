@@ -101,7 +101,7 @@ class Member(ABC):
         """Shape of what a pass of this rank gets in a message; nothing but the model decides it."""
         return None
 
-    def block(self, layer: int, step: int) -> tuple[transformer.Block, transformer.Modulation]:
+    def block(self, layer: int, step: int) -> tuple[transformer.PatchBlock, transformer.Modulation]:
         """A block, and what timestep and prompt do to it."""
         block, condition = self.model.block(layer), self.model.condition(self.scheduler.time(step))
         return block, block.modulate(condition[self.prompts()])
