@@ -161,7 +161,7 @@ def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
 def _memory(kind: str, ran: Ran, read_bytes: int, weight_bytes: int) -> Kernel:
     """A kernel that memory bounds; norms write their statistics too, which are no elements of their output."""
     most, written = max((tensor.numel() for tensor in ran.writes), default=0), tensor_bytes(ran.writes)
-    sizes = dict(read_bytes=read_bytes, written_bytes=written, weight_bytes=weight_bytes)
+    sizes = {"read_bytes": read_bytes, "written_bytes": written, "weight_bytes": weight_bytes}
     return Kernel(kind, 1, heads=1, m=most, **sizes)
 
 
