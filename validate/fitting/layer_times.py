@@ -106,12 +106,12 @@ def read_header(times: Path) -> Header | None:
     if path_kind(path) == "nothing":
         return None
     table = Table.read(path)
+    model, dtype, source = (table.text(key) for key in ("model", "dtype", "source"))
     height, width = (table.integer(key, minimum=1) for key in ("height", "width"))
-    dtype, source = table.text("dtype"), table.text("source")
     memory = table.positive("memory_GiB") if "memory_GiB" in table else None
     rows = table.integer("rows") if "rows" in table else None
     updates = tuple(map(Update.of, table.tables("optimizer")))
-    return Header(table.text("model"), height, width, dtype, source, memory, rows, updates)
+    return Header(model, height, width, dtype, source, memory, rows, updates)
 
 
 def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
