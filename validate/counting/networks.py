@@ -87,6 +87,7 @@ class UVit(nn.Module):
 TEXT: Final = (77, 768)
 """Tokens of the prompt, and their width."""
 LAST: Final = (*(("attentions.0", "attentions.1", "downsamplers.0"),) * 3, ("resnets.0", "resnets.1"))
+"""Modules that end the blocks of each level of the copy's input half."""
 BLOCKS: Final = ("conv_in", *(f"down_blocks.{level}.{of}" for level, last in enumerate(LAST) for of in last))
 """The modules that end the blocks of the copy's input half."""
 

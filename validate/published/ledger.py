@@ -205,8 +205,10 @@ def _number(value: float) -> str:
 
 
 WORDS: Final[Mapping[str, Callable[[float], str]]] = {
-    **dict.fromkeys(("published", "predicted"), _number),
-    **{"error": "{:.4f}".format, "predicted_memory_GiB": "{:.2f}".format},
+    "published": _number,
+    "predicted": _number,
+    "error": "{:.4f}".format,
+    "predicted_memory_GiB": "{:.2f}".format,
 }
 """How numbers are written as CSV, by column."""
 

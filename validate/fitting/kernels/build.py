@@ -94,9 +94,9 @@ class Builder:
                 return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
-            samples, start = rows.attention(self.folder, origin.rows), values["fixed_us"]
-            of = (classes.forward_seconds, samples, values | {"causal_us": start}, to)
-            return self._paced(origin, values, classes.fit_pace(*of))
+            samples = rows.attention(self.folder, origin.rows)
+            start = values | {"causal_us": values["fixed_us"]}
+            return self._paced(origin, values, classes.fit_pace(classes.forward_seconds, samples, start, to))
         samples = rows.attention(self.folder, origin.rows)
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
