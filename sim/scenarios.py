@@ -59,6 +59,8 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
+UNTELLING: Final = ("offload",)
+"""Options of both tasks that say neither."""
 DEFAULT_CLUSTER: Final = "p4de"
 """The cluster where none is named."""
 DOES: Final = {"train": "trains", "sample": "draws images"}
@@ -164,7 +166,7 @@ def _sampling_flag(request: Request) -> str | None:
     training, sampling = ({*OPTIONS[task], *fields_of(strategies_of(task).values())} for task in TASKS)
     if any(name in training - sampling for name in request.given):
         sampling -= training
-    says = sampling - training | sampling.intersection(OPTIONS["sample"])
+    says = sampling - training | sampling.intersection(OPTIONS["sample"]).difference(UNTELLING)
     return next((flag_of(name) for name in request.given if name in says), None)
 
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from profiles.architectures.components import Component
 from profiles.architectures.texts import with_text
 from profiles.costs.bands import Band
+from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import with_frames
 from profiles.costs.sampling import Extent, SamplingCosts
 from profiles.errors import wrong
 from profiles.machines.clusters import Cluster
-from profiles.machines.host_links import copied_s
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, load_levers, products_in_fp8
@@ -53,8 +53,8 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     def _check_own_options(self) -> None:
         """Refuse what nobody knows enough of: a device's link to its host, its fp8, or the kernels of a decoder."""
-        if self.workload.encoders == "offloaded":
-            copied_s(self.cluster.device, 1.0)
+        if self.workload.encoders == "offloaded" or self.workload.swapped:
+            _ = self.host_side
         if self.workload.precision != HALF:
             products_in_fp8(self.cluster.device)
         if self.workload.vae_parallel > self.workload.num_gpus:
@@ -75,6 +75,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
         return SamplingCosts(
             self.model, device, height, width, self.paced_stack, calibration=factor, precision=precision
         )
+
+    @cached_property
+    def host_side(self) -> HostSide:
+        """The host as the GPUs of a node reach it."""
+        return HostSide.of(self.cluster, self.workload.num_gpus)
 
     @property
     def asked(self) -> dict[str, Any]:

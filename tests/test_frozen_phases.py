@@ -187,7 +187,7 @@ def test_offloaded_encoders_come_and_go_over_the_link_and_leave_memory_free():
     (encoder,) = stays.encoders
     weights = 2 * stays.model.components[encoder].parameters
     runs = [run_point(make_sampler("single", {}), scenario) for scenario in (stays, goes)]
-    moved_s = 2 * weights / (0.8 * 31.5e9)
+    moved_s = 2 * weights / (0.4 * 0.8 * 31.5e9)  # of pageable memory
     assert runs[1].phases["encode_s"] - runs[0].phases["encode_s"] == pytest.approx(moved_s)
     freed = [run.phases["denoise_peak_memory_bytes"] for run in runs]
     assert freed[0] - freed[1] == pytest.approx(weights)

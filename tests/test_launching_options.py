@@ -1,5 +1,6 @@
 """Launching says every option of a point: printed, noted above what is printed, or refused."""
 
+import inspect
 import shlex
 from contextlib import suppress
 
@@ -25,7 +26,7 @@ SAMPLING = [
     *({"guidance": way} for way in ("none", "batch")),
     {"batch_size": 4}, {"stack": "compiled"}, {"precision": "fp8"}, {"all_to_all": "fp8"}, {"cache_steps": 0.5},
     {"encoders": "offloaded"}, {"include": "all", "vae_tile": 256}, {"include": "all", "vae_parallel": 2},
-    {"heads": "padded"},
+    {"heads": "padded"}, {"offload": "layers:3"},
 ]  # fmt: skip
 
 
@@ -62,6 +63,24 @@ def test_a_guidance_that_is_not_the_models_own_is_printed():
     assert valued(words("xdit", **asked), "--guidance_scale") == "1"
     assert "guidance_scale=1.0" in sim.launch(runtime="diffusers", **asked).text
     assert "# not set below: --cache-steps 0.5\n" in sim.launch(runtime="xdit", **asked, cache_steps=0.5).text
+
+
+def test_blocks_on_the_host_are_asked_for_where_the_runtime_streams_so_many():
+    asked = {"model": "wan2.1-1.3b", "strategy": "single", "cluster": "h100-nvlink-8", "gpus": 1, "steps": 2}
+    some, every = (words("sglang", **asked, offload=f"layers:{count}") for count in (10, 30))
+    assert valued(some, "--dit-layerwise-offload") == "true"
+    assert valued(some, "--dit-layerwise-resident-layers") == "20"
+    assert "--dit-layerwise-resident-layers" not in every
+    texts = [sim.launch(runtime="diffusers", **asked, offload=f"layers:{count}").text for count in (10, 30)]
+    assert texts[0].startswith("# not set below: --offload layers:10\n")
+    assert "not set below" not in texts[1]
+    assert 'offload_type="block_level", num_blocks_per_group=1, use_stream=True' in texts[1]
+
+
+def test_diffusers_takes_the_arguments_that_are_printed_for_blocks_on_the_host():
+    diffusers = pytest.importorskip("diffusers")
+    given = {"offload_type": "block_level", "num_blocks_per_group": 1, "use_stream": True}
+    inspect.signature(diffusers.ModelMixin.enable_group_offload).bind(None, "cuda", **given)
 
 
 TRAINING = [

@@ -55,7 +55,10 @@ def train(scenario):
 
 
 def draw(scenario):
-    samplers = Ulysses(), PipeFusion(patches=4)
+    samplers = [
+        Ulysses(),
+        *([] if scenario.workload.swapped else [PipeFusion(patches=4)]),
+    ]  # which swaps no blocks
     results = [run_point(sampler, scenario) for sampler in samplers]
     bounds = [sampler.bound(scenario) for sampler in samplers]
     layers = [scenario.costs.forward_s(i, 2).tolist() for i in range(len(scenario.model.components))]
@@ -182,6 +185,7 @@ REPLACED = {
         "precision": lambda _: "fp8",
         "all_to_all": lambda _: "fp8",
         "cache_steps": lambda _: 0.1,
+        "offload": lambda _: "layers:2",
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")

@@ -107,6 +107,9 @@ def add_scenario(
     )
     words = "of a video, such as 81 (default: the model's reference)"
     shared.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
+    kinds = "none, optimizer, or layers:N blocks" if "train" in shown else "none, or layers:N blocks"
+    words = f"on the host: {kinds} (default: none)"
+    shared.add_argument("--offload", default=argparse.SUPPRESS, metavar="WHAT", help=words)
     if measured:
         words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
         shared.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
@@ -174,7 +177,6 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool, 
         metavar="WHAT",
         help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
     )
-    add("--offload", metavar="WHAT", help="on the host: none, optimizer, or layers:N blocks (default: none)")
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 

@@ -108,6 +108,8 @@ def _printed(start: Start) -> frozenset[str]:
         )
         return own | ({"offload"} if offloads else set()) | ({"memory_recipe"} if reduces else set())
     split = workload.guidance == "parallel"
+    if start.runtime.name == "sglang" or (start.runtime.name == "diffusers" and start.staying == 0):
+        own |= {"offload"}
     return own | (
         {"guidance"} if split or one_scale(start) or start.runtime.name == "distrifusion" else set()
     )

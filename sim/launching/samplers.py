@@ -76,6 +76,8 @@ def _sglang(start: Start) -> Written:
         "--ring-degree": degrees.ring,
         "--cfg-parallel-size": degrees.guidance,
         "--enable-torch-compile": start.compiled,
+        "--dit-layerwise-offload": None if start.staying is None else "true",
+        "--dit-layerwise-resident-layers": start.staying or None,
     }
     if start.nodes > 1:
         served |= {
@@ -115,8 +117,15 @@ from diffusers import {imports}
 torch.distributed.init_process_group("nccl")
 torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
 pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
-{parallel}{compiled}drawn = pipeline(
+{parallel}{offloaded}{compiled}drawn = pipeline(
     "{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}{more}
+)
+"""
+
+
+OFFLOADED: Final = """\
+pipeline.transformer.enable_group_offload(
+    torch.device("cuda"), offload_type="block_level", num_blocks_per_group=1, use_stream=True
 )
 """
 
@@ -140,6 +149,7 @@ def _diffusers(start: Start) -> Written:
         height=workload.height,
         width=workload.width,
         frames=f"num_frames={start.frames}, " if start.frames else "",
+        offloaded=OFFLOADED if start.staying == 0 else "",
         compiled="pipeline.transformer.compile_repeated_blocks()\n" if start.compiled else "",
         more=", guidance_scale=1.0" * one_scale(start) + _several(start),
         steps=workload.steps,

@@ -93,6 +93,12 @@ class Start:
         return over_one(int(count))
 
     @property
+    def staying(self) -> int | None:
+        """Blocks of a sampler's backbone that stay on the GPU where others are offloaded; None where none is."""
+        count = self.scenario.workload.swapped
+        return len({layer.block for layer in self.scenario.backbone.layers}) - count if count else None
+
+    @property
     def compiled(self) -> bool:
         """Whether the stack is compiled."""
         return bool(self.scenario.stack.name == "compiled")
