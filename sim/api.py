@@ -39,11 +39,7 @@ from strategies.plans.workloads import AUTO, RELIEF
 from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
-from strategies.strategy import (
-    AnyScenario,
-    AnyStrategy,
-    Scheduled,
-)
+from strategies.strategy import AnyScenario, AnyStrategy, Scheduled
 
 if TYPE_CHECKING:
     from sim.explore.store import Store
