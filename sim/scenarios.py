@@ -260,7 +260,7 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
         if name in given
     }
     if isinstance(share := given.get("cache_steps"), str):
-        given["cache_steps"] = cached_share(share)
+        given["cache_steps"] = cached_share(share, model.name)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)

@@ -69,11 +69,19 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
-        height, width = self.workload.height, self.workload.width
-        device, factor = self.cluster.device, self.calibration
-        precision = self.workload.precision
+        return self._costs()
+
+    def _costs(self, factor: float | None = None) -> SamplingCosts:
+        """The same where products in a smaller precision gain some factor."""
         return SamplingCosts(
-            self.model, device, height, width, self.paced_stack, calibration=factor, precision=precision
+            self.model,
+            self.cluster.device,
+            self.workload.height,
+            self.workload.width,
+            self.paced_stack,
+            calibration=self.calibration,
+            precision=self.workload.precision,
+            factor=factor,
         )
 
     @cached_property
@@ -139,12 +147,10 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """Factors on the seconds of a step between which the measured factors on products leave them."""
         if self.workload.precision == HALF:
             return Band()
-        of, products = self.backbone_index, products_in_fp8(self.cluster.device)
-        half = replace(self, workload=replace(self.workload, precision=HALF)).costs
-        fp8_s, half_s = (float(costs.gpu_s(of, 1).sum()) for costs in (self.costs, half))
-        gained = (half_s - fp8_s) / (1 - 1 / products.factor)  # seconds of the products in half precision
-        low_s, high_s = (half_s - gained * (1 - 1 / factor) for factor in (products.high, products.low))
-        return Band(min(1.0, low_s / fp8_s), max(1.0, high_s / fp8_s))
+        products = products_in_fp8(self.cluster.device)
+        own = [self.costs, self._costs(products.high), self._costs(products.low)]
+        own_s, low_s, high_s = (float(costs.gpu_s(self.backbone_index, 1).sum()) for costs in own)
+        return Band(min(1.0, low_s / own_s), max(1.0, high_s / own_s))
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""
