@@ -26,7 +26,7 @@ from sim.explore.points import find_points
 from sim.explore.relief import lightest
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
-from sim.legality import check_runs, within
+from sim.legality import check_heeded, check_runs, within
 from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
 from sim.measured_runs import Run, calibrated
 from sim.parts import measured_parts, replay_parts, traces_of
@@ -110,6 +110,7 @@ def run(
     else:
         scenario = calibrated(scenario, measured, measured_run)
     bound(point, scenario)  # refuses what cannot exist before its order is written out
+    check_heeded(point, scenario)
     if runtime is not None:
         check_runs(runtime, point, scenario)
     check_passes(point, MAX_SIMULATED)
@@ -336,8 +337,7 @@ def start_sweep(
     """
     names = strategy.split(",") if isinstance(strategy, str) else strategy
     auto = not isinstance(model, Scene) and given.get("checkpointing", AUTO) in (AUTO, None)
-    if auto and "checkpointing" in given:
-        given["checkpointing"] = None
+    given |= {"checkpointing": None} if auto and "checkpointing" in given else {}
     request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
     scenario = calibrated(_scenario(model, request), measured, measured_run)
     check_swept(scenario)

@@ -279,9 +279,17 @@ def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):
         sampling(make, include=("vae",), vae_parallel=2)
 
 
-def test_embedded_guidance_is_one_prediction(make):
-    none, embedded = (latency_s(make, guidance=of) for of in ("none", "embedded"))
-    assert none == embedded == pytest.approx(latency_s(make, guidance="batch") / 2)
+def test_embedded_guidance_is_one_prediction_of_a_model_that_takes_its_scale(make):
+    takes = replace(model(make), guidance="embedded")
+    none, embedded, batch = (
+        run_point(
+            make_sampler("single", {}), make.sampling(takes, make.cluster(), 1, steps=3, guidance=of)
+        ).latency_s
+        for of in ("none", "embedded", "batch")
+    )
+    assert none == embedded == pytest.approx(batch / 2)
+    with pytest.raises(InputError, match=r"guidance is embedded, but .* takes no guidance scale as an input"):
+        sampling(make, guidance="embedded")
 
 
 def test_a_distilled_model_draws_in_its_own_steps():

@@ -99,6 +99,20 @@ def test_what_lives_on_the_step_before_skips_none(make, name):
         make_sampler(name, {}).bound(scenario)
 
 
+def test_what_a_point_does_not_heed_is_refused_where_it_is_asked_for_alone_and_not_in_a_sweep():
+    asked = {"model": "flux-dev", "cluster": "p5", "gpus": 4, "steps": 2}
+    for name in ("ring", "pipefusion"):
+        with pytest.raises(InputError, match=f"heads is padded, but {name} divides no heads on 4 GPUs"):
+            sim.run(strategy=name, heads="padded", **asked)
+        with pytest.raises(InputError, match=f"all_to_all is fp8, but {name} exchanges nothing so on 4 GPUs"):
+            sim.run(strategy=name, all_to_all="fp8", **asked)
+    assert sim.run(strategy="ulysses", heads="padded", all_to_all="fp8", **asked).latency_s > 0
+    found = sim.sweep(strategy=("ring", "ulysses"), heads="padded", workers=1, **asked)
+    assert {point.name for point in found if point.status == "simulated"} == {"ring", "ulysses"}
+    with pytest.raises(InputError, match="cache_steps is 0.23, which skips none of 4 steps"):
+        flux(cache_steps=0.23)
+
+
 def test_titles_name_the_levers_and_say_what_is_not_modelled():
     asked = {"gpus": 2, "steps": 10, "cluster": "p5", "precision": "fp8", "all_to_all": "fp8"}
     result = sim.run("flux-dev", "ulysses", cache_steps="teacache", **asked)

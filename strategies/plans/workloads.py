@@ -25,7 +25,8 @@ FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
 VIDEOS_PER_GPU: Final = 1
 """Default batch of a model of videos, of which a GPU takes seconds to train on one."""
-GUIDANCES: Final = ("none", "embedded", "batch", "parallel")
+EMBEDDED: Final = "embedded"
+GUIDANCES: Final = ("none", EMBEDDED, "batch", "parallel")
 ONE_PREDICTION: Final = GUIDANCES[:2]
 """Ways of guidance that take one prediction a step: none, or a scale that the backbone was trained to take as input."""
 ALL: Final = "all"
@@ -240,6 +241,8 @@ class SamplingWorkload:
         share = self.cache_steps
         if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
             raise wrong("cache_steps", f"is {share!r}, must be a share of the steps: at least 0, below 1")
+        if share and self.computed_steps == self.steps:
+            raise wrong("cache_steps", f"is {share:g}, which skips none of {self.steps} steps")
         check_integer("vae_parallel", self.vae_parallel)
         if self.vae_tile is not None:
             check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
