@@ -34,7 +34,7 @@ def test_every_option_of_sampling_is_printed_noted_or_refused():
     runs = {
         "sdxl": ("distrifusion",),
         "pixart": ("xdit-scripts",),
-        "wan2.1-14b": ("diffusers", "sglang", "vllm-omni", "xdit"),
+        "wan2.1-14b": ("diffusers", "fastvideo", "sglang", "vllm-omni", "xdit"),
     }
     assert {*OWN_OPTIONS} <= {name for change in SAMPLING for name in change}
     for model, runtimes in runs.items():
@@ -84,6 +84,33 @@ def test_diffusers_takes_the_arguments_that_are_printed_for_blocks_on_the_host()
     diffusers = pytest.importorskip("diffusers")
     given = {"offload_type": "block_level", "num_blocks_per_group": 1, "use_stream": True}
     inspect.signature(diffusers.ModelMixin.enable_group_offload).bind(None, "cuda", **given)
+
+
+def test_fastvideo_reads_the_run_that_is_printed():
+    yaml, schema = pytest.importorskip("yaml"), pytest.importorskip("fastvideo.api.schema")
+    parser = pytest.importorskip("fastvideo.api.parser")
+    asked = ("wan2.1-14b", "ulysses", "h100-nvlink-8", 8)
+    text = sim.launch(*asked, runtime="fastvideo", guidance="none", offload="layers:40").text
+    found = parser.parse_config(schema.RunConfig, yaml.safe_load(text))
+    assert (found.generator.engine.num_gpus, found.generator.engine.parallelism.sp_size) == (8, 8)
+    assert found.generator.engine.offload.dit_layerwise and not found.generator.engine.offload.text_encoder
+    drawn = found.request.sampling
+    assert (drawn.num_frames, drawn.height, drawn.width, drawn.guidance_scale) == (81, 480, 832, 1.0)
+
+
+def test_fastvideo_trains_on_replicas_of_shards_over_which_contexts_lie():
+    asked = {"model": "wan2.1-14b", "strategy": "fsdp", "cluster": "h100-ib", "gpus": 64, "batch_size": 32}
+    asked |= {"context_degree": 4, "shard_size": 2, "runtime": "fastvideo-train", "frozen": "cached"}
+    found = words(checkpointing="block", **asked)
+    given = ("--sp-size", "--hsdp-replicate-dim", "--hsdp-shard-dim", "--train-batch-size", "--num-latent-t")
+    assert [valued(found, flag) for flag in given] == ["4", "8", "8", "2", "21"]
+    assert valued(found, "--enable-gradient-checkpointing-type") == "full"  # its word for every block
+    assert "not set below" not in sim.launch(checkpointing="block", **asked).text
+    assert any("--frozen cached" in note for note in sim.launch(**asked).notes)
+    with pytest.raises(
+        InputError, match="checkpointing is selective, but what starts fastvideo-train can say none or"
+    ):
+        sim.launch(checkpointing="selective", **asked)
 
 
 TRAINING = [

@@ -109,7 +109,7 @@ def test_what_a_point_does_not_heed_is_refused_where_it_is_asked_for_alone_and_n
     assert sim.run(strategy="ulysses", heads="padded", all_to_all="fp8", **asked).latency_s > 0
     found = sim.sweep(strategy=("ring", "ulysses"), heads="padded", workers=1, **asked)
     assert {point.name for point in found if point.status == "simulated"} == {"ring", "ulysses"}
-    with pytest.raises(InputError, match="cache_steps is 0.23, which skips none of 4 steps"):
+    with pytest.raises(InputError, match=r"cache_steps is 0\.23, which skips none of 4 steps"):
         flux(cache_steps=0.23)
 
 

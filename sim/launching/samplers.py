@@ -157,6 +157,54 @@ def _diffusers(start: Start) -> Written:
     return text, f"start it by {start.torchrun} FILE.py"
 
 
+FASTVIDEO: Final = """\
+generator:
+  model_path: {model}
+  engine:
+    num_gpus: {gpus}
+    parallelism: {{tp_size: 1, sp_size: {gpus}}}
+    offload:
+      dit: false
+      dit_layerwise: {layerwise}
+      text_encoder: {encoders}
+      vae: false
+    compile: {{enabled: {compiled}}}
+request:
+  prompt: {prompt}
+  sampling:
+    height: {height}
+    width: {width}
+    num_frames: {frames}
+    num_inference_steps: {steps}
+    num_videos_per_prompt: {several}
+"""
+
+
+def _fastvideo(start: Start) -> Written:
+    workload = start.scenario.workload
+    text = FASTVIDEO.format(
+        model=start.model,
+        gpus=start.gpus,
+        layerwise=_flag(start.staying == 0),
+        encoders=_flag(workload.encoders == "offloaded"),
+        compiled=_flag(start.compiled),
+        prompt=PROMPT,
+        height=workload.height,
+        width=workload.width,
+        frames=start.frames or 1,
+        steps=workload.steps,
+        several=start.result.batch_size,
+    )
+    if one_scale(start):
+        text += "    guidance_scale: 1.0\n"
+    return text, "start it by fastvideo generate --config FILE.yaml"
+
+
+def _flag(value: bool) -> str:
+    """A flag as YAML has it."""
+    return str(value).lower()
+
+
 DISTRIFUSION: Final = """\
 import torch
 from distrifuser.pipelines import DistriSDXLPipeline
@@ -197,6 +245,7 @@ def _distrifusion(start: Start) -> Written:
 SAMPLERS: Final[dict[str, Callable[[Start], Written]]] = {
     "diffusers": _diffusers,
     "distrifusion": _distrifusion,
+    "fastvideo": _fastvideo,
     "sglang": _sglang,
     "vllm-omni": _vllm_omni,
     "xdit": _xdit,
