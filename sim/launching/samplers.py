@@ -114,9 +114,7 @@ DIFFUSERS: Final = """\
 import torch
 from diffusers import {imports}
 
-torch.distributed.init_process_group("nccl")
-torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
-pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
+{ranks}pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
 {parallel}{offloaded}{compiled}drawn = pipeline(
     "{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}{more}
 )
@@ -128,6 +126,13 @@ pipeline.transformer.enable_group_offload(
     torch.device("cuda"), offload_type="block_level", num_blocks_per_group=1, use_stream=True
 )
 """
+
+
+RANKS: Final = """\
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
+"""
+"""What each of several processes begins with."""
 
 
 def _several(start: Start) -> str:
@@ -143,6 +148,7 @@ def _diffusers(start: Start) -> Written:
     made = f"ContextParallelConfig(ulysses_degree={degrees.ulysses}, ring_degree={degrees.ring})"
     text = DIFFUSERS.format(
         imports="ContextParallelConfig, DiffusionPipeline" if several else "DiffusionPipeline",
+        ranks=RANKS if several else "",
         model=start.model,
         parallel=f"pipeline.transformer.enable_parallelism(config={made})\n" if several else "",
         prompt=PROMPT,
@@ -154,7 +160,7 @@ def _diffusers(start: Start) -> Written:
         more=", guidance_scale=1.0" * one_scale(start) + _several(start),
         steps=workload.steps,
     )
-    return text, f"start it by {start.torchrun} FILE.py"
+    return text, f"start it by {start.torchrun if several else 'python'} FILE.py"
 
 
 FASTVIDEO: Final = """\
