@@ -28,14 +28,9 @@ def script(word):
 def carried_out(folder, command):
     """What a command prints; it finds the project where this test does."""
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    there = {**os.environ, "PYTHONPATH": paths}
+    settings = {"capture_output": True, "text": True, "timeout": SECONDS}
+    done = subprocess.run(command, check=False, cwd=folder, env=there, **settings)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
