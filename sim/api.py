@@ -23,6 +23,7 @@ from profiles.software.stacks import Stack
 from sim.asking import ARGUMENTS, held, request_of, scenario_asked, speaks_of_parameters, strategy_asked
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
+from sim.explore.relief import lightest
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.legality import check_runs, within
@@ -84,8 +85,11 @@ def run(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
         DeadlockError: the strategy's order can never be carried out.
     """
+    auto = given.get("checkpointing") == AUTO
+    given |= {"checkpointing": None} if auto else {}
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
     scenario, point = scenario_asked(model, request), strategy_asked(request)
+    scenario, *remarks = lightest(point, scenario) if auto else (scenario,)
     if measured is not None and measured_run is None:
         scenario = _scaled(point, scenario, Number.of(measured))
     else:
@@ -96,7 +100,8 @@ def run(
     check_passes(point, MAX_SIMULATED)
     parts = measured_parts(point, scenario)
     traces = cache(lambda: traces_of(point, scenario, parts))
-    return weigh(point, scenario, parts, source_of(point, scenario, traces))
+    source = source_of(point, scenario, traces)
+    return weigh(point, scenario, parts, replace(source, remarks=(*remarks, *source.remarks)))
 
 
 def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
@@ -253,7 +258,7 @@ def start_sweep(
     scenario = calibrated(scenario_asked(model, request), measured, measured_run)
     check_swept(scenario)
     chosen = objectives(scenario)[0] if objective is None else objective
-    relief = RELIEF if auto and scenario.task == "train" else None
+    relief = RELIEF if auto and scenario.task == "train" else ()
     found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive, relief=relief)
     found.points = find_points(scenario, request.names, request.parameters)
     if runtime is not None:

@@ -93,7 +93,7 @@ def add_scenario(
     group.add_argument("--experiment", metavar="FILE", help=words)
     _add_what_ifs(parser)
     if "train" in tasks:
-        _add_training(parser, "train" in shown, several)
+        _add_training(parser, "train" in shown, several, runtime)
     if "sample" in tasks:
         _add_sampling(parser, "sample" in shown)
 
@@ -147,7 +147,7 @@ def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
 
 
-def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) -> None:
+def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool, simulated: bool) -> None:
     add = _adder(parser, "training", shown)
     add(
         "--frozen",
@@ -163,11 +163,12 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
     )
     add("--self-conditioning", type=number, metavar="P", help="probability (default: the model's)")
     add("--self-conditioning-draw", choices=DRAWS, help="who draws (default: iteration)")
-    words = f"what is recomputed (default: {AUTO}: none, {RELIEF} where a point lacks memory)"
+    least = f"; {AUTO}: the least that fits" if simulated else ""
+    words = f"{AUTO}: none, {' or '.join(RELIEF)} where memory lacks" if searched else f"none{least}"
     add(
         "--checkpointing",
-        choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
-        help=words if searched else "what is recomputed (default: none)",
+        choices=(AUTO, *CHECKPOINTINGS) if simulated else CHECKPOINTINGS,
+        help=f"what is recomputed (default: {words})",
     )
     add(
         "--trainable",

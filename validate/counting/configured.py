@@ -17,16 +17,9 @@ from typing import Any, Final
 from torch import nn
 
 from profiles.errors import InputError
+from validate.counting import component
 from validate.counting.adapters import AUTOENCODER, BACKBONE, IMAGE, TEXT, Found, find_class, half_of, spec_of
-from validate.counting.component import (
-    ComponentCount,
-    ModelCount,
-    NoBlocksError,
-    build,
-    count_component,
-    counted,
-    trace_of,
-)
+from validate.counting.component import ComponentCount, ModelCount, NoBlocksError
 from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.samples import prompts_of, samples_of, shapes, without_rule
 from validate.counting.sizes import Request, framed, prompt_of, request_of
@@ -124,7 +117,7 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigO
     )
     chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
-        return counted(spec, trace, size.height, size.width)
+        return component.counted(spec, trace, size.height, size.width)
 
 
 def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:
@@ -150,7 +143,7 @@ def _first_trace(
     refused = ""
     for number, sample in enumerate(samples):
         try:
-            return number, trace_of(spec, module, sample)
+            return number, component.trace_of(spec, module, sample)
         except Exception as error:  # whatever the class says to its arguments
             refused = refused or f"{_where(found)} refuses the sample ({shapes(sample)}): {_complaint(error)}"
     raise InputError(refused + _lacking(found))
@@ -169,7 +162,7 @@ def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, 
     spec = half_of(found, f"{name_of(found, every)}_{half}", half, size.scale)
     spec = replace(spec, inputs=(name_of(main, every),) if half == "decoder" else ())
     with _blamed(found, "cannot be counted"):
-        return count_component(spec, size.height, size.width, dtype)
+        return component.count_component(spec, size.height, size.width, dtype)
 
 
 def name_of(found: Found, every: Sequence[Found]) -> str:
@@ -191,7 +184,7 @@ def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
 
 def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
     with _blamed(found, "cannot be built from it"):
-        return build(spec, DTYPES[dtype])
+        return component.build(spec, DTYPES[dtype])
 
 
 @contextmanager

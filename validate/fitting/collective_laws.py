@@ -26,7 +26,7 @@ from profiles.machines.collectives import collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
 from profiles.units import MICROSECOND
 from validate.fitting.collective_rows import Curve, curves_of
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 
 
 class Belief(NamedTuple):

@@ -10,24 +10,14 @@ from profiles.errors import InputError
 from profiles.files import read_text
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
-from validate.published.bands import write_bands
+from validate.published.bands import write_bands, write_trust
 from validate.published.contests import side_by_side
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
-from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record
+from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
-from validate.published.standings import Standing
-from validate.published.trust import write_trust
-from validate.reporting.sections import (
-    Section,
-    grouped,
-    parts_around,
-    percent,
-    print_sections,
-    signed,
-    write_tables,
-)
+from validate.tables import Section, grouped, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
 MARKERS: Final = "<!-- python -m validate published --readme -->", END

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, ParamSpec
 
 from profiles.files import read_text
 from validate.published.records import Record
-from validate.reporting.sections import Section
+from validate.tables import Section
 
 TEXTS: Final = Path(__file__).with_name("experiments.toml")
 _Given = ParamSpec("_Given")
