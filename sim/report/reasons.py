@@ -64,6 +64,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     reasons = (
         *_host_reason(scenario, host),
         *_wire_reason(main_part(parts), wire),
+        *_idle_reason(result, idle),
         *_encoding_reason(strategy, scenario, main_part(parts)),
     )
     return Account(busy - host, host, wire, idle, reasons)
@@ -119,6 +120,13 @@ def _way_words(trace: Trace, way: Way) -> str:
     return f"{name} of {gpus} GPUs {where}: each moves {pace / GB:.2g} GB/s, of {of}"
 
 
+def _idle_reason(result: Result, idle: float) -> Iterator[str]:
+    """How many stages a pipeline has, where they wait for one another."""
+    stages = {tuple(stage["devices"]) for stage in result.stages}
+    if idle >= COUNTS and len(stages) > 1:
+        yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
+
+
 def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -> Iterator[str]:
     """What GPUs that work on the same samples encode over again."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
@@ -131,7 +139,15 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -
         yield f"all {team} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"
 
 
-def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
+def account_of_best(sweep: Sweep, best: Point) -> Account:
+    """Where the time of the best point of a sweep goes, and why it is not less."""
+    result = sweep.result_of(best)
+    assert result.source is not None
+    account = account_of(result.source.strategy, result.source.scenario, result)
+    return replace(account, reasons=(*account.reasons, *_fewer_reason(sweep, best)))
+
+
+def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     """What more GPUs would bring, where the answer leaves some of them out."""
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:

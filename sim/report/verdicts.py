@@ -22,7 +22,7 @@ from sim.report.panels import (
     runs_in_words,
     trust_in,
 )
-from sim.report.reasons import Account, account_of, fewer_reason
+from sim.report.reasons import Account, account_of_best
 from sim.report.tables import command_of
 from sim.results import Result
 
@@ -214,7 +214,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         objective=sweep.objective,
         best=best.result,
         how=how(best.result, values),
-        account=_account(sweep, best),
+        account=account_of_best(sweep, best),
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
@@ -240,14 +240,6 @@ def _runnable(sweep: Sweep, points: Sequence[Point], values: Tried) -> Iterator[
     for point in points:
         if point.result is not None and (names := _runs_in(sweep, point)):
             yield Runnable(point.result, how(point.result, values), names, command_of(point.result))
-
-
-def _account(sweep: Sweep, best: Point) -> Account:
-    """Where the time of the best goes, and why it is not less."""
-    result = sweep.result_of(best)
-    assert result.source is not None
-    account = account_of(result.source.strategy, result.source.scenario, result)
-    return replace(account, reasons=(*account.reasons, *fewer_reason(sweep, best)))
 
 
 def with_note(verdict: Verdict | None, note: str) -> Verdict | None:
