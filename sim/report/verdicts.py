@@ -99,10 +99,7 @@ class Verdict:
         if self.fastest is not None:
             lines.append(("fastest", self._fastest_words(self.fastest)))
         lines.append(("runner-up", self._runner_up_words()))
-        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
-        words = {name: f"{name} ({what} checkpointing)" for name, what in self.relieved.items()}
-        if others := [words.get(name, name) for name in self.ties if name not in said]:
-            lines.append(("", f"ties too: {', '.join(others)}"))
+        lines += [("", f"ties too: {words}")] if (words := self._ties_words()) else []
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
@@ -110,6 +107,19 @@ class Verdict:
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
+
+    def _ties_words(self) -> str:
+        """The ties that are not named already, those together that recompute the same."""
+        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
+        others: dict[str, list[str]] = {}
+        for name in self.ties:
+            if name not in said:
+                others.setdefault(self.relieved.get(name, ""), []).append(name)
+        words = (
+            f"{', '.join(names)}{f' ({what} checkpointing)' if what else ''}"
+            for what, names in others.items()
+        )
+        return "; ".join(words)
 
     def _runnable_line(self) -> list[Line]:
         """The first tie that a runtime runs, where none runs the best."""
