@@ -24,6 +24,8 @@ from strategies.strategy import AnyScenario, AnyStrategy
 COUNTS: Final = 0.1
 """Share of the time from which on it is worth a reason."""
 COMPILED: Final = "compiled"
+HELP: Final = ": more work for each GPU hides it"
+"""What always helps where the host is behind."""
 ROUNDS: Final = "send_recv"
 """The operation of a ring, round by round."""
 
@@ -83,10 +85,13 @@ def host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
 
 def _host_reason(scenario: AnyScenario, host: float) -> Iterator[str]:
     if host >= COUNTS:
-        helps = "more work for each GPU hides it"
-        if scenario.stack.name != COMPILED:
-            helps += f", --stack {COMPILED} shortens it"
-        yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change: {helps}"
+        helps = "" if scenario.stack.name == COMPILED else f", --stack {COMPILED} shortens it"
+        yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change{HELP}{helps}"
+
+
+def brief(reason: str) -> str:
+    """A reason without what would help."""
+    return reason.partition(HELP)[0]
 
 
 def _wire_reason(part: Part, wire: float) -> Iterator[str]:
@@ -165,5 +170,5 @@ def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
         return
     there = Asked(first.strategy, most, first.checkpointing).at(sweep.scenario)
     result = first.result or run_point(first.strategy, there)
-    reasons = account_of(first.strategy, there, result).reasons
-    yield f"{best.name} on all {most} GPUs takes {duration(result)}{': ' if reasons else ''}{'; '.join(reasons[:1])}"
+    why = "".join(f": {brief(reason)}" for reason in account_of(first.strategy, there, result).reasons[:1])
+    yield f"{best.name} on all {most} GPUs takes {duration(result)}{why}"
