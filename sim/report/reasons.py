@@ -3,10 +3,11 @@
 The share of the host is what compute gains on a host that dispatches in no time: the point is replayed so, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from profiles.errors import InfeasibleError
 from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
@@ -66,7 +67,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     reasons = (
         *_host_reason(scenario, host),
         *_wire_reason(main_part(parts), wire),
-        *_idle_reason(result, idle),
+        *_idle_reason(result, idle, [part for part in parts if part.variant.job == 0]),
         *_encoding_reason(strategy, scenario, main_part(parts)),
     )
     return Account(busy - host, host, wire, idle, reasons)
@@ -125,9 +126,10 @@ def _way_words(trace: Trace, way: Way) -> str:
     return f"{name} of {gpus} GPUs {where}: each moves {pace / GB:.2g} GB/s, of {of}"
 
 
-def _idle_reason(result: Result, idle: float) -> Iterator[str]:
-    """How many stages a pipeline has, where they wait for one another."""
-    stages = {tuple(stage["devices"]) for stage in result.stages}
+def _idle_reason(result: Result, idle: float, parts: Sequence[Part]) -> Iterator[str]:
+    """How many stages the pipeline of the first job has, where they wait for one another."""
+    own = result.stages[: len(main_part(parts).phase.plan.stages)]
+    stages = {tuple(stage["devices"]) for stage in own}
     if idle >= COUNTS and len(stages) > 1:
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
@@ -169,6 +171,9 @@ def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     if first is None or first.strategy is None:
         return
     there = Asked(first.strategy, most, first.checkpointing).at(sweep.scenario)
-    result = first.result or run_point(first.strategy, there)
+    try:
+        result = first.result or run_point(first.strategy, there)
+    except InfeasibleError:  # as only its replay tells
+        return
     why = "".join(f": {brief(reason)}" for reason in account_of(first.strategy, there, result).reasons[:1])
     yield f"{best.name} on all {most} GPUs takes {duration(result)}{why}"
