@@ -128,7 +128,10 @@ class Pulse:
             return symmetric_partition(forward_s + backward_s, cut_s, skips, num_stages, sizes)
 
         links = (pipeline.placement,) if waiting else ()
-        return scenario.remember(("symmetric", num_stages, pipeline.local_batch, links), solve)
+        try:
+            return scenario.remember(("symmetric", num_stages, pipeline.local_batch, links), solve)
+        except ValueError as error:
+            raise InfeasibleError(str(error), "too many layers for a skip-aware partition") from None
 
     def remarks(self, scenario: Scenario) -> list[str]:
         """Remarks on this point: skips that are sent after all."""
