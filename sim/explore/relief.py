@@ -1,18 +1,17 @@
 """Relief: points that lack memory, tried again with what recomputes activations."""
 
-from math import inf
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sim.explore.points import Point
-from sim.explore.thresholds import Threshold
 from sim.results import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
 
 
-def relieved(sweep: "Sweep") -> list[Point]:
-    """The points of a sweep that lack memory, with its ``relief``, as far as they can still matter.
+def relieved(sweep: "Sweep", points: Iterable[Point]) -> list[Point]:
+    """Those of some points that lack memory, with the sweep's ``relief``.
 
     What is recomputed takes time: none is faster than it would be without. Where memory is ranked by, the points that
     fit are tried again, too: what is recomputed need not be kept.
@@ -20,13 +19,8 @@ def relieved(sweep: "Sweep") -> list[Point]:
     if sweep.relief is None:
         return []
     everything = sweep.objective == "memory"
-    short = [
+    return [
         Point(of.strategy, of.name, of.bound_s, num_gpus=of.num_gpus, checkpointing=sweep.relief)
-        for of in sweep.points
+        for of in points
         if of.kind == OUT_OF_MEMORY or (everything and of.kind is None)
     ]
-    known = Threshold(sweep.objective, sweep.top)
-    for point in sweep.points:
-        known.add(point)
-    limits = dict.fromkeys(map(id, short), inf) if sweep.exhaustive else known.limits(short)
-    return [point for point in short if point.least_score(sweep.objective) < limits[id(point)]]
