@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
-from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
+from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, Row, all_at_once
 from strategies.pipelining.receives import posted_in_time
 from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Seat
@@ -25,7 +25,7 @@ from strategies.plans.actions import (
     Rows,
     StageAction,
 )
-from strategies.plans.plan import Collective, Filling, Plan, Tensor
+from strategies.plans.plan import Collective, Filling, Op, Plan, Tensor
 
 if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
@@ -69,8 +69,8 @@ class _Pattern(NamedTuple):
 
     duration_s: float
     first: int
-    reads: Sequence[Sequence[int]]
-    writes: Sequence[Sequence[int]]
+    reads: Sequence[tuple[int, ...]]
+    writes: Sequence[tuple[int, ...]]
 
 
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
@@ -111,7 +111,7 @@ class PipelineBuilder:
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
-        self.rows: list[list[Draft]] = [[] for _ in range(self.shape.degree)]
+        self.rows: list[Row] = [Row() for _ in range(self.shape.degree)]
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], range] = {}
         self._patterns: dict[tuple[int, str], _Pattern] = {}
@@ -150,7 +150,7 @@ class PipelineBuilder:
             frozen.place(layer)
         inputs = self._inputs(frozen)
         for position, row in enumerate(self._order):
-            self.rows[position] = [self._draft(action, inputs) for action in row]
+            self.rows[position] = Row([self._op(action, inputs) for action in row])
         if not self.recipe.cross_iteration:
             self._put_first(frozen)
         synchronize(self)
@@ -206,16 +206,18 @@ class PipelineBuilder:
         self.given.append((tensor, self.stages[stage].position))
         return tensor
 
-    def _draft(self, action: StageAction, inputs: dict[tuple[int, int], list[int]]) -> Draft:
+    def _op(self, action: StageAction, inputs: dict[tuple[int, int], list[int]]) -> Op:
         stage, kind, number = action
         if kind == OPTIMIZER:
-            return Draft(action, 0.0)
+            return Op(action, 0.0)
         pattern = self._patterns.get((stage, kind))
         if pattern is None:
             pattern = self._patterns[stage, kind] = self._pattern(stage, kind)
         duration_s, first, reads, writes = pattern
-        frozen = inputs.get((stage, number), ()) if inputs and kind in (FORWARD, EXTRA_FORWARD) else ()
-        return Draft(action, duration_s, [*frozen, *reads[number - first]], [*writes[number - first]], [])
+        read = reads[number - first]
+        if inputs and kind in (FORWARD, EXTRA_FORWARD):
+            read = (*inputs.get((stage, number), ()), *read)
+        return Op(action, duration_s, read, writes[number - first])
 
     def _pattern(self, stage: int, kind: str) -> "_Pattern":
         """What the passes of a kind through a stage have in common."""
@@ -313,7 +315,7 @@ class PipelineBuilder:
             self._put_in_turn([placed.draft for placed in frozen.placed])
             return
         for position, row in enumerate(self.rows):
-            row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
+            row.insert(0, *(placed.draft for placed in frozen.placed if placed.position == position))
 
     def _put_in_turn(self, drafts: Sequence[Draft]) -> None:
         """Put the frozen ops of each micro-batch before its first pass."""
@@ -326,7 +328,7 @@ class PipelineBuilder:
                 number = draft.action[2]
                 found += drafts[number * each : (number + 1) * each]
             found.append(draft)
-        row[:] = found
+        self.rows[0] = Row(found)
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops into bubbles, or after the last backward of the pipeline."""
@@ -343,7 +345,7 @@ class PipelineBuilder:
         wait for the rest. Where there is no trace to go by, all of it runs before the step.
         """
         row = self.rows[position]
-        step = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), len(row))
+        step = next((i for i, action in enumerate(row.actions) if action[1] == OPTIMIZER), len(row))
         starts = filling.starts[position] if filling.starts else ()
         free_s = starts[step - 1] + row[step - 1].duration_s if starts else 0.0
         indices: list[int] = []
@@ -367,7 +369,7 @@ class PipelineBuilder:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
             prologue_s = sum(layer.duration_s for layer in work)
         plan = Plan(
-            ops=tuple(tuple(draft.finish() for draft in row) for row in self.rows),
+            ops=tuple([row.finish() for row in self.rows]),
             tensors=tuple(self.tensors),
             placement=self.placement,
             stages=self.stages,
@@ -382,18 +384,19 @@ class PipelineBuilder:
         if not self.recipe.blocking:
             return plan
         posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
-        return replace(plan, blocking=True, posted_after=posted | self._posted_at_once())
+        return replace(plan, blocking=True, posted_after=posted | _posted_at_once(plan))
 
-    def _posted_at_once(self) -> dict[tuple[int, int], int]:
-        """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
 
-        Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back
-        meets a first stage that is still at its own.
-        """
-        return {
-            (tensor, position): -1
-            for position, row in enumerate(self.rows)
-            for draft in row
-            for tensor in draft.reads
-            if self.tensors[tensor].role in ("frozen", "feedback")
-        }
+def _posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:
+    """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
+
+    Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back meets a
+    first stage that is still at its own.
+    """
+    return {
+        (tensor, position): -1
+        for position, ops in enumerate(plan.ops)
+        for op in ops
+        for tensor in op.reads
+        if plan.tensors[tensor].role in ("frozen", "feedback")
+    }

@@ -214,6 +214,11 @@ class Layout(Pipeline):
     @cached_property
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
+        # group sizes are alike in this
+        alike = ("held", type(self), self.cuts, self.shape.degree, self.skip_route, self.held_batch, self.share)
+        return self.scenario.remember(alike, self._held_bytes)
+
+    def _held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         buffers = [resident_buffers(self, [self.stages[s] for s in hosted]) for hosted in self.hosted]
         resident = (float(sum(buffer.size_bytes for buffer in of)) for of in buffers)
         return tuple(saved_bytes(self, stage) for stage in self.stages), tuple(resident)
