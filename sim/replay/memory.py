@@ -271,7 +271,7 @@ def peak_memory_bytes(trace: Trace, stays: Residencies | None = None) -> FloatAr
     peaks = np.zeros(trace.plan.num_devices)
     if len(changes):
         held = np.cumsum(changes)
-        first = np.flatnonzero(np.diff(devices, prepend=-1))
+        first = np.concatenate([[0], np.flatnonzero(devices[1:] != devices[:-1]) + 1])
         before = held[first] - changes[first]
         peaks[devices[first]] = np.maximum.reduceat(held, first) - before
     return peaks + resident_bytes(trace)

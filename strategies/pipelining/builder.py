@@ -8,11 +8,12 @@ the last backward of a stage.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, Row, all_at_once
-from strategies.pipelining.receives import posted_in_time
+from strategies.pipelining.receives import posted_at_once, posted_in_time
 from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
@@ -25,7 +26,7 @@ from strategies.plans.actions import (
     Rows,
     StageAction,
 )
-from strategies.plans.plan import Collective, Filling, Op, Plan, Tensor
+from strategies.plans.plan import Collective, Filling, Plan, Tensor, new_op, new_tensor
 
 if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
@@ -150,7 +151,7 @@ class PipelineBuilder:
             frozen.place(layer)
         inputs = self._inputs(frozen)
         for position, row in enumerate(self._order):
-            self.rows[position] = Row([self._op(action, inputs) for action in row])
+            self.rows[position] = self._row(row, inputs)
         if not self.recipe.cross_iteration:
             self._put_first(frozen)
         synchronize(self)
@@ -206,21 +207,24 @@ class PipelineBuilder:
         self.given.append((tensor, self.stages[stage].position))
         return tensor
 
-    def _op(self, action: StageAction, inputs: dict[tuple[int, int], list[int]]) -> Op:
-        stage, kind, number = action
-        if kind == OPTIMIZER:
-            return Op(action, 0.0)
-        pattern = self._patterns.get((stage, kind))
-        if pattern is None:
-            pattern = self._patterns[stage, kind] = self._pattern(stage, kind)
-        duration_s, first, reads, writes = pattern
-        read = reads[number - first]
-        if inputs and kind in (FORWARD, EXTRA_FORWARD):
-            read = (*inputs.get((stage, number), ()), *read)
-        return Op(action, duration_s, read, writes[number - first])
+    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Row:
+        for stage, kind in dict.fromkeys((action.stage, action.kind) for action in actions):
+            if (stage, kind) not in self._patterns:
+                self._patterns[stage, kind] = self._pattern(stage, kind)
+        patterns, ops = self._patterns, []
+        for action in actions:
+            stage, kind, number = action
+            duration_s, first, reads, writes = patterns[stage, kind]
+            read = reads[number - first]
+            if inputs and kind in (FORWARD, EXTRA_FORWARD):
+                read = (*inputs.get((stage, number), ()), *read)
+            ops.append(new_op((action, duration_s, read, writes[number - first], (), 0.0)))
+        return Row(ops)
 
     def _pattern(self, stage: int, kind: str) -> "_Pattern":
         """What the passes of a kind through a stage have in common."""
+        if kind == OPTIMIZER:
+            return _Pattern(0.0, -1, [()], [()])
         numbers = self.layout.micro_batches(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
@@ -276,7 +280,8 @@ class PipelineBuilder:
         tensors = self._columns.get((role, stage))
         if tensors is None:
             known, numbers = len(self.tensors), self.layout.micro_batches(self.seats[stage].cut)
-            self.tensors += [Tensor(role, stage, number, size_bytes) for number in numbers]
+            each = zip(repeat(role), repeat(stage), numbers, repeat(size_bytes))
+            self.tensors += map(new_tensor, each)
             tensors = self._columns[role, stage] = range(known, len(self.tensors))
         return _Column(tensors, written)
 
@@ -384,19 +389,4 @@ class PipelineBuilder:
         if not self.recipe.blocking:
             return plan
         posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
-        return replace(plan, blocking=True, posted_after=posted | _posted_at_once(plan))
-
-
-def _posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:
-    """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
-
-    Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back meets a
-    first stage that is still at its own.
-    """
-    return {
-        (tensor, position): -1
-        for position, ops in enumerate(plan.ops)
-        for op in ops
-        for tensor in op.reads
-        if plan.tensors[tensor].role in ("frozen", "feedback")
-    }
+        return replace(plan, blocking=True, posted_after=posted | posted_at_once(plan))

@@ -215,7 +215,15 @@ class Layout(Pipeline):
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
         # group sizes are alike in this
-        alike = ("held", type(self), self.cuts, self.shape.degree, self.skip_route, self.held_batch, self.share)
+        alike = (
+            "held",
+            type(self),
+            self.cuts,
+            self.shape.degree,
+            self.skip_route,
+            self.held_batch,
+            self.share,
+        )
         return self.scenario.remember(alike, self._held_bytes)
 
     def _held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
