@@ -172,7 +172,7 @@ class PipelineBuilder:
         inputs: dict[tuple[int, int], list[int]] = {}
         for stage, seat in enumerate(self.seats):
             numbers = self.layout.micro_batches(seat.cut)
-            for source, size in self._frozen_reads(stage):
+            for source, size in self.layout.frozen_reads(self.stages[stage]):
                 for number in numbers:
                     read = inputs.setdefault((stage, number), [])
                     if self.recipe.cross_iteration or source not in self.scenario.frozen:
@@ -184,16 +184,6 @@ class PipelineBuilder:
                     kept = self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
                     self.kept += [(tensor, position) for tensor in kept]
         return inputs
-
-    def _frozen_reads(self, stage: int) -> list[tuple[int, float]]:
-        """Frozen components, and bytes per sample, of what the layers of a stage read."""
-        model, of = self.scenario.model, self.stages[stage]
-        reads = []
-        for source in (i for i in model.inputs_of(of.component) if i in model.frozen):
-            rows = model.reads_of(of.component, source)
-            if own := [size for layer, size in rows if of.first_layer <= layer <= of.last_layer]:
-                reads.append((source, sum(own)))
-        return reads
 
     def _frozen_output(
         self, frozen: FrozenWork, source: int, numbers: tuple[int, int], bytes_per_sample: float
