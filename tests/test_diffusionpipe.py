@@ -170,7 +170,7 @@ def test_no_filled_pair_undercuts_its_bound(request, name, degree, micro_batches
 
 @pytest.mark.parametrize("fill", ["none", "partial"])
 def test_what_waits_for_its_turn_to_be_read_is_counted_before_any_replay(scenario, fill):
-    strategy = pipe(4, 64, fill)
+    strategy = pipe(2, 64, fill)
     layout = strategy.layout(scenario)
     activations_only = layout.least_memory_bytes(strategy.in_flight())
     assert activations_only < strategy.least_memory_bytes(scenario)
