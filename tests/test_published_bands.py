@@ -12,8 +12,7 @@ from profiles.machines.devices import load_device
 from validate.__main__ import main
 from validate.published.bands import FEWEST, Miss, alone, bands_of, speedups, text_of, trainings, waits
 from validate.published.clusters import SETS, read_runs
-from validate.published.records import Record, the_published
-from validate.published.standings import Standing
+from validate.published.records import Record, Standing, the_published
 
 A100, L40 = "a100-80gb-sxm", "l40-48gb"
 
