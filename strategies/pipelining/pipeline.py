@@ -189,6 +189,17 @@ class Pipeline:
             return component.cut_bytes(stage.last_layer) * self.local_batch
         return component.layers[stage.last_layer].output_bytes * self.local_batch
 
+    def frozen_reads(self, stage: Stage) -> list[tuple[int, float]]:
+        """Frozen components, and bytes per sample, of what the layers of a stage read."""
+        model = self.scenario.model
+        reads = []
+        for source in (i for i in model.inputs_of(stage.component) if i in model.frozen):
+            rows = model.reads_of(stage.component, source)
+            own = [size for layer, size in rows if stage.first_layer <= layer <= stage.last_layer]
+            if own:
+                reads.append((source, sum(own)))
+        return reads
+
     def weight_part_s(self, stage: Stage) -> float:
         """Seconds of a stage's backward that can wait: the gradients of its weights.
 

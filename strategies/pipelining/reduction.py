@@ -47,19 +47,19 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
 
 def last_backward(builder: "PipelineBuilder", stage: int) -> int:
     """The index in its row at which a stage's gradients are complete."""
-    row = builder.rows[builder.stages[stage].position]
-    return max(
-        i for i, d in enumerate(row) if d.action[0] == stage and d.action[1] in (BACKWARD, BACKWARD_WEIGHT)
-    )
+    actions = builder.rows[builder.stages[stage].position].actions
+    own = [i for i, of in enumerate(actions) if of[0] == stage and of[1] in (BACKWARD, BACKWARD_WEIGHT)]
+    return own[-1]
 
 
 def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
     """The optimizer step of a stage: where its row places it, else a new one at the end."""
     row = builder.rows[builder.stages[stage].position]
     action = StageAction(stage, OPTIMIZER)
-    draft = next((d for d in row if d.action == action), None)
-    if draft is None:
-        row.append(draft := Draft(action, 0.0))
+    actions = row.actions
+    if action not in actions:
+        row.append(Draft(action, 0.0))
+    draft = row[actions.index(action) if action in actions else -1]
     draft.duration_s = builder.layout.step_s(builder.layout.trained_parameters[stage])
     return draft
 
