@@ -8,7 +8,7 @@ from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
-from sim.report.numbers import band, drawn_words, milliseconds
+from sim.report.numbers import band, counted_words, milliseconds
 from sim.report.panels import Line, show_panel
 from sim.report.reasons import account_of_best
 from sim.report.tables import console
@@ -51,7 +51,7 @@ def _fastest_line(scaling: Scaling, fastest: Step) -> Line:
 def unit_of(scaling: Scaling) -> str:
     """What speeds count, in words."""
     scenario = scaling.sweeps[0].scenario
-    return drawn_words(scenario.options)[1] if scenario.task == "sample" else "samples"
+    return counted_words(scenario.task, scenario.options)
 
 
 def _values(scaling: Scaling) -> Tried:
