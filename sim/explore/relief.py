@@ -1,32 +1,87 @@
-"""Relief: points that lack memory, tried again with what recomputes activations."""
+"""Relief: what recomputes activations where memory is short, in a sweep and in a single run.
 
-from math import inf
-from typing import TYPE_CHECKING
+What is recomputed takes time, so nothing that fits needs any. Blocks first: they tell which points fit at all.
+Those that do may be faster with attention kept, and those that do not may fit with no more than the inputs of their
+stages, which takes as long. Each is bounded before it is simulated, and only what can still matter is simulated, in
+one queue with what fits without: of a model that hardly fits that is little, and takes longest to replay.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from sim.explore.points import Point
-from sim.explore.thresholds import Threshold
-from sim.results import OUT_OF_MEMORY
+from sim.results import OUT_OF_MEMORY, missing_memory
+from sim.runs import least_memory_bytes, run_point
+from strategies.plans.workloads import AUTO, RELIEF
+from strategies.scenario import Scenario
+from strategies.strategy import AnyScenario, AnyStrategy
 
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
 
+BLOCK, SELECTIVE, FULL = RELIEF
+LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK, FULL)
+"""Ways of checkpointing by the time that they take."""
 
-def relieved(sweep: "Sweep") -> list[Point]:
-    """The points of a sweep that lack memory, with its ``relief``, as far as they can still matter.
 
-    What is recomputed takes time: none is faster than it would be without. Where memory is ranked by, the points that
-    fit are tried again, too: what is recomputed need not be kept.
+def reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = False) -> list[Point]:
+    """Points of a sweep with relief that follow from what is known of others, and were not tried yet.
+
+    Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
+
+    Args:
+        sweep: its points are without relief, and bounded.
+        tried: those with relief, bounded.
+        settled: whether all that may matter of these was simulated; then points may be tried with attention kept.
     """
-    if sweep.relief is None:
+    if not sweep.relief:
         return []
-    everything = sweep.objective == "memory"
-    short = [
-        Point(of.strategy, of.name, of.bound_s, num_gpus=of.num_gpus, checkpointing=sweep.relief)
-        for of in sweep.points
-        if of.kind == OUT_OF_MEMORY or (everything and of.kind is None)
-    ]
-    known = Threshold(sweep.objective, sweep.top)
-    for point in sweep.points:
-        known.add(point)
-    limits = dict.fromkeys(map(id, short), inf) if sweep.exhaustive else known.limits(short)
-    return [point for point in short if point.least_score(sweep.objective) < limits[id(point)]]
+    by_memory = sweep.objective == "memory"
+
+    def lack(points: Iterable[Point]) -> list[Point]:
+        return [of for of in points if of.kind == OUT_OF_MEMORY or (by_memory and of.kind is None)]
+
+    known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
+    blocks = [of for of in known.values() if of.checkpointing == BLOCK]
+    fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
+    fresh += [_again(of, FULL) for of in lack(blocks) if _is_cut(of.strategy)]
+    if settled and not by_memory and attends_in_one(sweep.scenario):
+        fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
+    return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
+
+
+def _again(of: Point, checkpointing: str) -> Point:
+    return Point(of.strategy, of.name, num_gpus=of.num_gpus, checkpointing=checkpointing)
+
+
+def attends_in_one(scenario: AnyScenario) -> bool:
+    """Whether a scenario's stack has fused attention, whose output can be kept."""
+    return isinstance(scenario, Scenario) and scenario.stack.attention != "math"
+
+
+def _is_cut(strategy: AnyStrategy | None) -> bool:
+    """Whether a strategy cuts the backbone: a stage that is all of it is kept whole while it is recomputed."""
+    return getattr(strategy, "pipeline_degree", 1) != 1
+
+
+def lightest(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
+    """A scenario with the least recomputation with which a point fits, and a remark on what it is.
+
+    Where none does, nothing is recomputed.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    assert isinstance(scenario, Scenario)
+    there, before = scenario.cluster.device.memory_bytes, ""
+    for checkpointing in LIGHTEST_FIRST:
+        if checkpointing == SELECTIVE and not attends_in_one(scenario):
+            continue
+        asked = scenario.with_checkpointing(checkpointing)
+        held = least_memory_bytes(strategy, asked)
+        if there is None or held <= there:
+            held = run_point(strategy, asked).peak_memory_bytes
+        if there is None or held <= there:
+            return asked, f"checkpointing {AUTO} took {checkpointing}{before}"
+        before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
+    return scenario, f"checkpointing {AUTO} took none, as it fits with no other either"

@@ -15,9 +15,11 @@ from sim.explore.sweep import Sweep
 from sim.report.descriptions import LETTERS, Tried, held_fixed, tried, varied
 from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
-from sim.report.panels import Line, shares
+from sim.report.panels import Line
 from sim.report.plots.looks import MARKERS, strategy_look
-from sim.report.tables import command_of, lines_of
+from sim.report.reasons import Account
+from sim.report.scalings import unit_of
+from sim.report.tables import account_in, command_of, lines_of
 from sim.report.verdicts import with_note
 from sim.results import Result
 from strategies.strategy import AnyScenario
@@ -62,8 +64,8 @@ def run_contents(result: Result, asked: str = "") -> dict[str, Any]:
     return {
         "kind": "run",
         "title": result.title,
-        "lines": lines_of(result),
-        "bars": _bars(result),
+        "lines": lines_of(result, account := account_in(result)),
+        "bars": _bars(result, account),
         "again": again,
         "timeline": timeline_of(trace),
         "memory": memory_of(trace),
@@ -86,7 +88,7 @@ def sweep_contents(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> 
         "kind": "sweep",
         "title": chosen.title if verdict is None else verdict.title,
         "lines": [("best", NOTHING)] if verdict is None else [*verdict.lines, ("again", verdict.again)],
-        "bars": {} if verdict is None else _bars(verdict.best),
+        "bars": {} if verdict is None else _bars(verdict.best, verdict.account),
         "again": asked,
         "points": points_of(sweeps, chosen),
         "scaling": _scaling(scaling) if several else None,
@@ -102,12 +104,11 @@ def sweep_contents(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> 
     return values
 
 
-def _bars(result: Result) -> dict[str, list[float]]:
+def _bars(result: Result, account: Account) -> dict[str, list[float]]:
     """Shares that are drawn as bars, by the word of their line."""
-    compute, wire, _ = shares(result)
     there = result.memory_bytes
     memory = {} if there is None else {"memory": [result.expected.peak_memory_bytes / there]}
-    return {"time": [compute, wire], **memory}
+    return {"time": [account.compute, account.host, account.wire], **memory}
 
 
 def _held(sweep: Sweep, best: Result | None) -> list[Line]:
@@ -128,6 +129,7 @@ def points_of(sweeps: Iterable[Sweep], chosen: Sweep) -> dict[str, Any]:
     front = _front(ranked, simulated)
     return {
         "task": sweeps[0].scenario.task,
+        "unit": unit_of(Scaling(tuple(sweeps))),
         "strategies": [_look(name) for name in names],
         "columns": {key: [column[key] for column in columns] for key in (columns[0] if columns else {})},
         "shown": _shown(columns, sampled),
@@ -226,7 +228,7 @@ def _scaling(scaling: Scaling) -> dict[str, Any]:
         "efficiency": [100 * step.efficiency for step in steps],
         "strategy": [step.result.strategy for step in steps],
         "knee": None if knee is None else knee.gpus,
-        "unit": "images" if scaling.chosen.scenario.task == "sample" else "samples",
+        "unit": unit_of(scaling),
     }
 
 

@@ -11,12 +11,13 @@ from matplotlib.patches import Patch, Rectangle
 
 from profiles.errors import InputError
 from sim.explore.space import samples_per_s
+from sim.report.numbers import counted_words
 from sim.report.plots.charts import (
     EDGE,
     GRID,
     IDLE_FACE,
     INK,
-    Row,
+    ChartRow,
     add_legend,
     chart,
     contrast,
@@ -31,7 +32,6 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 }
 """Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
-UNITS: Final[Mapping[str, str]] = {"train": "samples", "sample": "images"}
 TIE_HATCH: Final = "///"
 
 
@@ -56,7 +56,7 @@ class Winner:
 class WinnersInfo:
     """Winners by two axes: ``winners[i][j]`` at ``down[i]`` and ``across[j]``; None where nothing is feasible.
 
-    ``baselines`` are the strategies that their lead is over; ``unit`` is what is counted, samples or images.
+    ``baselines`` are the strategies that their lead is over; ``unit`` is what is counted: samples, images or videos.
     """
 
     down: list[Any]
@@ -77,7 +77,7 @@ class WinnersInfo:
 
 
 def plot_winners_info(
-    rows: Iterable[Row], across: str, down: str, baseline: str | None = None
+    rows: Iterable[ChartRow], across: str, down: str, baseline: str | None = None
 ) -> WinnersInfo:
     """The values that ``plot_winners`` draws.
 
@@ -91,10 +91,12 @@ def plot_winners_info(
     Raises:
         InputError: there are no rows, or two scenarios share a cell.
     """
-    cells: dict[tuple[Any, Any], list[Row]] = {}
+    cells: dict[tuple[Any, Any], list[ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
+    units: set[str] = set()
     for row in rows:
+        units.add(counted_words(row.get("task", "train"), row.get("options") or row))
         tasks[row.get("task", "train")] = None
         cell = row[down], row[across]
         _check_alone(scenarios, cell, row, (down, across))
@@ -106,12 +108,14 @@ def plot_winners_info(
     vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
     over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
-    units = {UNITS[task] for task in tasks}
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
 
 
 def _check_alone(
-    scenarios: dict[tuple[Any, Any], tuple[Any, ...]], cell: tuple[Any, Any], row: Row, axes: tuple[str, str]
+    scenarios: dict[tuple[Any, Any], tuple[Any, ...]],
+    cell: tuple[Any, Any],
+    row: ChartRow,
+    axes: tuple[str, str],
 ) -> None:
     scenario = tuple(row.get(key) for key in ASKED[row.get("task", "train")])
     if scenarios.setdefault(cell, scenario) != scenario:
@@ -125,7 +129,7 @@ def _values(values: Iterable[Any]) -> list[Any]:
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 
 
-def _winner(rows: Sequence[Row], over: Sequence[str]) -> Winner | None:
+def _winner(rows: Sequence[ChartRow], over: Sequence[str]) -> Winner | None:
     """The fastest of the rows of a scenario."""
     if not rows:
         return None
@@ -137,7 +141,7 @@ def _winner(rows: Sequence[Row], over: Sequence[str]) -> Winner | None:
 
 
 def plot_winners(
-    rows: Iterable[Row],
+    rows: Iterable[ChartRow],
     across: str,
     down: str,
     title: str = "",
@@ -233,7 +237,7 @@ class ScalingInfo:
     speeds: dict[str, list[float | None]]
 
 
-def plot_scaling_info(rows: Iterable[Row], across: str) -> ScalingInfo:
+def plot_scaling_info(rows: Iterable[ChartRow], across: str) -> ScalingInfo:
     """The values that ``plot_scaling`` draws: of several results at one place, the fastest.
 
     Args:
@@ -255,7 +259,7 @@ def plot_scaling_info(rows: Iterable[Row], across: str) -> ScalingInfo:
     return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in sorted(best)})
 
 
-def plot_scaling(rows: Iterable[Row], across: str, title: str = "", ax: Axes | None = None) -> Figure:
+def plot_scaling(rows: Iterable[ChartRow], across: str, title: str = "", ax: Axes | None = None) -> Figure:
     """The throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
     info = plot_scaling_info(rows, across)
     figure, axes = chart(8.4, 4.4, ax)
