@@ -34,7 +34,9 @@ def write_chrome_trace(trace: Trace, path: Path) -> None:
     rest = chrome_trace(trace)
     events = rest.pop("traceEvents")
     try:
-        with Path(path).open("w", encoding="utf-8") as file:  # piece by piece: the whole text can take gigabytes
+        with Path(path).open(
+            "w", encoding="utf-8"
+        ) as file:  # piece by piece: the whole text can take gigabytes
             file.write('{"traceEvents":[')
             file.writelines(f"{',' if number else ''}{_json(event)}" for number, event in enumerate(events))
             file.write(f"],{_json(rest)[1:]}\n")
