@@ -204,3 +204,11 @@ def test_a_measured_run_on_what_is_no_cluster_is_refused(tell, elsewhere):
     )
     code, out, err = tell("run", "--model", "sd21", "--strategy", "ddp", "--measured-run", "r.json")
     assert (code, out, err) == (2, "", "sim: error: r.json: cluster is 5, must be a name\n")
+
+
+def test_a_degree_that_no_group_has_is_a_reason_and_no_traceback(tell, elsewhere):
+    asked = (
+        "sweep --model sd21 --gpus 8 --batch-size 32 --strategy 1f1b --pipeline-degree 3 --micro-batches 4"
+    )
+    code, _, err = tell(*asked.split())
+    assert (code, err.count("sim: error: no point of the sweep is feasible: ")) == (2, 1)

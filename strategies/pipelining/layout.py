@@ -220,7 +220,8 @@ class Layout(Pipeline):
 
         They are what a layer reads and writes; not all that the last layer of a component writes need be read.
         """
-        samples = self.group_batch // self.shape.degree / self.shape.replicas
+        replicas = self.placement.group_size // self.placement.num_positions  # refused where it is none
+        samples = self.group_batch // self.shape.degree / replicas
         components = (self.scenario.model.components[index] for index in self.scenario.frozen)
         inner = (pairwise(component.layers[:-1]) for component in components)
         sizes = (before.output_bytes + after.output_bytes for before, after in chain.from_iterable(inner))
