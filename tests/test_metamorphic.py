@@ -209,9 +209,14 @@ def test_who_recomputes_more_holds_less_and_takes_longer(model, strategy):
     times = [result.iteration_s for result in results]
     assert peaks == sorted(peaks, reverse=True), dict(zip(RECOMPUTED, peaks, strict=True))
     assert times == sorted(times), dict(zip(RECOMPUTED, times, strict=True))
-    full = sim.run(model, strategy, checkpointing="full", **asked)
-    assert full.peak_memory_bytes <= peaks[0]
-    assert full.iteration_s >= times[0]
+    assert sim.run(model, strategy, checkpointing="full", **asked).iteration_s >= times[0]
+
+
+def test_stages_that_are_recomputed_hold_less_where_several_micro_batches_are_under_way():
+    asked = {"gpus": 2, "batch_size": 16, "pipeline_degree": 2, "micro_batches": 8}
+    none, full = (sim.run("pixart", "gpipe", checkpointing=what, **asked) for what in ("none", "full"))
+    assert full.peak_memory_bytes < none.peak_memory_bytes
+    assert full.iteration_s > none.iteration_s
 
 
 WAYS = (
@@ -224,18 +229,13 @@ WAYS = (
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("offload", ["none", "optimizer", "layers:4"])
-def test_adapters_take_less_memory_than_all_weights_and_offload_no_more_than_none(way, offload):
+def test_adapters_take_less_memory_than_all_weights_and_offload_no_more_than_none(way):
     def peak(**changed):
         asked = {"gpus": 4, "batch_size": 4, "checkpointing": "block"} | way | changed
         return sim.run("pixart", "fsdp", **asked).expected.peak_memory_bytes
 
-    try:
-        kept, least = peak(offload="none"), peak(offload=offload)
-    except sim.InputError:
-        pytest.skip("offload goes with what it can be laid beside")
-    assert least <= kept * ROUNDING
-    assert peak(trainable="lora:8") < kept
+    assert peak(trainable="lora:8") < peak()
+    assert peak(offload="optimizer") < peak()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
