@@ -62,7 +62,8 @@ def _away_bytes(scenario: SamplingScenario) -> FloatArray:
         InfeasibleError: the backbone has fewer blocks.
     """
     parameters, count = [layer.parameters for layer in scenario.backbone.layers], scenario.workload.swapped
-    sizes = np.bincount(_blocks(scenario), weights=parameters) * scenario.weight_bytes
+    held = np.bincount(_blocks(scenario), weights=parameters)
+    sizes = np.asarray(held, dtype=np.float64) * scenario.weight_bytes
     if count > len(sizes):
         raise InfeasibleError(
             f"offload is layers:{count}, but {scenario.backbone.name} has {len(sizes)} blocks",
