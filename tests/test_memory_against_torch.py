@@ -1,5 +1,6 @@
 """Bytes and recomputation of training against torch itself: a small U-Net and a small DiT, on the CPU."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import silu
 from torch.utils._pytree import tree_leaves
@@ -157,9 +159,9 @@ class Wrapped:
         return sum(storages.values())
 
 
-def saved_by_torch(blocks, checkpointing):
+def saved_by_torch(blocks, checkpointing, adapters=frozenset()):
     """Bytes that a forward pass leaves for the backward, beyond the parameters."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.net.parameters()}
+    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.net.parameters()} | adapters
     kept, wrapped = {}, Wrapped(checkpointing)
 
     def keep(tensor):
@@ -192,9 +194,9 @@ def model(blocks, tmp_path_factory):
     return read_model(folder)
 
 
-def layout_of(model, checkpointing):
+def layout_of(model, checkpointing, **given):
     stack = replace(load_stack(), norms="half")  # no autocast: norms see what they are given
-    workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32")
+    workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32", **given)
     return whole(make_strategy("ddp", {}), Scenario(model, load_cluster("p4de"), workload, stack=stack))
 
 
@@ -209,6 +211,39 @@ def test_saved_activations_are_those_that_torch_keeps(blocks, model, checkpointi
     (stage,) = layout.stages
     kept = saved_bytes(layout, stage) + (0 if checkpointing == "none" else GIVEN_BYTES)
     assert kept == pytest.approx(saved_by_torch(blocks, checkpointing), rel=0.03)
+
+
+@contextmanager
+def beside_adapters(net, rank):
+    """Adapters beside the linears that tokens pass, as PEFT calls them; all else is locked."""
+
+    def beside(down, up, linear, given, output):
+        return output if given[0].dim() < 3 else output + 0.5 * up(down(given[0]))
+
+    linears = [part for part in net.modules() if isinstance(part, nn.Linear)]
+    pairs = [
+        (nn.Linear(of.in_features, rank, bias=False), nn.Linear(rank, of.out_features, bias=False))
+        for of in linears
+    ]
+    net.requires_grad_(False)
+    hooks = [
+        of.register_forward_hook(partial(beside, *pair)) for of, pair in zip(linears, pairs, strict=True)
+    ]
+    yield {weight.untyped_storage().data_ptr() for pair in pairs for of in pair for weight in of.parameters()}
+    net.requires_grad_(True)
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
+def test_with_adapters_alone_trained_saved_activations_are_those_that_torch_keeps(
+    blocks, model, checkpointing
+):
+    layout = layout_of(model, checkpointing, trainable="lora:8")
+    (stage,) = layout.stages
+    kept = saved_bytes(layout, stage) + (0 if checkpointing == "none" else GIVEN_BYTES)
+    with beside_adapters(blocks.net, 8) as own:
+        assert kept == pytest.approx(saved_by_torch(blocks, checkpointing, own), rel=0.03)
 
 
 def test_parameters_gradients_and_states_are_those_of_torch(blocks, model):
