@@ -95,7 +95,7 @@ def blocks_of(component: Component, stage: Stage) -> list[range]:
 def _activations(pipeline: Pipeline, stage: Stage) -> FloatArray:
     """Bytes per sample that each layer of a stage saves for its backward."""
     costs = pipeline.scenario.costs.components[stage.component]
-    return costs.saved_bytes[stage.first_layer : stage.last_layer + 1]
+    return costs.saved_bytes[stage.first_layer : stage.last_layer + 1] + pipeline.undivided_bytes(stage)
 
 
 def _attended(pipeline: Pipeline, stage: Stage) -> FloatArray:

@@ -22,6 +22,7 @@ from strategies.scenario import Scenario
 
 GATHER: Final = "all_gather"
 SCATTER: Final = "reduce_scatter"
+REDUCE: Final = "all_reduce"
 
 
 def sharded(scenario: Scenario) -> Scenario:

@@ -23,12 +23,11 @@ from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
 from strategies.pipelining.reduction import step_of
-from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Buffer, Collective
 
-REDUCE: Final = "all_reduce"
 DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
 AHEAD_FORWARD: Final = 2
 """Units that are gathered while another one is used, in a forward."""
@@ -219,14 +218,26 @@ def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
     divided like what is trained.
     """
     mesh, recipe = layout.mesh, layout.scenario.workload.recipe
-    divided = {"gradients", "optimizer", "moving average", "weights", BACKBONE}
+    divided = _parts(layout)
     offloads = layout.scenario.workload.offload == "optimizer"
     masters = mesh.parts > 1 and recipe.master_bytes and not offloads
     return tuple(
-        Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
+        Buffer(of.name, of.size_bytes * divided[of.name]) if of.name in divided else of
         for of in resident_buffers(layout, layout.stages)
         if not (masters and of.name == "weights")
     )
+
+
+def _parts(layout: MeshLayout) -> dict[str, float]:
+    """Shares of what is divided that lie on each GPU, by the name of their buffer."""
+    mesh, units = layout.mesh, range(len(layout.stages))
+    trained, locked = dict.fromkeys(("gradients", "optimizer", "moving average", "weights"), 1.0), 1.0
+    if mesh.tensor > 1:
+        own, all_ = sum(map(layout.parameters, units)), sum(layout.trained_parameters)
+        trained = dict.fromkeys(trained, own / max(1, all_))
+        whole = sum(stage.parameters for stage in layout.stages) - all_
+        locked = sum(layout.kept(unit).locked for unit in units) / max(1, whole)
+    return {name: of / mesh.parts for name, of in (trained | {BACKBONE: locked}).items()}
 
 
 def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
