@@ -75,13 +75,20 @@ def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
 
 
 def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
-    """Bytes per sample that the activations of each block of a stage take beyond what it kept of them."""
-    saved = _activations(pipeline, stage)
+    """Bytes per sample that the activations of each block of a stage take beyond what it kept of them.
+
+    The hidden state that it kept is among them, but where a skip is joined to it first: then what comes of that is.
+    """
+    saved, component = _activations(pipeline, stage), pipeline.component(stage)
     if pipeline.scenario.workload.checkpointing == "selective":
         saved = saved - _attended(pipeline, stage)
-    first = stage.first_layer
-    blocks = blocks_of(pipeline.component(stage), stage)
-    return [max(0.0, float(saved[of.start - first : of.stop - first].sum())) for of in blocks]
+    first, joined = stage.first_layer, {skip.target for skip in component.skips}
+    found = []
+    for of in blocks_of(component, stage):
+        own = float(saved[of.start - first : of.stop - first].sum())
+        alone = of.start and of.start not in joined
+        found.append(max(0.0, own - (component.layers[of.start - 1].output_bytes if alone else 0.0)))
+    return found
 
 
 def blocks_of(component: Component, stage: Stage) -> list[range]:

@@ -157,12 +157,12 @@ class UnitWriter:
         if not steps or not size:
             return []
         (row,) = self.builder.rows
-        reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
-        left = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
-        packed = self.builder.tensor(
-            "gradients of weights", unit, number, left
-        )  # nobody reads them once copied
-        row[own.last].writes += [*reads, packed]
+        last = self.builder.seats[unit].last
+        left = self.builder.tensor(
+            "gradients", unit, number, left_bytes(self.layout, unit, last)
+        )  # nobody reads
+        reads, done = [self.builder.tensor("computed", unit, number, 0.0)], list[int]()
+        row[own.last].writes += [*reads, left]
         row[own.last].duration_s += packed_s(self.layout, unit)
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
@@ -201,6 +201,26 @@ def packed_s(layout: MeshLayout, unit: int) -> float:
     """
     recipe = layout.scenario.workload.recipe
     return layout.copied_s(unit, layout.parameters(unit) * (recipe.weight_bytes + recipe.gradient_bytes))
+
+
+def left_bytes(layout: MeshLayout, unit: int, last: int) -> float:
+    """Bytes of gradients when the backward of a unit ends: its own, as it leaves them, and those that are scattered.
+
+    The buffer of the unit after it stays until then, its exchange over or not; then the unit's own takes that place,
+    and that of its weights (``post_backward``; ``reduce_scatter_max_input_buffers`` is 1).
+
+    Args:
+        layout: the units on their mesh.
+        unit: the unit.
+        last: the last unit of its backbone, the first to run backwards.
+    """
+    mesh, recipe = layout.mesh, layout.scenario.workload.recipe
+    own = layout.parameters(unit)
+    if mesh.parts * mesh.replicas == 1 or not own:
+        return 0.0
+    after = layout.parameters(unit + 1) * recipe.gradient_bytes if unit < last else 0.0
+    freed = layout.weight_bytes(unit) if mesh.parts > 1 else 0.0
+    return own * recipe.weight_bytes + max(after, own * recipe.gradient_bytes - freed)
 
 
 def step_s(layout: MeshLayout, unit: int) -> float:
@@ -243,18 +263,14 @@ def _parts(layout: MeshLayout) -> dict[str, float]:
 def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
     """Bytes that each GPU cannot do without.
 
-    When a backward ends, its unit's activations, weights and gradients are there, as it leaves them and as they are
-    summed, and the activations of all before it.
+    When a backward ends, its unit's activations, weights and gradients are there, and the activations of all before it.
     """
-    recipe, mesh = layout.scenario.workload.recipe, layout.mesh
-    held = 0.0
+    mesh, held = layout.mesh, 0.0
     for units in map(layout.chain, range(len(layout.cuts))):
         saved = gathered = 0.0
         for unit in units:
-            size = layout.parameters(unit)
             saved += saved_bytes(layout, layout.stages[unit], in_place=True)
             weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
-            summed = mesh.parts * mesh.replicas > 1
-            held = max(held, saved + gathered + size * (recipe.weight_bytes + recipe.gradient_bytes) * summed)
+            held = max(held, saved + gathered + left_bytes(layout, unit, units[-1]))
     return sum(buffer.size_bytes for buffer in resident(layout)) + held
