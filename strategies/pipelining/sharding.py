@@ -72,6 +72,15 @@ def copied_s(pipeline: Pipeline, stage: Stage, moved_bytes: float) -> float:
     return costs.copied_s(moved_bytes, 1) if moved_bytes else 0.0
 
 
+def packed_s(pipeline: Pipeline, stage: Stage, parameters: int) -> float:
+    """Seconds of copying gradients of a stage into the contiguous buffer that is scattered.
+
+    They are read as the backward leaves them, in the weights' precision, and written in that of the sum.
+    """
+    recipe = pipeline.scenario.workload.recipe
+    return copied_s(pipeline, stage, parameters * (recipe.weight_bytes + recipe.gradient_bytes))
+
+
 def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:
     """The optimizer step of a stage, on one GPU's part of it."""
     draft = step_of(builder, stage)
