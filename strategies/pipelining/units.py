@@ -157,10 +157,8 @@ class UnitWriter:
         if not steps or not size:
             return []
         (row,) = self.builder.rows
-        last = self.builder.seats[unit].last
-        left = self.builder.tensor(
-            "gradients", unit, number, left_bytes(self.layout, unit, last)
-        )  # nobody reads
+        held = left_bytes(self.layout, unit, self.builder.seats[unit].last)
+        left = self.builder.tensor("gradients", unit, number, held)  # nobody reads them
         reads, done = [self.builder.tensor("computed", unit, number, 0.0)], list[int]()
         row[own.last].writes += [*reads, left]
         row[own.last].duration_s += packed_s(self.layout, unit)
