@@ -126,7 +126,7 @@ class MeasuredTime:
 class Component:
     """A part of a model that runs as one chain of layers.
 
-    ``carried_bytes`` is the context that travels with the hidden state over every cut, per sample;
+    ``carried_bytes`` is what travels with the hidden state over every cut besides, per sample;
     ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device;
     ``reads`` which layers read what of an input, where that is not the first layer the whole output;
     ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
