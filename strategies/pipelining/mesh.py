@@ -19,7 +19,7 @@ import numpy as np
 from profiles.architectures.models import Component
 from profiles.architectures.shares import ELEMENT_BYTES, Share
 from profiles.costs.layers import TENSORS, WITH_PARAMETERS, FloatArray
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, would_divide
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.candidates import divisors
 from strategies.pipelining.footprint import gathered_bytes
@@ -350,7 +350,7 @@ def _check_heads(heads: int, mesh: Mesh) -> None:
         asked = " * ".join(name for name, degree in degrees.items() if degree > 1)
         asked += f" = {among}" if " * " in asked else ""
         raise InfeasibleError(
-            f"{heads} heads, {asked}: {heads} % {among} = {heads % among}",
+            f"{heads} heads, {asked}: {heads} % {among} = {heads % among}; {would_divide(heads)}",
             "the degree does not divide the heads",
         )
 

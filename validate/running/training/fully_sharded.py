@@ -8,7 +8,7 @@ bytes are twice those of the plan, which is in float32; in bfloat16 they are the
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -34,12 +34,21 @@ from validate.launching import launch, launched_place, unbroken
 from validate.running.links import emulated_cluster
 from validate.running.rank import join
 from validate.running.training.attention import WAYS
+from validate.running.training.widening import (
+    BLOCKS,
+    HEADS,
+    ROWS,
+    TOKENS,
+    WIDTH,
+    attend,
+    batch_of,
+    transformer,
+    width_of,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-ROWS, WIDTH, HEADS, BLOCKS = 4, 64, 8, 4
-TOKENS: Final = ROWS**2
 GRADIENT_BYTES: Final = 4
 """Of a parameter's gradient in the plan, whatever the precision."""
 OPERATIONS: Final = {
@@ -70,7 +79,7 @@ PRECISIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ShardedTraining:
     """What is trained: a strategy, on ranks and samples, with blocks checkpointed or not, in one of ``PRECISIONS``."""
 
     strategy: FSDP
@@ -86,66 +95,6 @@ class Found(NamedTuple):
     calls: Mapping[int, Calls]
     owned: int
     gradient_error: float
-
-
-class Attention(nn.Module):
-    """Attention, of which each rank of tensor parallelism has some heads."""
-
-    def __init__(self, attend: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.query, self.key, self.value, self.out = (linear(WIDTH, WIDTH) for _ in range(4))
-        self.attend = attend
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """What tokens see of one another, (samples, tokens, WIDTH)."""
-        parts = (of(hidden).unflatten(-1, (-1, WIDTH // HEADS)) for of in (self.query, self.key, self.value))
-        result: Tensor = self.out(self.attend(*parts).flatten(2))
-        return result
-
-
-class Block(nn.Module):
-    """A block of a transformer; the wider, the later it comes. A norm at its end needs all that was computed."""
-
-    def __init__(self, number: int, attend: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.before, self.between, self.after = (nn.LayerNorm(WIDTH) for _ in range(3))
-        self.attention, inner = Attention(attend), width_of(number)
-        self.inner = nn.Sequential(linear(WIDTH, inner), nn.GELU(), linear(inner, WIDTH))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """The hidden state after the block, (samples, tokens, WIDTH)."""
-        hidden = hidden + self.attention(self.before(hidden))
-        result: Tensor = hidden + self.after(self.inner(self.between(hidden)))
-        return result
-
-
-def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear without bias, which profiles do not tell from what is whole on every rank."""
-    return nn.Linear(inputs, outputs, bias=False)
-
-
-def width_of(number: int) -> int:
-    """Inner width of a block's feed-forward."""
-    return WIDTH * (number + 2)
-
-
-def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention on one rank."""
-    own = [part.transpose(1, 2) for part in (queries, keys, values)]
-    return nn.functional.scaled_dot_product_attention(own[0], own[1], own[2]).transpose(1, 2)
-
-
-def transformer(attention: Callable[..., Tensor]) -> nn.Sequential:
-    """The blocks; the same in every process."""
-    torch.manual_seed(1)
-    return nn.Sequential(*(Block(number, attention) for number in range(BLOCKS))).double()
-
-
-def batch_of(samples: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets; the same in every process."""
-    generator = torch.Generator().manual_seed(2)
-    inputs, targets = torch.randn((2, samples, TOKENS, WIDTH), generator=generator, dtype=torch.float64)
-    return inputs, targets
 
 
 def profile(dtype: str) -> Model:
@@ -169,7 +118,7 @@ def profile(dtype: str) -> Model:
     return replace(model, dtype=dtype, components=(replace(component, layers=layers, kernels=kernels),))
 
 
-def plan_of(asked: Asked) -> Plan:
+def plan_of(asked: ShardedTraining) -> Plan:
     """The plan of what is asked.
 
     Raises:
@@ -186,7 +135,7 @@ def plan_of(asked: Asked) -> Plan:
     return plan
 
 
-def planned_calls(asked: Asked) -> dict[int, Calls]:
+def planned_calls(asked: ShardedTraining) -> dict[int, Calls]:
     """The exchanges that a plan has ranks make, by stream, each call on its own."""
     found: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
     for of in plan_of(asked).collectives:
@@ -195,7 +144,7 @@ def planned_calls(asked: Asked) -> dict[int, Calls]:
     return found
 
 
-def carry_out(asked: Sequence[Asked]) -> list[Found]:
+def carry_out(asked: Sequence[ShardedTraining]) -> list[Found]:
     """Train for an iteration of each as one of the ranks, under ``fully_shard``."""
     place = launched_place()
     assert place is not None
@@ -207,7 +156,7 @@ def carry_out(asked: Sequence[Asked]) -> list[Found]:
     return found
 
 
-def _carry_out(asked: Asked) -> Found:
+def _carry_out(asked: ShardedTraining) -> Found:
     strategy, ranks = asked.strategy, asked.num_ranks
     context, tensor = strategy.context_degree, strategy.tensor_degree
     parts = (strategy.shard_size or ranks // (context * tensor)) * context
@@ -244,7 +193,7 @@ def _contexts(ranks: int, degree: int, tensor: int) -> dist.ProcessGroup:
     return own
 
 
-def _shard(model: nn.Sequential, mesh: "DeviceMesh", asked: Asked) -> None:
+def _shard(model: nn.Sequential, mesh: "DeviceMesh", asked: ShardedTraining) -> None:
     """Shard block by block; the last one is not freed after its forward (torchtitan, ``apply_fsdp``)."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: PLC0415
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: PLC0415
@@ -280,7 +229,7 @@ def _divide(block: nn.Module, mesh: "DeviceMesh") -> None:
     of.parallelize_module(block, mesh, {**columns, **rows, **norms, **last, **pairs})
 
 
-def _train(model: nn.Module, asked: Asked) -> None:
+def _train(model: nn.Module, asked: ShardedTraining) -> None:
     """Forwards and backwards of this rank's samples and tokens; torch averages gradients over ranks."""
     degree, pieces = asked.strategy.group_size, asked.strategy.micro_batches
     team, place = divmod(dist.get_rank(), degree)
@@ -292,7 +241,7 @@ def _train(model: nn.Module, asked: Asked) -> None:
         (error * averaged / numbers).backward()
 
 
-def _error(found: Sequence[Tensor], asked: Asked) -> float:
+def _error(found: Sequence[Tensor], asked: ShardedTraining) -> float:
     """Largest difference of a gradient from that of one process, over the largest of its tensor."""
     alone = transformer(attend)
     inputs, targets = batch_of(asked.batch_size)
@@ -367,7 +316,7 @@ class Held:
         return found
 
 
-def hold(asked: Asked, found: Sequence[Found]) -> Held:
+def hold(asked: ShardedTraining, found: Sequence[Found]) -> Held:
     """What ranks did, held against the plan of what was asked."""
     planned, precision = planned_calls(asked), PRECISIONS[asked.precision]
     different = tuple(rank for rank, own in enumerate(found) if own.calls != planned)
@@ -377,7 +326,7 @@ def hold(asked: Asked, found: Sequence[Found]) -> Held:
     return Held(planned, different, owned, summed / GRADIENT_BYTES, error, precision.rounding)
 
 
-def check(asked: Sequence[Asked]) -> list[Held]:
+def check(asked: Sequence[ShardedTraining]) -> list[Held]:
     """Carry out what is asked on ranks started for it, as many of each, and hold it against the plans."""
     for own in asked:
         plan_of(own)
@@ -386,7 +335,7 @@ def check(asked: Sequence[Asked]) -> list[Held]:
     return [hold(own, found) for own, found in zip(asked, zip(*by_rank, strict=True), strict=True)]
 
 
-def result(asked: Asked) -> dict[str, Any]:
+def result(asked: ShardedTraining) -> dict[str, Any]:
     """What was held against what, under public keys: in every precision, exchanges and bytes as in the plan of half.
 
     Raises:
