@@ -48,16 +48,16 @@ def sharded_gradients_are_summed_after_every_backward_and_before_the_step(point)
         return
     scatters = {}
     for sums in sums_of(point):
-        scatters.update(dict.fromkeys(sums[0][0].reads, sums[-1][1]))
+        scatters.update(dict.fromkeys(sums[0][0].reads, (sums[0][0].size_bytes, sums[-1][1])))
     steps = {op.action.stage: start for *_, op, start, _ in point.ops if kind_of(op) == "O"}
     for *_, op, _, _ in point.ops:
         if kind_of(op) != "B":
             continue
         written = [t for t in (*op.writes, *(t for _, t in op.early)) if t in scatters]
-        size = sum(point.plan.tensors[tensor].size_bytes for tensor in written)
+        size = sum(scatters[tensor][0] for tensor in written)
         gradient_bytes = point.scenario.workload.recipe.gradient_bytes
         assert size == trained_of(point, op.action.stage) * gradient_bytes, op
-        ends = [scatters[tensor][1] for tensor in written]
+        ends = [scatters[tensor][1][1] for tensor in written]
         assert max(ends, default=0.0) <= steps.get(op.action.stage, np.inf) + TOLERANCE_S, op
 
 
