@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from profiles.machines.law_tables import CACHE_KEYS, Coefficients, attention_law
+from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law
 from profiles.machines.laws import ELEMENT_BYTES, FloatArray, padded
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.fits import Fit, Unknown, fit
@@ -45,7 +45,9 @@ def forward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     return found + np.where(causal > 0, values["causal_us"] - values["fixed_us"], 0.0) * 1e-6
 
 
-def fit_forward(samples: Samples, target: Target, priors: Coefficients, cache: Coefficients) -> Fit:
+def fit_forward(
+    samples: Samples, target: Target, priors: Coefficients, cache: Coefficients, overlap: float = 1.0
+) -> Fit:
     """Fit the forward law; what rows of one mask or one head dimension leave open stands as in ``priors``.
 
     Where all rows are causal, ``causal_us`` is the one fixed time. Where a cache shows, traffic hides behind products
@@ -62,7 +64,7 @@ def fit_forward(samples: Samples, target: Target, priors: Coefficients, cache: C
         "tile": Unknown(64.0),
         "causal_us": Unknown(5.0),
     }
-    given: dict[str, float] = {}
+    given: dict[str, float] = {} if overlap == 1 else {OVERLAP: overlap}
     if (causal > 0).all():
         given |= {"keys": priors["keys"], "fixed_us": 0.0}
     if not (causal > 0).any():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS
+from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS, OVERLAP
 from validate.fitting.kernels import attention, memory, products, rows
 from validate.fitting.kernels.fits import DIGITS, Fit
 from validate.fitting.kernels.targets import Origin, Target, target
@@ -102,7 +102,7 @@ class Builder:
         samples = rows.attention(self.folder, origin.rows)
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
-        found = attention.fit_forward(samples, to, priors, self._cache(to, origin))
+        found = attention.fit_forward(samples, to, priors, self._cache(to, origin), origin.overlap)
         words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
@@ -116,7 +116,8 @@ class Builder:
         forward = self.of("forward", to.name)
         if origin.backward:
             values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
-            found = attention.fit_backward(self.folder, origin.backward, values, to)
+            tile = {} if origin.backward_tile is None else {"tile": origin.backward_tile}
+            found = attention.fit_backward(self.folder, origin.backward, values | tile, to)
             words = (
                 f"{forward.source}; backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
             )
@@ -167,7 +168,7 @@ def law_text(name: str, builder: Builder) -> str:
     keys = {
         "matmul": (*MATMUL_KEYS, *CACHE_KEYS),
         "conv": ("forward", "data", "weight"),
-        "attention": (*ATTENTION_KEYS, *CACHE_KEYS),
+        "attention": (*ATTENTION_KEYS, OVERLAP, *CACHE_KEYS),
         "memory": MEMORY_KEYS,
     }
     lines = ["[laws]", f'peaks = "{to.peaks}"']

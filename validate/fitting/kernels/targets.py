@@ -30,6 +30,8 @@ class Origin:
     cached: bool
     device_peak: float
     seen: float
+    overlap: float
+    backward_tile: float | None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ def _origin(table: Table) -> Origin:
         cached=table.flag("cached") if "cached" in table else False,
         device_peak=table.positive("device_GB_per_s") if "device_GB_per_s" in table else 0.0,
         seen=table.positive("seen_TFLOP_per_s") if "seen_TFLOP_per_s" in table else 0.0,
+        overlap=table.positive("overlap") if "overlap" in table else 1.0,
+        backward_tile=table.number("backward_tile") if "backward_tile" in table else None,
         **words,
     )
     table.finish()
