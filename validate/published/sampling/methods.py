@@ -36,6 +36,7 @@ BEST_PATCHES: Final = (2, 4, 8, 16, 32)
 GATHER_LAYERS: Final = {"sdxl": 60}
 """Gathers launched together; 1 in the first release's port to transformers."""
 PLAIN: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "denoise_loop": ("single", {}),
     "naive_patch": ("naive-patch", {}),
     "original": ("single", {}),
     "paradigms": ("paradigms", {}),

@@ -38,9 +38,11 @@ MODELS: Final = {
     "SD3-medium 2B": "sd3-medium",
     "SDXL": "sdxl",
     "Wan2.1-I2V-14B-480P": "wan2.1-14b",
+    "Wan2.2-T2V-A14B": "wan2.1-14b",
 }
-"""The I2V model reads the first image beside the text (257 tokens of it in cross-attention, 20 channels more of the
-latent): half a percent more work than the T2V model's, which is counted."""
+"""Wan 2.2's two experts, of which each step runs one, are of Wan 2.1's shape. The I2V model reads the first image
+beside the text (257 tokens of it in cross-attention, 20 channels more of the latent): half a percent more work than the T2V
+model's, which is counted."""
 STEPS: Final = {
     "1 (per step of 40)": (1, ""),
     "1 (per step of 50)": (1, ""),
@@ -49,12 +51,12 @@ STEPS: Final = {
 """Steps that are not a plain number, what they are taken for, and a remark; 20 steps of Hunyuan-DiT in 20.16 s would
 make an L40 slower than half an L20."""
 FRAMES: Final = {"cogvideox-2b": 49, "cogvideox-5b": 49, "hunyuanvideo": 129, "wan2.1-14b": 81}
-AREAS: Final = {"480P (832x480 area)": (480, 832)}
-"""Height and width of videos whose size is printed as an area."""
+AREAS: Final = {"480P (832x480 area)": (480, 832), "1280x720": (720, 1280)}
+"""Height and width of videos whose frames are printed elsewhere: 81, or 80, of which diffusers makes 81."""
 UNSAID_STEPS: Final = {"qwen-image": 50}
 """Steps of the pipeline in diffusers by default, which a row that says none is taken to have run."""
 FUSED: Final = ("FastVideo", "LightX2V", "SGL-Diffusion")
-FUSED_SOURCES: Final = ("vllm-omni",)
+FUSED_SOURCES: Final = ("vllm-omni", "TensorRT-LLM tech blog")
 """Engines with fused norms and pointwise kernels that attend by the newest kernels.
 
 Three of their rows chose that stack, and are in view.
@@ -73,6 +75,7 @@ draws 768 px (its base model 512), and a pass of two predictions in 50 ms is tha
 EARLY_STACK: Final = "eager-2023"
 EARLY_SIZE: Final = (768, 768)
 MACHINES: Final = (
+    ("GB200", "", "gb200-nvl72"),
     ("B200", "", "b200-ib"),
     ("A100", "PCIe", "a100-pcie-4"),
     ("A100", "", "a100-nvlink-8"),
