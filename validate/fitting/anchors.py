@@ -127,7 +127,12 @@ def factor(name: str, anchor: Anchor) -> float:
 
 
 def attention_share(name: str, anchor: Anchor) -> float | None:
-    """Share of its law at which attention leaves an anchor's seconds to the other kernels; None where it is little."""
+    """Share of its law at which attention leaves an anchor's seconds to the other kernels.
+
+    None where it takes little of them, or its kernels were not measured on the device.
+    """
+    if anchor.device not in ATTENDED:
+        return None
     model, device, stack = (
         load_model(name),
         load_device(anchor.device),
@@ -149,7 +154,7 @@ def shared_attention(anchors: Iterable[Found]) -> float:
     """Median share over models and sizes; of one that is published several times the geometric mean."""
     found: dict[tuple[str, int, int], list[float]] = {}
     for name, anchor in anchors:
-        share = attention_share(name, anchor) if anchor.device in ATTENDED else None
+        share = attention_share(name, anchor)
         if share is not None:
             found.setdefault((name, anchor.height, anchor.width), []).append(share)
     return median(geometric_mean(shares) for shares in found.values())

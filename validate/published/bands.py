@@ -29,7 +29,7 @@ from profiles.costs.bands import (
 )
 from profiles.machines.clusters import cluster_names
 from profiles.software.stacks import DEFAULT_STACK
-from validate.fitting.anchors import factor
+from validate.fitting.anchors import attention_share, factor
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
@@ -82,6 +82,8 @@ def alone() -> Iterator[Miss]:
     """Published latencies of one GPU over estimates that nothing was scaled by."""
     for name in model_names():
         for anchor in model_of(name).anchors:
+            if attention_share(name, anchor) is not None:  # set what attention reaches
+                continue
             yield Miss(anchor.device, DEFAULT_STACK, ONE_GPU, factor(name, anchor), "anchors.csv")
 
 

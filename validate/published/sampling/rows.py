@@ -41,8 +41,8 @@ MODELS: Final = {
     "Wan2.2-T2V-A14B": "wan2.1-14b",
 }
 """Wan 2.2's two experts, of which each step runs one, are of Wan 2.1's shape. The I2V model reads the first image
-beside the text (257 tokens of it in cross-attention, 20 channels more of the latent): half a percent more work than the T2V
-model's, which is counted."""
+beside the text (257 tokens of it in cross-attention, 20 channels more of the latent): half a percent more work than the
+T2V model's, which is counted."""
 STEPS: Final = {
     "1 (per step of 40)": (1, ""),
     "1 (per step of 50)": (1, ""),
