@@ -9,10 +9,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Final
 
+from profiles.architectures.anchors import Anchor
 from profiles.architectures.models import model_names
 from profiles.costs.bands import (
+    ANCHORED,
     ANY,
     DATA_PARALLEL,
     FAMILIES,
@@ -34,7 +37,7 @@ from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
 from validate.published.records import Record
-from validate.published.sampling.runs import Run
+from validate.published.sampling.runs import Run, same_number
 from validate.published.standings import Standing
 from validate.writing import write_file
 
@@ -44,6 +47,11 @@ PRIORS: Final = {
         0.8,
         1.35,
         "ten published runs of training within a node, on three stacks, lie between 0.84 and 1.13",
+    ),
+    ANCHORED: (
+        0.87,
+        1.15,
+        "Stable Diffusion 3 and Hunyuan-DiT on one A100, published twice each, 14 and 11 % apart",
     ),
     DATA_PARALLEL: (
         0.96,
@@ -85,6 +93,45 @@ def alone() -> Iterator[Miss]:
             if attention_share(name, anchor) is not None:  # set what attention reaches
                 continue
             yield Miss(anchor.device, DEFAULT_STACK, ONE_GPU, factor(name, anchor), "anchors.csv")
+
+
+def elsewhere() -> Iterator[Miss]:
+    """Published latencies of one GPU over those of the same that other sources print."""
+    for name in model_names():
+        anchors = model_of(name).anchors
+        for one in anchors:
+            others = [
+                other.latency_s / other.steps
+                for other in anchors
+                if _place(other) == _place(one)
+                and _paper(other) != _paper(one)
+                and not same_number(other.latency_s / other.steps, one.latency_s / one.steps)
+            ]
+            if others:
+                ratio = one.latency_s / one.steps / geometric_mean(others)
+                yield Miss(one.device, DEFAULT_STACK, ANCHORED, ratio, "anchors.csv")
+
+
+def _place(anchor: Anchor) -> tuple[str, int, int, int]:
+    return anchor.device, anchor.height, anchor.width, anchor.batch
+
+
+def _paper(anchor: Anchor) -> str:
+    return anchor.source.partition(",")[0]
+
+
+def on_one(runs: Iterable[Run]) -> Iterator[Miss]:
+    """Published latencies of one GPU that set nothing over those predicted."""
+    for run in runs:
+        place, error = run.place, run.error
+        if place is None or error is None or place.num_gpus != 1:
+            continue
+        if run.record.standing is not Standing.INDEPENDENT:
+            continue
+        device, stack = place.cluster.device.name, place.stack.name.split()[0]
+        scaled = stack == DEFAULT_STACK and any(a.device == device for a in model_of(place.model).anchors)
+        kind = ANCHORED if scaled else ONE_GPU
+        yield Miss(device, stack, kind, 1 / (1 + error), run.row.published.paper)
 
 
 def together(runs: Iterable[Run]) -> Iterator[Miss]:
@@ -190,13 +237,16 @@ def _order(one: Evidence) -> tuple[int, int, str]:
 
 def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
     """Write the bands that the published numbers make, with the priors and devices of those that are shipped."""
-    misses = [*alone(), *trainings(read_runs()), *together(runs), *speedups(ledger.records)]
+    runs = list(runs)
+    misses = [*alone(), *elsewhere(), *trainings(read_runs()), *on_one(runs), *together(runs)]
+    misses += speedups(ledger.records)
     write_file(path, text_of(bands_of(misses, waits(ledger.records), load_bands())), "--bands")
 
 
 HEAD: Final = """\
 # Measured over estimated seconds: 10 and 90 % quantiles of published numbers that set nothing they are held against.
-# "one GPU" is the error of compute, the other methods are what they add to it; exposed is the error of the seconds in
+# "one GPU" is the error of compute, also where it starts from published latencies ("anchored"); the other methods are
+# what they add to it; exposed is the error of the seconds in
 # which data are awaited. Tables with rows are written by `python -m validate published --bands profiles/bands.toml`;
 # those without are priors. devices.measured: products and attention have laws fitted to kernels measured on that chip.
 """
