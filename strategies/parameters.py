@@ -118,13 +118,13 @@ def layers() -> Any:
     return integers("layers of each stage, with commas (default: even)")
 
 
-def keys_values(default: str = "kept") -> Any:
+def keys_values() -> Any:
     """The field for what sequence parallelism does with the keys and values of a layer."""
     return parameter(
-        default,
-        "keys and values of all layers: kept whole on every device, as in PipeFusion's first release and its"
-        " Figure 7, or freed after each layer",
-        choices=("kept", "freed"),
+        "freed",
+        "keys and values of all layers: freed after each layer, as runtimes do, or kept whole on every device, as in"
+        " PipeFusion's first release and its Figure 7",
+        choices=("freed", "kept"),
     )
 
 

@@ -15,7 +15,7 @@ from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.report.columns import fitting
 from sim.report.descriptions import how
-from sim.report.rankings import BEST, Shown, columns, command, print_rows_json, print_sweep, shown
+from sim.report.rankings import BEST, Shown, chosen_of, columns, command, print_rows_json, print_sweep
 from sim.report.tables import print_result
 from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
@@ -76,7 +76,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
 def test_points_that_look_alike_stand_once(sweep):
     (first, *_) = (point for point in sweep.ranked() if point.status == "simulated")
     other = replace(first, strategy=replace(first.strategy))
-    assert [rank for rank, _ in shown([first, other], [first, other])] == [1]
+    assert [rank for rank, _ in chosen_of([first, other], [first, other])] == [1]
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-Part = Literal["forward", "data", "weight"]
+KernelPart = Literal["forward", "data", "weight"]
 """A kernel of a layer: its forward pass, the gradient of its input, the gradient of its weight."""
-PARTS: Final[tuple[Part, ...]] = ("forward", "data", "weight")
+PARTS: Final[tuple[KernelPart, ...]] = ("forward", "data", "weight")
 MEMORY_KINDS: Final = ("pointwise", "copy", "layer_norm", "group_norm", "softmax")
 ELEMENT_BYTES: Final = 2.0
 """Laws hold for half precision."""
@@ -233,7 +233,7 @@ class Laws:
         return cls(matmul, conv, attention, MemoryLaw(rates.kernel_s, *[pace] * len(MEMORY_KINDS)))
 
     def matmul_s(
-        self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: Part = "forward"
+        self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: KernelPart = "forward"
     ) -> FloatArray:
         """Seconds of ``heads`` products of m x k by k x n, or of the products of one of their gradients."""
         heads, m, n, k = _floats(heads, m, n, k)
@@ -249,7 +249,7 @@ class Laws:
         k: ArrayLike,
         moved_bytes: ArrayLike,
         *,
-        part: Part = "forward",
+        part: KernelPart = "forward",
     ) -> FloatArray:
         """Seconds of a convolution, or of one of its gradients.
 
@@ -300,7 +300,7 @@ def _overlapped(work: FloatArray, traffic: FloatArray) -> FloatArray:
     return np.cbrt(work * work * work + traffic * traffic * traffic)
 
 
-def _factor(law: ProductLaw, part: Part) -> float:
+def _factor(law: ProductLaw, part: KernelPart) -> float:
     check_choice("laws", "part", part, PARTS)
     return float(getattr(law, part))
 

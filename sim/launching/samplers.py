@@ -112,13 +112,18 @@ DIFFUSERS: Final = """\
 import torch
 from diffusers import {imports}
 
-torch.distributed.init_process_group("nccl")
-torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
-pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
+{ranks}pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
 {parallel}{compiled}drawn = pipeline(
     "{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}{more}
 )
 """
+
+
+RANKS: Final = """\
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
+"""
+"""What each of several processes begins with."""
 
 
 def _several(start: Start) -> str:
@@ -134,6 +139,7 @@ def _diffusers(start: Start) -> Written:
     made = f"ContextParallelConfig(ulysses_degree={degrees.ulysses}, ring_degree={degrees.ring})"
     text = DIFFUSERS.format(
         imports="ContextParallelConfig, DiffusionPipeline" if several else "DiffusionPipeline",
+        ranks=RANKS if several else "",
         model=start.model,
         parallel=f"pipeline.transformer.enable_parallelism(config={made})\n" if several else "",
         prompt=PROMPT,
@@ -144,7 +150,7 @@ def _diffusers(start: Start) -> Written:
         more=", guidance_scale=1.0" * one_scale(start) + _several(start),
         steps=workload.steps,
     )
-    return text, f"start it by {start.torchrun} FILE.py"
+    return text, f"start it by {start.torchrun if several else 'python'} FILE.py"
 
 
 DISTRIFUSION: Final = """\

@@ -38,7 +38,7 @@ def exposed_communication_s(trace: Trace) -> float:
 
     Waiting for a port that others hold is idle time, but not this.
     """
-    wire = _wire_spans(trace)
+    wire = wire_spans(trace)
     total = 0.0
     for device, waits in enumerate(trace.wiring.waits):
         before = 0.0
@@ -57,7 +57,7 @@ def exposed_communication_s(trace: Trace) -> float:
     return total / trace.plan.num_devices
 
 
-def _wire_spans(trace: Trace) -> list[Span]:
+def wire_spans(trace: Trace) -> list[Span]:
     """For each slot when it was on the wire; a collective's result while the collective ran."""
     spans = list(zip(trace.sent, trace.arrived, strict=True))
     for slots, span in zip(trace.wiring.collective_sends, trace.collectives, strict=True):

@@ -8,7 +8,7 @@ from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
-from sim.report.numbers import band, milliseconds
+from sim.report.numbers import band, drawn_words, milliseconds
 from sim.report.panels import Line, show_panel
 from sim.report.tables import console
 from sim.report.verdicts import Verdict, with_note
@@ -31,13 +31,15 @@ def _fastest_line(scaling: Scaling, fastest: Step) -> Line:
     """The most samples per second, and what they cost."""
     result = fastest.result
     named = ", ".join(filter(None, (result.strategy, how(result, _values(scaling)))))
-    speed = f"{result.samples_per_s:,.4g} {_unit(scaling)}/s"
+    speed = f"{result.samples_per_s:,.4g} {unit_of(scaling)}/s"
     share = f"at {fastest.efficiency:.0%} of the speed per GPU on {scaling.steps[0].gpus}"
     return ("fastest", f"{fastest.gpus} GPUs, {speed}, {share}: {named}")
 
 
-def _unit(scaling: Scaling) -> str:
-    return "images" if scaling.sweeps[0].scenario.task == "sample" else "samples"
+def unit_of(scaling: Scaling) -> str:
+    """What speeds count, in words."""
+    scenario = scaling.sweeps[0].scenario
+    return drawn_words(scenario.options)[1] if scenario.task == "sample" else "samples"
 
 
 def _values(scaling: Scaling) -> Tried:
@@ -100,7 +102,7 @@ def columns(scaling: Scaling, steps: Sequence[Step]) -> list[Column]:
         Column("how", [how(r, values) for r in results], 2, words=True, widest=18),
         Column(f"{'latency' if sampled else 'iteration'}\n{unit}", times, 1),
         Column("8 of 10\nwithin", [band(r, unit) or "-" for r in results], 4),
-        Column(f"{_unit(scaling)}\nper s", [f"{r.samples_per_s:,.4g}" for r in results]),
+        Column(f"{unit_of(scaling)}\nper s", [f"{r.samples_per_s:,.4g}" for r in results]),
         Column("efficiency", [f"{step.efficiency:.0%}" for step in steps]),
         Column("gain", [f"{step.gain:.0%}" if place else "-" for place, step in enumerate(steps)], 3),
         Column("memory\nGiB", [f"{r.expected.peak_memory_bytes / GIB:.1f}" for r in results], 5),

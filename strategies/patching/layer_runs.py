@@ -21,7 +21,7 @@ from profiles.architectures.shares import WHOLE, Share
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
-from strategies.patching.builder import Recorder
+from strategies.patching.builder import RunRecorder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
 from strategies.plans.workloads import TEXTS
@@ -37,7 +37,7 @@ nobody has published how long they take around attention, and Ulysses's calls su
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LayerRun:
     """A run of layers on a part of the image.
 
     Attributes:
@@ -98,7 +98,7 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 
 def run_layers(
-    recorder: Recorder, scenario: SamplingScenario, team: Team, run: Run, action: PatchAction
+    recorder: RunRecorder, scenario: SamplingScenario, team: Team, run: LayerRun, action: PatchAction
 ) -> None:
     """Tell a recorder what each device of a team does in a run of layers."""
     exchanges, seconds = exchanged(scenario, run.first, run.end), run_seconds(scenario, team, run)
@@ -110,9 +110,9 @@ def run_layers(
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    recorder: Recorder
+    recorder: RunRecorder
     team: Team
-    run: Run
+    run: LayerRun
     action: PatchAction
     exchanged: Exchanged
     total_s: float
@@ -231,7 +231,7 @@ class _Runner:
             self._collective("all_reduce", group, size, sums)
 
 
-def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float, float]:
+def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float, float]:
     """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
 
     def make() -> tuple[float, float, float]:
@@ -264,7 +264,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
     return scenario.remember(("run", key, run), make)
 
 
-def merged_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
+def merged_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
     """Seconds in which a GPU merges the partial outputs of its queries, and those of its host.
 
     They are merged as a ring merges its blocks, one of whose operators is a launch.
@@ -276,7 +276,7 @@ def merged_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, f
     return scenario.costs.copied_s(scenario.backbone_index, moved, launches), launches * scenario.operator_s
 
 
-def _stored_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
+def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
     """Seconds in which a GPU puts a patch's keys and values beside those of the others, and those of its host."""
     what = exchanged(scenario, run.first, run.end)
     moved = (

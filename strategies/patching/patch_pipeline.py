@@ -18,7 +18,7 @@ from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid, Team
-from strategies.patching.layer_runs import Run, run_layers, run_seconds
+from strategies.patching.layer_runs import LayerRun, run_layers, run_seconds
 from strategies.patching.layout import GridLayout
 from strategies.patching.pacing import stage_layers
 from strategies.plans.actions import PatchAction
@@ -89,17 +89,17 @@ class PatchPipeline(GridLayout):
         """Whether patches are displaced: then the first stage goes on while the last is still busy."""
         return self.warmup_steps is not None
 
-    def run(self, stage: int, patch: int | None) -> Run:
+    def run(self, stage: int, patch: int | None) -> LayerRun:
         """The work of a stage on one patch, or on the whole image."""
         first, end = self.boundaries[stage], self.boundaries[stage + 1]
         conditioned = 0 < first < end
         if patch is None:
-            return Run(first, end, self.batch, conditioned=conditioned)
+            return LayerRun(first, end, self.batch, conditioned=conditioned)
         rows = self.patches[patch]
         tokens = self.scenario.extent.tokens_share(rows)
-        return Run(first, end, self.batch, Share(rows), tokens, cached=True, conditioned=conditioned)
+        return LayerRun(first, end, self.batch, Share(rows), tokens, cached=True, conditioned=conditioned)
 
-    def runs(self, stage: int, patch: int | None) -> list[Run]:
+    def runs(self, stage: int, patch: int | None) -> list[LayerRun]:
         """The work of a stage as it is written: layer by layer, or, in a pipeline, all layers together."""
         run = self.run(stage, patch)
         if self.grid.pipeline > 1 or len(self.grid.team(0, stage).devices) == 1:

@@ -15,10 +15,11 @@ from strategies.parameters import check_integer, check_option, flag_of
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
 AUTO: Final = "auto"
-"""Of a sweep: no checkpointing, and where a point lacks memory ``RELIEF``."""
-RELIEF: Final = "block"
-"""What training scripts do where memory is short: diffusers' ``--gradient_checkpointing``, and nearly all of FastVideo,
-diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
+"""No checkpointing, and where a point lacks memory what of ``RELIEF`` takes the least time."""
+RELIEF: Final = ("block", "selective", "full")
+"""What is tried where memory is short, in this order. The first is what training scripts do there: diffusers'
+``--gradient_checkpointing``, and nearly all of FastVideo, diffusion-pipe, musubi-tuner and torchtitan's configurations
+of video models. The second is faster where that fits, the third may fit where that does not."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32

@@ -6,7 +6,7 @@ from typing import Final
 
 from validate.closed_forms import pipelines, samplers
 from validate.closed_forms.forms import Form
-from validate.reporting.sections import Section, grouped, print_sections
+from validate.tables import Section, grouped, print_sections
 
 FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
     pipelines.pipelines,

@@ -13,9 +13,8 @@ from torch import nn
 from profiles.architectures.components import Exchange
 from profiles.errors import InputError
 from validate.counting.dataflow import Flow, attended, flow_of, sums_of, units_of, unread
-from validate.counting.exchanges import exchanges_of
 from validate.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec
-from validate.counting.tally import Tally, Work, together
+from validate.counting.tally import Tally, Work, exchanges_of, together
 from validate.counting.trace import Trace, cast, record, tensor_bytes, tensors
 
 LATENTS: Final = ("hidden_states", "sample", "x")

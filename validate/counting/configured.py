@@ -17,17 +17,10 @@ from typing import Any, Final
 from torch import nn
 
 from profiles.errors import InputError
+from validate.counting import component
 from validate.counting.adapters import AUTOENCODER, BACKBONE, IMAGE, TEXT, Found, find_class, half_of, spec_of
-from validate.counting.component import (
-    ComponentCount,
-    ModelCount,
-    NoBlocksError,
-    build,
-    count_component,
-    counted,
-    trace_of,
-)
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.component import ComponentCount, ModelCount, NoBlocksError
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.samples import prompts_of, samples_of, shapes, without_rule
 from validate.counting.sizes import Request, framed, prompt_of, request_of
 from validate.counting.specs import DTYPES, Architecture, ComponentSpec
@@ -45,7 +38,7 @@ def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
+def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> ModelCount:
     """Count the architectures of files: one backbone with its frozen encoders, or one encoder by itself.
 
     Raises:
@@ -106,7 +99,7 @@ def _takes_videos(found: Found, dtype: str) -> bool:
     return isinstance(next(convolutions, None), nn.Conv3d)
 
 
-def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) -> ComponentCount:
+def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigOptions) -> ComponentCount:
     """Count one component as a whole, by the first sample that it takes."""
     trained = found is size.found
     request, samples = _request(found, size, asked)
@@ -124,10 +117,10 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) 
     )
     chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
-        return counted(spec, trace, size.height, size.width)
+        return component.counted(spec, trace, size.height, size.width)
 
 
-def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Samples]:
+def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:
     """The size of a sample of a component, and what to call it with; encoders of images have a size of their own."""
     request = size
     if found is not size.found:
@@ -138,7 +131,7 @@ def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Sample
         return request, lambda height, width: samples_of(replace(request, height=height, width=width))
     tokens = request.text_tokens
     if found is not size.found:
-        tokens = min(prompt_of(found.config, Asked()), size.text_tokens)
+        tokens = min(prompt_of(found.config, ConfigOptions()), size.text_tokens)
     return replace(request, text_tokens=tokens), lambda height, width: prompts_of(tokens)
 
 
@@ -150,7 +143,7 @@ def _first_trace(
     refused = ""
     for number, sample in enumerate(samples):
         try:
-            return number, trace_of(spec, module, sample)
+            return number, component.trace_of(spec, module, sample)
         except Exception as error:  # whatever the class says to its arguments
             refused = refused or f"{_where(found)} refuses the sample ({shapes(sample)}): {_complaint(error)}"
     raise InputError(refused + _lacking(found))
@@ -169,7 +162,7 @@ def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, 
     spec = half_of(found, f"{name_of(found, every)}_{half}", half, size.scale)
     spec = replace(spec, inputs=(name_of(main, every),) if half == "decoder" else ())
     with _blamed(found, "cannot be counted"):
-        return count_component(spec, size.height, size.width, dtype)
+        return component.count_component(spec, size.height, size.width, dtype)
 
 
 def name_of(found: Found, every: Sequence[Found]) -> str:
@@ -191,7 +184,7 @@ def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
 
 def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
     with _blamed(found, "cannot be built from it"):
-        return build(spec, DTYPES[dtype])
+        return component.build(spec, DTYPES[dtype])
 
 
 @contextmanager

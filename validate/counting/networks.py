@@ -25,7 +25,7 @@ NUM_CLASSES: Final = 1001  # the last one stands for none
 HEAD_CHANNELS: Final = 64
 
 
-class Block(nn.Module):
+class SkipBlock(nn.Module):
     """A transformer block, in the second half behind a linear layer that joins the skip."""
 
     def __init__(self, width: int, num_heads: int, joins_skip: bool) -> None:
@@ -61,7 +61,7 @@ class UVit(nn.Module):
         self.embedding = nn.Conv2d(in_channels, width, patch_size, stride=patch_size)
         self.classes = nn.Embedding(NUM_CLASSES, width)
         self.positions = nn.Parameter(torch.empty(1, EXTRA_TOKENS + num_patches, width))
-        self.blocks = nn.ModuleList(Block(width, num_heads, i > depth // 2) for i in range(depth + 1))
+        self.blocks = nn.ModuleList(SkipBlock(width, num_heads, i > depth // 2) for i in range(depth + 1))
         self.norm = nn.LayerNorm(width)
         self.prediction = nn.Linear(width, patch_size**2 * in_channels)
         self.conv_out = nn.Conv2d(in_channels, in_channels, 3, padding=1)

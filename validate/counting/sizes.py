@@ -9,7 +9,7 @@ from torch import nn
 
 from profiles.errors import InputError
 from validate.counting.adapters import IMAGE, TEXT, Found
-from validate.counting.config_files import Asked
+from validate.counting.config_files import ConfigOptions
 from validate.counting.specs import CLASSES, LATENT_SCALE
 
 KEYS: Final = CLASSES["keys"]
@@ -131,7 +131,7 @@ def framed(kind: type[nn.Module]) -> bool:
     return any(part in kind.__name__ for part in KINDS["videos"])
 
 
-def request_of(found: Found, asked: Asked, videos: bool) -> Request:
+def request_of(found: Found, asked: ConfigOptions, videos: bool) -> Request:
     """The size of a sample of a class, as its configuration says or as asked; one of them must."""
     if found.role == TEXT:
         tokens = prompt_of(found.config, asked)
@@ -146,7 +146,7 @@ def request_of(found: Found, asked: Asked, videos: bool) -> Request:
     return Request(found, height, width, _frames_of(found, asked, videos), tokens, scale, videos)
 
 
-def _size_of(found: Found, asked: Asked) -> tuple[int, int, int]:
+def _size_of(found: Found, asked: ConfigOptions) -> tuple[int, int, int]:
     file, name, config = found.file, found.kind.__name__, found.config
     if any(part in name for part in KINDS["sound"]):
         raise InputError(f"{file.path}: {name} is of sound, must be of images or videos")
@@ -174,7 +174,7 @@ def _sides(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 
-def _frames_of(found: Found, asked: Asked, videos: bool) -> int:
+def _frames_of(found: Found, asked: ConfigOptions, videos: bool) -> int:
     """Latent frames of one sample; of an autoencoder those that it is given."""
     name = found.kind.__name__
     if not videos:
@@ -189,7 +189,7 @@ def _frames_of(found: Found, asked: Asked, videos: bool) -> int:
     return asked.frames
 
 
-def text_of(kind: type[nn.Module], config: Mapping[str, Any], asked: Asked) -> int:
+def text_of(kind: type[nn.Module], config: Mapping[str, Any], asked: ConfigOptions) -> int:
     """Tokens of one prompt: as asked, as the configuration says, or as usual for the class."""
     if asked.text_tokens is not None:
         return asked.text_tokens
@@ -202,7 +202,7 @@ def text_of(kind: type[nn.Module], config: Mapping[str, Any], asked: Asked) -> i
     return known[0] if known else OTHER_TEXT
 
 
-def prompt_of(config: Mapping[str, Any], asked: Asked) -> int:
+def prompt_of(config: Mapping[str, Any], asked: ConfigOptions) -> int:
     """Tokens of a text encoder's prompt: as asked, or as many as it has positions, up to 512."""
     positions = config.get("max_position_embeddings")
     longest = min(positions, LONGEST_PROMPT) if isinstance(positions, int) else LONGEST_PROMPT

@@ -26,7 +26,7 @@ from profiles.machines.collectives import collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
 from profiles.units import MICROSECOND
 from validate.fitting.collective_rows import Curve, curves_of
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 
 
 class Belief(NamedTuple):
@@ -58,7 +58,7 @@ FREE: Final = tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS)
 STAND_INS: Final = {"send_recv": "all_gather", "reduce_scatter": "all_gather", "all_gather": "all_reduce"}
 """Whose curves an operation takes that was not measured; all-to-all between nodes has all-reduce's."""
 
-Fit = Callable[[Cluster, pd.DataFrame], Cluster]
+Fitter = Callable[[Cluster, pd.DataFrame], Cluster]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _completed(curves: dict[str, tuple[tuple[float, float], ...]]) -> Curves:
     return tuple((operation, curve(operation)) for operation in OPERATIONS)
 
 
-def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
+def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
     """Errors of rows left out of a fit: every other size, each group size in turn, and the large sizes.
 
     Over several nodes each group size is judged for itself: two nodes have most of the rows, and all small ones.
@@ -221,7 +221,7 @@ def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut
 
 
 def _judged(
-    scheme: str, fit: Fit, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
+    scheme: str, fit: Fitter, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
 ) -> Iterator[HeldOut]:
     """Errors by operation over all folds, each a pair of rows to fit to and rows to be judged by."""
     found: dict[str, list[Errors]] = {}

@@ -1,28 +1,16 @@
 """What ``fit-collectives`` prints and writes: errors on rows that were left out, and the cluster files."""
 
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
 import pandas as pd
-from rich.table import Table
 
-from validate.fitting.collective_files import (
-    BOXES,
-    FILES,
-    WIRES,
-    bare_cluster,
-    file_text,
-    fitted_cluster,
-    inside_cluster,
-    known_of,
-    write_clusters,
-)
+from validate.fitting import collective_files as files
 from validate.fitting.collective_laws import HeldOut, fit_between, fit_inside, held_out
 from validate.fitting.collective_rows import of_sources, read_measured
-from validate.printing import show, table
+from validate.tables import show, table
 
 COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
 
@@ -37,35 +25,29 @@ class Judged(NamedTuple):
     def cells(self) -> list[str]:
         """The cells of a line."""
         errors = self.found.errors
-        most = float(np.quantile(np.abs(errors.relative), 0.9))
-        shares = (errors.median, most, errors.worst)
-        return [self.name, self.found.scheme, self.found.operation, f"{len(errors)}"] + [
-            f"{100 * share:.1f} %" for share in shares
-        ]
+        shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
+        return [self.name, self.found.scheme, self.found.operation, f"{len(errors)}", *shares]
 
 
-def report_collectives(data: Path, *, write: bool) -> None:
+def report_collectives(options: Namespace) -> None:
     """Print what the law is worth on rows that were left out; write the cluster files if asked to."""
-    rows = read_measured(data)
-    show(120, held_out_table(judged(rows)))
-    if write:
-        write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})
+    rows = read_measured(options.data)
+    title = "collectives: errors of rows that the fit has not seen"
+    show(120, table(title, COLUMNS, (of.cells for of in judged(rows)), left=COLUMNS[:3]))
+    if options.write:
+        files.write_clusters(
+            {name: files.file_text(name, files.fitted_cluster(rows, name)) for name in files.FILES}
+        )
 
 
 def judged(rows: pd.DataFrame) -> Iterator[Judged]:
     """Errors on rows left out, of each machine and then of each network."""
-    for box, of in BOXES.items():
+    for box, of in files.BOXES.items():
         chosen = of_sources(rows, [of.source], inside=True)
-        cluster = bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
+        cluster = files.bare_cluster(next(name for name, (inside, _) in files.FILES.items() if inside == box))
         yield from (Judged(box, found) for found in held_out(fit_inside, cluster, chosen))
-    for wires, network in WIRES.items():
+    for wires, network in files.WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)
-        fit = partial(fit_between, known=known_of(rows, network))
-        cluster = inside_cluster(rows, network.cluster)
+        fit = partial(fit_between, known=files.known_of(rows, network))
+        cluster = files.inside_cluster(rows, network.cluster)
         yield from (Judged(wires, found) for found in held_out(fit, cluster, chosen))
-
-
-def held_out_table(found: Iterator[Judged]) -> Table:
-    """One line for each machine or network, what was left out, and operation."""
-    title = "collectives: errors of rows that the fit has not seen"
-    return table(title, COLUMNS, (of.cells for of in found), left=COLUMNS[:3])

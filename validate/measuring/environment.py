@@ -1,8 +1,6 @@
 """The environment of a measurement: what was measured with, as read, for the header beside the times."""
 
-import json
 import subprocess
-from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -56,11 +54,6 @@ def device_name(device: torch.device) -> str:
         return "cpu"
     name = torch.cuda.get_device_name(device).lower()
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
-
-
-def toml_lines(values: Mapping[str, Value]) -> list[str]:
-    """Values as lines of TOML, which writes these as JSON does."""
-    return [f"{key} = {json.dumps(value)}" for key, value in values.items()]
 
 
 def nvidia_smi(uuid: str) -> dict[str, str]:

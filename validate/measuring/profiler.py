@@ -17,7 +17,7 @@ from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.units import MILLISECOND
 from validate.counting.component import ModelCount, count_model
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.configured import count_configured, slug
 from validate.counting.folder import folder_texts
 from validate.counting.specs import ComponentSpec
@@ -27,10 +27,10 @@ from validate.fitting.layer_times import QUANTILE_RULES, QUANTITIES, TIME_RULES
 from validate.machine import OtherPrograms, disturbance
 from validate.measuring.building import COUNTED_AS, DTYPES, RECIPES
 from validate.measuring.clocks import WALL, Clock, clock_of
-from validate.measuring.environment import Value, clocks, device_name, environment, toml_lines
+from validate.measuring.environment import Value, clocks, device_name, environment
 from validate.measuring.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure, trained_parameters
-from validate.printing import show, table
-from validate.writing import csv_text, write_files
+from validate.tables import show, table
+from validate.writing import csv_text, toml_text, write_files
 
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
 WAITING: Final = 0.05
@@ -41,7 +41,7 @@ COLUMNS: Final = (
 )
 
 
-Files = tuple[Sequence[ConfigFile], Asked]
+Files = tuple[Sequence[ConfigFile], ConfigOptions]
 """The user's own files, and what is asked for beside them."""
 
 
@@ -253,21 +253,18 @@ def time_texts(
         for quantity in QUANTITIES:
             for index, seconds in enumerate(batch.layers[quantity].T):
                 quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
-    lines = toml_lines({**header, "backward": BACKWARD, "rows": len(rows)})
-    for component, batch in _batches(components):
-        lines += ["", "[[whole]]", *toml_lines(_whole(component, batch))]
-    for component in components:
-        if component.optimizer_s is not None:
-            update: dict[str, Value] = {
-                "component": component.name,
-                "parameters": trained_parameters(component.counted),
-                "recipe": RECIPES[str(header["dtype"])],
-                "ms": _ms(component.optimizer_s),
-            }
-            lines += ["", "[[optimizer]]", *toml_lines(update)]
+    recipe = RECIPES[str(header["dtype"])]
+    updates = [
+        {"component": of.name, "parameters": trained_parameters(of.counted), "recipe": recipe}
+        | {"ms": _ms(of.optimizer_s)}
+        for of in components
+        if of.optimizer_s is not None
+    ]
+    whole = [_whole(component, batch) for component, batch in _batches(components)]
+    said = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
     return {
         Path("times") / f"{name}.csv": csv_text(TIME_RULES, rows),
-        Path("times") / f"{name}.toml": "\n".join(lines) + "\n",
+        Path("times") / f"{name}.toml": toml_text(said),
         Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_RULES, quantiles),
     }
 

@@ -23,14 +23,14 @@ from profiles.machines.devices import Device
 from profiles.units import MILLISECOND
 from validate.counting.zoo import architecture
 from validate.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
-from validate.fitting.errors import Errors
 from validate.fitting.layer_times import read_first_backwards
+from validate.fitting.least_squares import Errors
 from validate.measuring.clocks import THREAD, Clock, clock_of
 from validate.measuring.environment import Value, device_name, environment
 from validate.measuring.passes import OutOfMemoryError, Settings
 from validate.measuring.profiler import counted_for, profile, report_profile
 from validate.measuring.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import write_files
 
 PREDICTED: Final = ("measured layers", "the device's rates")

@@ -17,7 +17,7 @@ from profiles.machines.clusters import Cluster, load_cluster
 from profiles.machines.devices import Device
 from profiles.software.stacks import load_stack
 from sim.parts import replay, replay_parts
-from sim.runs import step_s
+from sim.runs import steady_step_s
 from strategies.plans.workloads import ONE_PREDICTION, SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
 from strategies.sampling_scenario import SamplingScenario
@@ -121,7 +121,7 @@ class SamplingStep:
     ) -> float:
         """Seconds of the step, which depend on neither optimizer nor backward passes."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
-        return step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
+        return steady_step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
         """Run the backbone without gradients; the update of the image by the scheduler is not in it."""

@@ -13,9 +13,8 @@ import pandas as pd
 from profiles.errors import InputError
 from profiles.units import GIB
 from validate.published.contests import Contest, side_by_side
-from validate.published.records import LATENCY, Record, all_published, source_names, standing_of
-from validate.published.standings import Standing
-from validate.reporting.sections import Section, grouped, percent, signed
+from validate.published.records import LATENCY, Record, Standing, all_published, source_names, standing_of
+from validate.tables import Section, grouped, percent, signed
 from validate.writing import write_file
 
 NEAR: Final = 0.15
@@ -32,13 +31,8 @@ REMARK: Final = (
     " ran out, printed before or not as a number."
 )
 COVERAGE: Final = (
-    "where",
-    "number",
-    "published",
-    "simulated",
-    "error",
-    "setting, or why not",
-    "all settings",
+    *("where", "number", "published", "simulated", "error"),
+    *("setting, or why not", "all settings"),
 )
 COLUMNS: Final = (
     "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "batch_size",
@@ -190,7 +184,7 @@ def _counts(records: Sequence[Record]) -> list[str]:
 
 def independent_errors(records: Iterable[Record]) -> list[float]:
     """Errors of the independent numbers."""
-    return [one.error for one in records if one.standing is Standing.INDEPENDENT and one.error is not None]
+    return [error for one in records if (error := one.independent_error) is not None]
 
 
 def near(errors: Iterable[float]) -> int:
@@ -206,14 +200,10 @@ def _split(reason: str) -> tuple[str, str]:
 
 def _flat(one: Record) -> Mapping[str, Any]:
     memory = None if one.memory_bytes is None else one.memory_bytes / GIB
-    more = {
-        "unit": one.row.unit,
-        "published": one.row.value,
-        "error": one.error,
-        "predicted_memory_GiB": memory,
-    }
+    row = one.row
+    more = {"unit": row.unit, "published": row.value, "error": one.error, "predicted_memory_GiB": memory}
     conditions = {} if one.conditions is None else asdict(one.conditions)
-    return asdict(one.row) | asdict(one) | more | conditions
+    return asdict(row) | asdict(one) | more | conditions
 
 
 def _number(value: float) -> str:

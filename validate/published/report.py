@@ -8,15 +8,14 @@ from typing import Final
 from profiles.errors import InputError
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
-from validate.published.bands import write_bands
+from validate.published.bands import write_bands, write_trust
 from validate.published.contests import side_by_side
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
 from validate.published.records import TASKS, Record
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
-from validate.published.trust import write_trust
-from validate.reporting.sections import Section, parts_around, print_sections, write_tables
+from validate.tables import Section, parts_around, print_sections, write_tables
 
 MARKERS: Final = "<!-- python -m validate published --readme -->", "<!-- end -->"
 """What stands before and after the tables that the command writes into a text."""

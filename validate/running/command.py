@@ -57,13 +57,13 @@ def run_schedule(options: argparse.Namespace) -> None:
 
 def _run_sharded(options: argparse.Namespace) -> None:
     """Let torch itself shard, beside the plan."""
-    from validate.running.training.fully_sharded import Asked, describe, result  # noqa: PLC0415  importing torch takes seconds
+    from validate.running.training.fully_sharded import ShardedTraining, describe, result  # noqa: PLC0415  importing torch takes seconds
 
     strategy = make_strategy(SHARDED, _parameters(options))
     assert isinstance(strategy, FSDP)
     ranks = options.gpus or 2 * strategy.group_size * (strategy.shard_size or 1)
     batch_size = options.batch_size or ranks // strategy.group_size * strategy.micro_batches
-    found = result(Asked(strategy, ranks, batch_size))
+    found = result(ShardedTraining(strategy, ranks, batch_size))
     print(json.dumps(found) if options.json else describe(found))
 
 

@@ -20,9 +20,7 @@ from torch import distributed as dist
 
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.running.clock import ALWAYS, Instant, Turns, now, sleep_until
-from validate.running.links import RankSeat
-from validate.running.mailbox import Mailbox
+from validate.running.links import ALWAYS, Instant, Mailbox, RankSeat, Turns, now, sleep_until
 
 SLEEP_NUMEL: Final = 128
 """Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""

@@ -16,10 +16,9 @@ from profiles.errors import DiffusimError, InputError
 from strategies.plans.wiring import Wiring, wire
 from validate.launching import Place, launch, launched_place, unbroken
 from validate.machine import OtherPrograms, identity
-from validate.running.clock import Turns, now
 from validate.running.comparison import Job, Outcome
 from validate.running.executor import Executor, Kernels
-from validate.running.links import RankSeat, seats
+from validate.running.links import RankSeat, Turns, now, seats
 from validate.running.sampling.kernels import SamplerKernels
 from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
 from validate.running.training.modules import ModuleKernels

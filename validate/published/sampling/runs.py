@@ -20,11 +20,9 @@ from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
-from validate.published.kinds import kind_of
-from validate.published.records import MEMORY, Conditions, Record, standing_of
+from validate.published.records import MEMORY, Conditions, Reason, Record, Standing, kind_of, standing_of
 from validate.published.sampling.methods import IN_GRAPHS, guidance, samplers, stack_of
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
-from validate.published.standings import Reason, Standing
 
 FREE: Final = "patch_parallel_no_comm"
 """The method that is run without communication: on free links."""

@@ -9,10 +9,9 @@ from profiles.units import GB, GIB
 from validate.points import cluster_of
 from validate.published.contests import Contest, least, winners
 from validate.published.ledger import Ledger, coverage, near
-from validate.published.records import MEMORY
+from validate.published.records import MEMORY, Standing
 from validate.published.sampling.runs import FREE, Run, sent_bytes
-from validate.published.standings import Standing
-from validate.reporting.sections import Section, grouped, percent, signed
+from validate.tables import Section, grouped, percent, signed
 
 NO_RIVALS: Final = (FREE, "hybrid(best)")
 """No methods that compete with others: an ideal, and the best of all the others by its definition."""

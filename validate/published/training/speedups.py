@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from profiles.architectures.models import Model
 from sim.results import Result
 from strategies.scenario import Scenario
-from validate.points import best, fastest, scenario
+from validate.points import best, fastest
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import CONDITIONED, STACK, with_all_gradients
+from validate.published.training.models import CONDITIONED, on_p4de, with_all_gradients
 from validate.published.training.ratios import CONTROLNETS
-from validate.reporting.sections import percent
+from validate.tables import percent
 
 DRAWS: Final = ((0.5, "iteration"), (0.0, "iteration"), (0.5, "rank"))
 """Probability of the extra forward pass, and who draws it."""
@@ -75,15 +75,8 @@ def speed_ups(
 ) -> Iterator[SpeedUp]:
     """The throughputs of one model on one machine under each way to draw self-conditioning."""
     for probability, draw in draws:
-        point = scenario(
-            model,
-            "p4de",
-            num_gpus,
-            batch_size,
-            self_conditioning=probability,
-            self_conditioning_draw=draw,
-            stack=STACK,
-        )
+        how = {"self_conditioning": probability, "self_conditioning_draw": draw}
+        point = on_p4de(model, num_gpus, batch_size, **how)
         drawn = "half, one draw" if draw == "iteration" else "half, each group draws"
         yield SpeedUp(
             name,
@@ -144,7 +137,7 @@ def ablation() -> Found:
     """Fig. 15: what filling, and partial batches, are worth on 8 GPUs."""
     cases = [(name, batch) for name in CONTROLNETS for batch in (256, 384)]
     for name, batch in (*cases, ("sd21", 256)):
-        filled = by_fill(scenario(name, "p4de", 8, batch, self_conditioning=CONDITIONED[name], stack=STACK))
+        filled = by_fill(on_p4de(name, 8, batch, self_conditioning=CONDITIONED[name]))
         rates = {fill: result.samples_per_s for fill, result in filled.items()}
         losses = [f"{rate(filled[fill])}, {rates[fill] / rates['partial'] - 1:+.1%}" for fill in FILLS[1:]]
         yield [name, f"{batch}", rate(filled["partial"]), *losses, percent(rates["full"] / rates["none"] - 1)]
@@ -175,7 +168,7 @@ def cascades(machines: Sequence[tuple[int, int]] = MACHINES) -> Found:
     row = the_published("6.1", model="cdm-lsun")
     yield ["published", "close", "-", "-", "-", "comparable"]
     for model, (num_gpus, batch) in ((model, machine) for model in CASCADES for machine in machines):
-        point = scenario(model, "p4de", num_gpus, batch, stack=STACK)
+        point = on_p4de(model, num_gpus, batch)
         pipe = fastest(point, "diffusionpipe", fill="none")
         ratios = {}
         for backbones in ("sequential", "parallel"):

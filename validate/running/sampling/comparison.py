@@ -39,7 +39,7 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ImageComparison:
     """A run, what each rank ended with, and what it should have been."""
 
     settings: Settings
@@ -228,7 +228,7 @@ def report_sample(settings: Settings) -> None:
     found = run_job(lambda: job_of(settings))
     if found is None:
         return  # another rank speaks for all
-    comparison = Comparison(settings, found[1].found)
+    comparison = ImageComparison(settings, found[1].found)
     for line in said(comparison):
         print(line)
     mismatch = compare(*found).mismatch
@@ -243,7 +243,7 @@ def report_sample(settings: Settings) -> None:
     print("all checks hold")
 
 
-def said(comparison: Comparison) -> Iterator[str]:
+def said(comparison: ImageComparison) -> Iterator[str]:
     """Lines that say how far the image is from those of one process, what each step sent, and how old what it saw was.
 
     Bytes are counted from the tensors of the passes; latents count to the step they begin.
@@ -263,7 +263,7 @@ def said(comparison: Comparison) -> Iterator[str]:
     yield from age_lines(comparison)
 
 
-def age_lines(comparison: Comparison) -> Iterator[str]:
+def age_lines(comparison: ImageComparison) -> Iterator[str]:
     """Lines that say of each patch of a displaced step how many steps old the keys and values were that it saw."""
     seen = [seen for own in comparison.drawn for seen in own.seen]
     displaced = [one for one in seen if one.step >= comparison.settings.warmup_steps]

@@ -1,4 +1,7 @@
-"""The command ``report``: every chapter is computed anew, so that what it says is what this checkout does."""
+"""The command ``report``: closed forms, published numbers and device fits as one page of Markdown.
+
+Every chapter is computed anew, so that what it says is what this checkout does.
+"""
 
 import argparse
 from base64 import b64encode
@@ -14,7 +17,7 @@ from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
-from validate.reporting.sections import Section
+from validate.tables import Section
 from validate.writing import write_file
 
 PACKAGES: Final = (
