@@ -26,8 +26,8 @@ from sim.explore.points import find_points
 from sim.explore.relief import lightest
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
-from sim.legality import check_runs, within
-from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
+from sim.legality import check_heeded, check_runs, within
+from sim.limits import check_passes, check_swept
 from sim.measured_runs import RunSource, calibrated
 from sim.parts import measured_parts, replay_parts, traces_of
 from sim.results import Result
@@ -95,9 +95,10 @@ def run(
     else:
         scenario = calibrated(scenario, measured, measured_run)
     check_exists(point, scenario, held(request, point))  # before its order is written out
+    check_heeded(point, scenario)
     if runtime is not None:
         check_runs(runtime, point, scenario)
-    check_passes(point, MAX_SIMULATED)
+    check_passes(point, scenario)
     parts = measured_parts(point, scenario)
     traces = cache(lambda: traces_of(point, scenario, parts))
     source = source_of(point, scenario, traces)
@@ -304,11 +305,11 @@ def schedule(
         return Schedule(point.name, format_patches(point, scenario_asked(model, request)))
     if model is None:
         assert isinstance(point, Scheduled)
-        check_passes(point, MAX_ORDERED)
+        check_passes(point)
         return written(point, point.order(), format)
     scenario = scenario_asked(model, request)
     check_exists(point, scenario, held(request, point))
-    check_passes(point, MAX_SIMULATED)
+    check_passes(point, scenario)
     parts = replay_parts(point, scenario)
     first = {part.variant.job: part.trace for part in reversed(parts)}
     order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)

@@ -31,6 +31,8 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for key, value in found.items():
         name = key.replace("-", "_")
+        if "=" in name:  # on the command line its value would begin there
+            raise InputError(f"{file}: {shown(key)} is no flag")
         if name in flags:
             raise InputError(f"{file}: {name} is given twice")
         if not _is_a_value(value):
@@ -65,7 +67,7 @@ def _values(path: str) -> Mapping[str, Any]:
         found = read_json(Path(path)) if as_json else Table.read(Path(path)).values()
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: is {shown(found)}, must be flags by name, or the result of a run")
-    return flags_of(found) if as_json else found
+    return flags_of(found, path) if as_json else found
 
 
 def _is_a_value(value: object) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.costs.calibration import MeasuredRun, check_same
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import DiffusimError, InputError, shown
 from profiles.files import read_text
 from profiles.software.stacks import DEFAULT_STACK
 from sim.calibrating import NAMES, Given, Number, measure
@@ -77,8 +77,8 @@ def _measured(said: Said, measured: Given | None, scenario: AnyScenario) -> Meas
     keys = dict(said.keys)
     number = _number(keys, measured)
     model, strategy = (_name(keys, key) for key in ("model", "strategy"))
-    where = keys.pop("cluster", DEFAULT_CLUSTER), keys.pop("gpus", None)
-    stack = keys.pop("stack", DEFAULT_STACK)
+    where = _name(keys, "cluster", DEFAULT_CLUSTER), keys.pop("gpus", None)
+    stack = _name(keys, "stack", DEFAULT_STACK)
     request = Request(model, *where, (strategy,), keys, stack=stack)
     check_known(request)
     own = scenario_of(request)
@@ -97,10 +97,10 @@ def _identity(scenario: AnyScenario) -> tuple[str, str, str]:
     return scenario.model.name, scenario.cluster.device.name, scenario.stack.name
 
 
-def _name(keys: dict[str, Any], key: str) -> str:
-    value = keys.pop(key, None)
+def _name(keys: dict[str, Any], key: str, default: str | None = None) -> str:
+    value = keys.pop(key, default)
     if not isinstance(value, str):
-        raise InputError(f"{key} is {'missing' if value is None else repr(value) + ', must be a name'}")
+        raise InputError(f"{key} is {'missing' if value is None else shown(value) + ', must be a name'}")
     return value
 
 
@@ -126,7 +126,7 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
     """
     if isinstance(run, Mapping):
         try:
-            return Said(FLAG, json.dumps(run), flags_of(run))
+            return Said(FLAG, json.dumps(run), flags_of(run, FLAG))
         except TypeError as error:
             raise InputError(f"{FLAG} must be names and numbers: {str(error).lower()}") from None
     if not isinstance(run, str | PathLike):
@@ -143,14 +143,18 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
         raise InputError(f"{where}: is not valid {'TOML' if toml else 'JSON'}: {reason}") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: must be the flags of a run, or its result")
-    return Said(where, again, flags_of(found))
+    return Said(where, again, flags_of(found, where))
 
 
-def flags_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags by name; those of a result are what it was asked, and what it was measured to take."""
+def flags_of(said: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Flags by name; those of a result are what it was asked, and what it was measured to take.
+
+    Raises:
+        InputError: parameters or options of a result are no mappings; it names where they stand.
+    """
     if not all(key in said for key in RESULT):
         return {str(key).replace("-", "_"): value for key, value in said.items()}
-    parameters, options = (_mapping(said, key) for key in ("parameters", "options"))
+    parameters, options = (_mapping(said, key, where) for key in ("parameters", "options"))
     shared = {key: said[key] for key in ("model", "cluster", "stack", "strategy") if key in said}
     asked = {key: said[key] for key in OPTION_NAMES if key in said}
     own = {key: value for key, value in (parameters | options).items() if value is not None}
@@ -159,8 +163,8 @@ def flags_of(said: Mapping[str, Any]) -> dict[str, Any]:
     return shared | {"gpus": said["num_gpus"]} | asked | own | measured
 
 
-def _mapping(said: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _mapping(said: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = said[key]
     if not isinstance(value, Mapping):
-        raise InputError(f"{key} is {value!r}, must be a mapping")
+        raise InputError(f"{where}: {key} is {shown(value)}, must be a mapping")
     return dict(value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sim.measures import Measures
 from sim.replay.engine import no_collection, simulate
@@ -93,8 +93,8 @@ def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[tuple[AnyStra
     Raises:
         InfeasibleError: the GPUs cannot be divided so.
     """
-    if isinstance(strategy, Divided):
-        return strategy.jobs(scenario)
+    if issubclass(type(strategy), Divided):  # of a class it is known once it was asked, of a value never
+        return cast(Divided, strategy).jobs(scenario)
     return ((strategy, scenario),)
 
 

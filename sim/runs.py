@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from profiles.errors import InfeasibleError
 from sim.contents import inputs_of
@@ -19,6 +19,7 @@ from strategies.strategy import (
     Holding,
     MemoryBounded,
     Remarking,
+    Searching,
     is_seamless,
 )
 
@@ -51,6 +52,9 @@ def run_within(
     occurring = variants(strategy, scenario)
     least_s = [_bound_s(variant) for variant in occurring]
     known_s.append(_together_s(occurring, least_s))
+    if known_s[-1] < limit_s and any(isinstance(variant.strategy, Searching) for variant in occurring):
+        least_s = [max(bound_s, _ordered_s(of)) for bound_s, of in zip(least_s, occurring, strict=True)]
+        known_s.append(_together_s(occurring, least_s))
     parts: list[Part] = []
     for number, variant in enumerate(occurring):
         if known_s[-1] >= limit_s:
@@ -76,6 +80,11 @@ def _bound_s(variant: Variant) -> float:
     return ask(variant.scenario)
 
 
+def _ordered_s(variant: Variant) -> float:
+    strategy = variant.strategy
+    return strategy.ordered_s(variant.scenario) if isinstance(strategy, Searching) else 0.0
+
+
 def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:
     """The expected seconds of all jobs together, from what an iteration of each variant takes."""
     by_job: dict[int, float] = {}
@@ -88,8 +97,8 @@ def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
     least = 0.0
     for own, there in jobs(strategy, scenario):
-        if isinstance(own, MemoryBounded):
-            least = max(least, own.least_memory_bytes(there))
+        if issubclass(type(own), MemoryBounded):  # of a class it is known once it was asked, of a value never
+            least = max(least, cast(MemoryBounded, own).least_memory_bytes(there))
     return least
 
 

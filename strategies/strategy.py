@@ -105,6 +105,19 @@ class Holding(Protocol):
 
 
 @runtime_checkable
+class Searching(Protocol):
+    """A strategy that searches for its order, which takes longer than a bound may; asked only before a replay."""
+
+    def ordered_s(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
+        """Seconds that no iteration in the order found can undercut.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """A strategy whose order depends on its own parameters alone."""
 

@@ -1,15 +1,14 @@
-"""Mutations: inputs of every kind with something wrong, drawn from a seed."""
+"""Mutations: something wrong in a command line, a text, a JSON value or a store, drawn from a seed."""
 
+import json
 import re
-from dataclasses import dataclass
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
-from shutil import copytree
+from typing import Any
 
-from profiles.architectures.models import MODELS
-from profiles.machines.clusters import CLUSTERS
-from profiles.machines.devices import DEVICES
-from profiles.software.stacks import STACKS
+from sim.explore.store import checksum_of
 
 VALUES = (
     "", "0", "-1", "1", "2", "3.5", "-0.0", "1e308", "1e-308", "1e999", "1e18", "1e19", "nan", "inf", "-inf", "1_000",
@@ -21,134 +20,6 @@ VALUES = (
     "[[components]]", "4", "8", "16", "0.5", "1e-9", "1000000",
 )  # fmt: skip
 """What stands in the place of values, words and lines."""
-
-SMALL = """\
-name = "small"
-title = "Small"
-source = "made by a test"
-dtype = "float16"
-[reference]
-height = 512
-width = 512
-multiple = 64
-[[components]]
-name = "text"
-trainable = false
-image_tokens = 0
-text_tokens = 77
-[[components]]
-name = "unet"
-trainable = true
-inputs = ["text"]
-image_tokens = 4096
-carried_MB = 0.5
-self_conditioning = 0.5
-[[skips]]
-component = "unet"
-source = 0
-target = 3
-[[reads]]
-component = "unet"
-input = "text"
-layer = 1
-MB = 0.1
-"""
-LAYERS = """\
-component,index,block,name,parameters,backward,conv_gflop,matmul_gflop,attention_gflop,moved_MB,kernels,output_MB,saved_MB
-text,0,0,embed,1000000,none,0,1,0.1,2,3,0.5,0
-text,1,1,last,1000000,none,0,1,0.1,2,3,0.5,0
-unet,0,0,in,1000000,full,10,5,1,20,8,2,8
-unet,1,1,down,2000000,full,10,5,1,20,8,2,8
-unet,2,1,up,2000000,full,10,5,1,20,8,2,8
-unet,3,2,out,1000000,full,10,5,1,20,8,2,8
-"""
-EXCHANGES = """\
-component,index,kind,elements,heads
-unet,0,halo,4096,0
-unet,1,key_value,8192,8
-unet,1,reduce,4096,0
-unet,3,statistics,32,0
-"""
-TIMES = """\
-component,index,batch_size,forward_ms,backward_ms
-text,0,1,1,0
-text,1,1,1,0
-unet,0,1,2,4
-unet,0,4,7,14
-unet,1,1,2,4
-unet,2,1,2,4
-unet,3,1,2,4
-"""
-EXPERIMENT = """\
-model = "small"
-cluster = "p4de"
-gpus = 8
-batch-size = 32
-strategy = "1f1b"
-pipeline-degree = 2
-micro-batches = 4
-checkpointing = "full"
-link = ["inter=2x"]
-memory = "60GiB"
-json = true
-"""
-RUN = """\
-model = "small"
-gpus = 8
-strategy = "ddp"
-batch_size = 32
-step_s = 0.02
-"""
-COMMANDS = (
-    "run --model small --gpus 8 --strategy 1f1b --pipeline-degree 2 --micro-batches 4 --batch-size 32 --json",
-    "run --model small --gpus 4 --strategy zero2 --micro-batches 2 --checkpointing full --memory-recipe fp32 --ema",
-    "run --model small --gpus 4 --strategy diffusionpipe --fill partial --resolution 256x512 --frozen online",
-    "run --model small --gpus 4 --strategy pulse --pipeline-degree 2 --link inter=2x --memory 10GiB --nodes 2x4",
-    "run --model small --gpus 2 --strategy ring --steps 4 --guidance none --resolution 512 --include text --json",
-    "run --model small --gpus 4 --strategy pipefusion --patches 4 --warmup-steps 1 --steps 6 --device l40-48gb",
-    "run --model small --strategy ddp --gpus 2 --measured step_s=0.05 --stack compiled --cluster h100-ib",
-    "run --model small --strategy ddp --self-conditioning 0.5 --placement data-inner --print-experiment",
-    "run --experiment q.toml --gpus 4 -q",
-    "schedule --strategy interleaved --pipeline-degree 2 --micro-batches 4 --chunks 2 --format torch",
-    "schedule --strategy ulysses --model small --gpus 2 --steps 2",
-    "synthesize --pipeline-degree 2 --micro-batches 2 --waves 1 --forward 1 --backward 2 --lag 0.1 --time-limit 1",
-    "clusters show p4de",
-    "devices --json",
-    "models show sd21",
-    "strategies",
-    "sweep --model small --gpus 2 --strategy ddp --json --out rows.csv",
-    "sweep --model small --gpus 2 --strategy single,ring --steps 2 --objective memory --out rows.csv",
-    "tune --model small --gpus 2 --p2p blocking --json",
-)
-"""Command lines that are right; ``small`` is a model folder and ``q.toml`` an experiment where they run."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A mutated input: a command line, and the file in which something is wrong; none where it is the command line."""
-
-    words: list[str]
-    file: str = ""
-
-
-def write_inputs(folder: Path) -> None:
-    """Write what command lines name."""
-    small = folder / "small"
-    (small / "times").mkdir(parents=True, exist_ok=True)
-    for name, text in (
-        ("model.toml", SMALL), ("layers.csv", LAYERS), ("exchanges.csv", EXCHANGES), ("times/a100-80gb-sxm.csv", TIMES)
-    ):  # fmt: skip
-        (small / name).write_text(text, encoding="utf-8")
-    (folder / "q.toml").write_text(EXPERIMENT, encoding="utf-8")
-
-
-def draw(seed: str, folder: Path) -> Case:
-    """A case of a seed; its files lie in the folder, beside those of ``write_inputs``."""
-    random = Random(seed)
-    kind = random.choice((*KINDS, "command", "command"))
-    if kind == "command":
-        return Case(mutated_words(random, random.choice(COMMANDS).split()))
-    return KINDS[kind](random, folder)
 
 
 def mutated_words(random: Random, words: list[str]) -> list[str]:
@@ -234,81 +105,7 @@ def _with_value(random: Random, line: str) -> str:
     return "".join(parts)
 
 
-def _model(random: Random, folder: Path) -> Case:
-    own = copytree(folder / "small", folder / "m")
-    name = random.choice(("model.toml", "layers.csv", "exchanges.csv", "times/a100-80gb-sxm.csv"))
-    _spoil(random, own / name)
-    training = "ddp --gpus 2", "1f1b --gpus 4", "diffusionpipe --gpus 4", "pulse --gpus 2"
-    asked = random.choice((*training, "ring --gpus 2 --steps 2", "single --steps 2"))
-    cluster = random.choice((["--cluster", "p4de"], ["--cluster", "h100-ib"]))
-    return Case(["run", "--model", "m", "--strategy", *asked.split(), *cluster, "--json"], f"m/{name}")
-
-
-def _shipped_model(random: Random, folder: Path) -> Case:
-    own = copytree(MODELS / "uvit-h", folder / "m")
-    name = random.choice(sorted(path.name for path in own.iterdir()))
-    _spoil(random, own / name)
-    return Case(["run", "--model", "m", "--strategy", "zero2", "--gpus", "2", "--json"], f"m/{name}")
-
-
-def _anchors(random: Random, folder: Path) -> Case:
-    own = copytree(MODELS / "pixart", folder / "m")
-    _spoil(random, own / "anchors.csv")
-    return Case(["run", "--model", "m", "--strategy", "single", "--steps", "2", "--json"], "m/anchors.csv")
-
-
-def _cluster(random: Random, folder: Path) -> Case:
-    source = random.choice(("p4de", "l40-pcie-8", "h100-nvlink-8", "ideal"))
-    _spoil(random, folder / "c.toml", (CLUSTERS / f"{source}.toml").read_text(encoding="utf-8"))
-    strategy = random.choice(("zero2", "1f1b", "ulysses --steps 2", "tensor --steps 4")).split()
-    return Case(
-        ["run", "--model", "small", "--cluster", "c.toml", "--strategy", *strategy, "--gpus", "2", "--json"],
-        "c.toml",
-    )
-
-
-def _device(random: Random, folder: Path) -> Case:
-    source = random.choice(("a100-80gb-sxm", "ascend910a-32gb", "l40-48gb"))
-    _spoil(random, folder / "d.toml", (DEVICES / f"{source}.toml").read_text(encoding="utf-8"))
-    model = random.choice(("small", "uvit-h"))
-    return Case(
-        ["run", "--model", model, "--device", "d.toml", "--strategy", "ddp", "--gpus", "2", "--json"],
-        "d.toml",
-    )
-
-
-def _stack(random: Random, folder: Path) -> Case:
-    source = random.choice(("eager", "eager-2023", "compiled"))
-    _spoil(random, folder / "s.toml", (STACKS / f"{source}.toml").read_text(encoding="utf-8"))
-    return Case(
-        ["run", "--model", "uvit-h", "--stack", "s.toml", "--strategy", "ddp", "--gpus", "2", "--json"],
-        "s.toml",
-    )
-
-
-def _experiment(random: Random, folder: Path) -> Case:
-    _spoil(random, folder / "e.toml", EXPERIMENT)
-    return Case([random.choice(("run", "run", "sweep")), "--experiment", "e.toml", "-q"], "e.toml")
-
-
-def _measured_run(random: Random, folder: Path) -> Case:
-    _spoil(random, folder / "r.toml", RUN)
-    asked = [
-        "run",
-        "--model",
-        "small",
-        "--strategy",
-        "ddp",
-        "--gpus",
-        "4",
-        "--measured-run",
-        "r.toml",
-        "--json",
-    ]
-    return Case(asked, "r.toml")
-
-
-def _spoil(random: Random, path: Path, text: str | None = None) -> None:
+def spoil(random: Random, path: Path, text: str | None = None) -> None:
     """Write a mutated text, now and then as bytes that are none."""
     spoilt = mutated(random, path.read_text(encoding="utf-8") if text is None else text).encode(
         "utf-8", "surrogatepass"
@@ -319,14 +116,112 @@ def _spoil(random: Random, path: Path, text: str | None = None) -> None:
     path.write_bytes(spoilt)
 
 
-KINDS = {
-    "model": _model,
-    "another model": _model,
-    "shipped model": _shipped_model,
-    "anchors": _anchors,
-    "cluster": _cluster,
-    "device": _device,
-    "stack": _stack,
-    "experiment": _experiment,
-    "measured run": _measured_run,
+def mutated_json(random: Random, value: Any) -> Any:
+    """A JSON value in which one part is replaced, multiplied, lost, doubled or renamed."""
+    holders = list(_holders(value))
+    holder, key = random.choice(holders)
+    action = random.randrange(8)
+    part = holder[key]
+    if action == 0:
+        del holder[key]
+    elif action == 1 and isinstance(holder, dict):
+        holder[mutated_line(random, key)] = holder.pop(key)
+    elif action == 1:
+        holder.append(part)
+    elif action == 2:
+        holder[key] = {"deep": [part]}
+    elif action <= 4 and isinstance(part, int | float) and not isinstance(part, bool):
+        holder[key] = part * random.choice(FACTORS)
+    else:
+        holder[key] = random.choice((None, True, [], {}, 0, -1, 1.5, 2**70, float("nan"), *VALUES))
+    return value
+
+
+def _holders(value: Any) -> Any:
+    """Every dict and list in a value, with each of its keys or places."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _holders(value[key])
+
+
+def spoil_json(random: Random, path: Path, text: str) -> None:
+    """Write a JSON text with something wrong in what it says, or in how it is written."""
+    if random.randrange(3) == 0:
+        spoil(random, path, text)
+    else:
+        path.write_text(json.dumps(mutated_json(random, json.loads(text))), encoding="utf-8")
+
+
+CELLS = {
+    "questions": ("question", "code", "asked", "inputs", "checksum"),
+    "answers": ("question", "point", "kind", "holds_to_s", "answer", "checksum"),
 }
+
+
+def spoil_store(random: Random, path: Path) -> bool:
+    """Damage a store; True where what it says was not touched, or bears the marks of being changed."""
+    action = random.randrange(4)
+    if action == 0:
+        _spoil_bytes(random, path)
+    elif action == 1:
+        _spoil_tables(random, path)
+    else:
+        _spoil_cell(random, path, forged=action == 3)
+    return action != 3
+
+
+def _spoil_bytes(random: Random, path: Path) -> None:
+    """Other bytes, a part of zeros, or an end that is missing."""
+    data = bytearray(path.read_bytes())
+    at = random.randrange(len(data))
+    if random.randrange(4) == 0:
+        del data[at:]
+    elif random.randrange(3) == 0:
+        data[at : at + 512] = bytes(len(data[at : at + 512]))
+    else:
+        for _ in range(random.choice((1, 1, 8, 64))):
+            data[random.randrange(random.choice((100, len(data))))] = random.randrange(256)
+    path.write_bytes(bytes(data))
+
+
+def _spoil_tables(random: Random, path: Path) -> None:
+    """Tables, versions and rows that are not as they are made."""
+    table = random.choice(list(CELLS))
+    column = random.choice(CELLS[table])
+    statements = (
+        f"DROP TABLE {table}", f"DELETE FROM {table}", f"ALTER TABLE {table} RENAME TO other",
+        f"ALTER TABLE {table} RENAME COLUMN {column} TO other", f"ALTER TABLE {table} ADD COLUMN other TEXT",
+        f"DELETE FROM {table} WHERE rowid % 2", "CREATE TABLE other (number)", "PRAGMA user_version = 2",
+        "PRAGMA user_version = 0", "PRAGMA application_id = 0", f"CREATE VIEW other AS SELECT * FROM {table}",
+        f"CREATE TRIGGER t AFTER INSERT ON {table} BEGIN DELETE FROM {table}; END",
+        f"CREATE UNIQUE INDEX other ON {table} (rowid)", f"UPDATE {table} SET {column} = rowid",
+    )  # fmt: skip
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection, suppress(sqlite3.Error):
+        connection.execute(random.choice(statements))
+
+
+def _spoil_cell(random: Random, path: Path, *, forged: bool) -> None:
+    """Something wrong in a cell; of a forged one the checksum is right."""
+    table = random.choice(list(CELLS))
+    names = CELLS[table]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        rows = connection.execute(f"SELECT rowid, {', '.join(names)} FROM {table}").fetchall()
+        number, *cells = random.choice(rows)
+        at = random.randrange(len(names) - 1)
+        cells[at] = _other_cell(random, cells[at])
+        if forged:
+            cells[-1] = checksum_of(*cells[:-1])
+        given = ", ".join(f"{name} = ?" for name in names)
+        with suppress(
+            sqlite3.Error, UnicodeEncodeError
+        ):  # such a value cannot be written, such a row is there
+            connection.execute(f"UPDATE {table} SET {given} WHERE rowid = ?", (*cells, number))
+
+
+def _other_cell(random: Random, cell: object) -> object:
+    if isinstance(cell, str) and cell.startswith("{") and random.randrange(4):
+        return json.dumps(mutated_json(random, json.loads(cell)))
+    if isinstance(cell, float):
+        return cell * random.choice(FACTORS)
+    return random.choice((None, -1, 1.5, b"\x00\xff", *VALUES, mutated_line(random, str(cell))))

@@ -7,6 +7,7 @@ from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.parts import replay
 from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
 from strategies.plans.workloads import TrainingWorkload
@@ -165,3 +166,13 @@ def test_no_filled_pair_undercuts_its_bound(request, name, degree, micro_batches
         return
     end_s = replay(strategy, scenario).end_s
     assert 0.6 * end_s < strategy.bound(scenario) <= end_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("fill", ["none", "partial"])
+def test_what_waits_for_its_turn_to_be_read_is_counted_before_any_replay(scenario, fill):
+    strategy = pipe(2, 64, fill)
+    layout = strategy.layout(scenario)
+    activations_only = layout.least_memory_bytes(strategy.in_flight())
+    assert activations_only < strategy.least_memory_bytes(scenario)
+    for trace in refinements(strategy, scenario):
+        assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()

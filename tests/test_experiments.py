@@ -121,6 +121,7 @@ REFUSED = [
     ('experiment = "q.toml"\n', "q.toml: experiment is 'q.toml', but an experiment names no other"),
     ("gpus = \n", "q.toml: is not valid TOML: "),
     ("json = 8\n", "q.toml: --json is '8', but takes no value"),
+    ('"gpus=" = 8\n', "q.toml: 'gpus=' is no flag"),
     ('"a\\u001bb" = 8\n', r"q.toml: unknown flag --a\x1bb; choose from "),
 ]
 
@@ -176,3 +177,30 @@ def test_a_missing_file_name_is_said(tell):
 
 def test_an_experiment_without_a_file_adds_nothing():
     assert not Experiment().gives("--gpus")
+
+
+SHOWN = {"num_gpus": 2, "parameters": {}, "options": {}, "model": "sd21", "strategy": "ddp", "step_s": 0.1}
+
+
+@pytest.mark.parametrize("flag", ["--experiment", "--measured-run"])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"options": "x"}, "options is 'x', must be a mapping"),
+        ({"parameters": None}, "parameters is None, must be"),
+    ],
+)
+def test_a_result_that_is_none_is_named(tell, elsewhere, flag, wrong, words):
+    (elsewhere / "r.json").write_text(json.dumps(SHOWN | wrong))
+    asked = [] if flag == "--experiment" else ["--model", "sd21", "--strategy", "ddp", "--gpus", 2]
+    code, out, err = tell("run", *asked, flag, "r.json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"sim: error: r.json: {words}")
+
+
+def test_a_measured_run_on_what_is_no_cluster_is_refused(tell, elsewhere):
+    (elsewhere / "r.json").write_text(
+        json.dumps({"model": "sd21", "strategy": "ddp", "cluster": 5, "step_s": 0.1})
+    )
+    code, out, err = tell("run", "--model", "sd21", "--strategy", "ddp", "--measured-run", "r.json")
+    assert (code, out, err) == (2, "", "sim: error: r.json: cluster is 5, must be a name\n")

@@ -1,6 +1,7 @@
 """Mutated inputs of every kind: an answer, or a refusal in one line; no traceback, no hang, nothing raw, no nonsense.
 
-1,000 cases are tried in CI; ``DIFFUSIM_FUZZ=20000`` tries so many, and ``DIFFUSIM_FUZZ_SEED`` others.
+1,000 cases are tried in CI; ``DIFFUSIM_FUZZ=10000 python -m pytest tests/test_fuzz.py`` tries so many, and
+``DIFFUSIM_FUZZ_SEED`` others.
 """
 
 import json
@@ -10,15 +11,19 @@ import sys
 from shutil import rmtree
 
 import pytest
-from mutations import draw, write_inputs
+from mutated_inputs import answers, draw, write_inputs
 
 from profiles.errors import DiffusimError, InputError
 from sim.cli.console import guarded
 from sim.cli.main import _main
+from validate.__main__ import _main as _validate
 
 CASES = int(os.environ.get("DIFFUSIM_FUZZ", "1000"))
 SEED = os.environ.get("DIFFUSIM_FUZZ_SEED", "diffusim")
 GROUPS = 20
+PROGRAMS = {"sim": _main, "validate": _validate}
+SIGNED = ("change",)
+"""Keys of results whose numbers may be negative."""
 LONGEST_S = 60
 """Seconds after which a case hangs; on an idle machine none takes one."""
 
@@ -45,7 +50,8 @@ def _try(case, seed, capsys):
     signal.alarm(LONGEST_S)
     refused = []
     try:
-        code = guarded("sim", lambda words: _noting(refused, words), case.words)
+        run = PROGRAMS[case.program]
+        code = guarded(case.program, lambda words: _noting(refused, run, words), case.words)
     except BaseException as error:  # also of pytest.fail, which says itself
         if isinstance(error, Exception):
             raise AssertionError(f"traceback: {said}") from error
@@ -56,16 +62,18 @@ def _try(case, seed, capsys):
     assert code in (0, 2), said
     assert all(line.isprintable() for line in err.splitlines()), (said, err)
     if code == 2:
-        _check_refusal(out, err, said)
+        _check_refusal(out, err, case.program, said)
         _check_file(case, refused, err, said)
-    elif "--json" in case.words and out.startswith("{"):
-        _check_numbers(json.loads(out), said)
+        return
+    assert case.answer in (None, out), said
+    if "--json" in case.words and out.startswith(("{", "[")):
+        _check_numbers(json.loads(out, parse_constant=pytest.fail), said)
 
 
-def _noting(refused, words):
+def _noting(refused, run, words):
     """Do what a command line asks for, and note why it is refused."""
     try:
-        return _main(words)
+        return run(words)
     except DiffusimError as error:
         refused.append(error)
         raise
@@ -80,30 +88,38 @@ def _check_file(case, refused, err, said):
     assert case.file in line or case.file.partition("/")[0] in line or elsewhere, (said, line)
 
 
-def _check_refusal(out, err, said):
+def _check_refusal(out, err, program, said):
     *_, line = err.splitlines()
     assert out == "" or "no point of the sweep is feasible" in line, (said, out[:200])
-    assert line.startswith("sim: error: "), (said, err)
-    assert err.count("sim: error: ") == 1, (said, err)
+    assert line.startswith(f"{program}: error: "), (said, err)
+    assert err.count(": error: ") == 1, (said, err)
     assert len(line) < 2100, (said, line)
 
 
-def _check_numbers(result, said):
-    """No time, size or ratio of a result is negative or not a number."""
-    for key, value in result.items():
-        if isinstance(value, float):
-            assert 0 <= value < float("inf"), (said, key, value)
-    if "bubble_ratio" in result:
-        assert result["bubble_ratio"] <= 1, said
+def _check_numbers(value, said, key=""):
+    """No time, size or ratio of a result is negative, none of a simulated one is missing."""
+    if isinstance(value, list):
+        for item in value:
+            _check_numbers(item, said, key)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            _check_numbers(item, said, name)
+        for name in ("iteration_s", "latency_s"):
+            if value.get(name) is not None and f"{name}_low" in value:
+                assert value[f"{name}_low"] <= value[name] <= value[f"{name}_high"], said
+    elif isinstance(value, float) and key not in SIGNED:
+        assert 0 <= value < float("inf"), (said, key, value)
+        assert key != "bubble_ratio" or value <= 1, said
 
 
 def _tidy(folder):
     for path in folder.iterdir():
-        if path.name not in ("small", "q.toml"):
+        if path.name not in ("small", "q.toml", *answers()):
             if path.is_dir():
                 rmtree(path)
             else:
                 path.unlink()
+    write_inputs(folder)  # a case may have written over them
 
 
 def test_cases_are_the_same_for_the_same_seed(elsewhere):

@@ -5,13 +5,24 @@ from dataclasses import replace
 import pytest
 
 import sim
+from profiles.architectures.component_files import LAYER_COLUMNS
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
+from sim import limits
 from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.tuning import tune
-from sim.limits import MAX_ORDERED, MAX_SIMULATED, MAX_SWEPT_GPUS, check_passes
+from sim.limits import (
+    MAX_LISTED,
+    MAX_ORDERED,
+    MAX_SIMULATED,
+    MAX_SWEPT_GPUS,
+    MAX_SWEPT_LAYERS,
+    MAX_SWEPT_SAMPLES,
+    MAX_SWEPT_SKIPS,
+    check_passes,
+)  # fmt: skip
 from sim.scenarios import Request, scenario_of
 from strategies.registry import make
 
@@ -26,11 +37,28 @@ from strategies.registry import make
         ("wave", {"pipeline_degree": 4, "micro_batches": 8, "waves": 2}, 2 * 16 * 8),
     ],
 )
-def test_passes_are_counted_by_stages_and_micro_batches(strategy, parameters, passes):
+def test_passes_are_counted_by_stages_and_micro_batches(strategy, parameters, passes, monkeypatch):
     point = make(strategy, parameters)
-    check_passes(point, passes)
+    for name in ("MAX_ORDERED", "MAX_LISTED"):
+        monkeypatch.setattr(limits, name, passes)
+    check_passes(point)
+    for name in ("MAX_ORDERED", "MAX_LISTED"):
+        monkeypatch.setattr(limits, name, passes - 1)
     with pytest.raises(InputError, match=f"= {passes} forwards and backwards, must be at most {passes - 1}$"):
-        check_passes(point, passes - 1)
+        check_passes(point)
+
+
+def test_frozen_layers_that_run_with_each_micro_batch_are_counted(monkeypatch):
+    scenario = scenario_of(Request("sd21", "p4de", 8, ("ddp",), {"batch_size": 64}))
+    point = make("ddp", {"micro_batches": 8})
+    expected = len(sim.run(scenario, point).trace.plan.order[0]) - 1  # the optimizer
+    monkeypatch.setattr(limits, "MAX_SIMULATED", expected)
+    check_passes(point, scenario)
+    monkeypatch.setattr(limits, "MAX_SIMULATED", expected - 1)
+    with pytest.raises(
+        InputError, match=rf"\(2 \+ frozen layers\(40\)\) \* micro_batches\(8\) = {expected} "
+    ):
+        check_passes(point, scenario)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +74,13 @@ def test_passes_are_counted_by_stages_and_micro_batches(strategy, parameters, pa
         ),
         ("schedule --strategy 1f1b --pipeline-degree 65536 --micro-batches 65536", MAX_ORDERED),
         ("schedule --strategy gpipe --pipeline-degree 1024 --micro-batches 1024", MAX_ORDERED),
+        ("schedule --strategy wave --pipeline-degree 65536 --micro-batches 2", MAX_LISTED),
+        (
+            "run --model sd21 --strategy ddp --micro-batches 65536 --gpus 1 --batch-size 65536",
+            MAX_SIMULATED,
+        ),
+        ("sweep --model sd21 --gpus 8 --batch-size 720720", MAX_SWEPT_SAMPLES),
+        ("sweep --model cdm-lsun --gpus 64 --batch-size 963761198400", MAX_SWEPT_SAMPLES),
         ("synthesize --pipeline-degree 65536 --micro-batches 1", 1024),
         ("synthesize --pipeline-degree 1024 --micro-batches 64", 2**17),
         ("synthesize --pipeline-degree 4 --micro-batches 4 --extend-to 65536,1", 1024),
@@ -60,6 +95,62 @@ def test_what_would_take_long_is_refused_with_the_limit(capsys, asked, limit):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert f"at most {limit}" in err
+
+
+def write_model(folder, backbones=1, layers=2, skips=0):
+    """A model folder of equal layers; skips lead from the first half of the first backbone to its second."""
+    folder.mkdir()
+    names = [f"b{number}" for number in range(backbones)]
+    tables = [f'[[components]]\nname = "{name}"\ntrainable = true\nimage_tokens = 64\n' for name in names]
+    ends = [(source, target) for source in range(layers // 2) for target in range(layers // 2, layers)][
+        :skips
+    ]
+    tables += [f'[[skips]]\ncomponent = "b0"\nsource = {a}\ntarget = {b}\n' for a, b in ends]
+    head = 'name = "large"\ntitle = "Large"\nsource = "made by a test"\ndtype = "float16"\n'
+    (folder / "model.toml").write_text(f"{head}[reference]\nheight = 64\nwidth = 64\n{''.join(tables)}")
+    rows = [f"{name},{i},{i},layer {i},1000,full,1,1,1,1,1,1,1" for name in names for i in range(layers)]
+    (folder / "layers.csv").write_text("\n".join([",".join(LAYER_COLUMNS), *rows, ""]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "command", "words"),
+    [
+        ({"layers": 1000}, "sweep", f"b0 has 1000 layers, must have at most {MAX_SWEPT_LAYERS} where"),
+        (
+            {"layers": 1000},
+            "sweep --strategy fsdp",
+            f"b0 has 1000 layers, must have at most {MAX_SWEPT_LAYERS}",
+        ),
+        (
+            {"layers": 1000},
+            "sweep --task sample",
+            f"b0 has 1000 layers, must have at most {MAX_SWEPT_LAYERS}",
+        ),
+        ({"layers": 1000}, "tune", f"b0 has 1000 layers, must have at most {MAX_SWEPT_LAYERS} where"),
+        (
+            {"layers": 256, "skips": 4000},
+            "sweep",
+            f"b0 has 4000 skips, must have at most {MAX_SWEPT_SKIPS} where",
+        ),
+        (
+            {"layers": 1000, "skips": 4000},
+            "run --strategy pulse",
+            "has 1000 layers, must have at most 512 where its",
+        ),
+        ({"backbones": 40}, "run --strategy diffusionpipe", "components are 40, must be at most 16"),
+    ],
+)
+def test_large_models_are_refused_where_they_would_take_long(tell, elsewhere, sizes, command, words):
+    write_model(elsewhere / "large", **sizes)
+    code, out, err = tell(*command.split(), "--model", "large", "--gpus", 8)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_a_thousand_layers_run(elsewhere):
+    write_model(elsewhere / "large", layers=1000, skips=0)
+    for strategy in ("fsdp", "1f1b"):
+        assert sim.run("large", strategy, gpus=8).iteration_s > 0
 
 
 @pytest.mark.parametrize("command", ["sweep", "sweep --strategy ddp", "tune"])

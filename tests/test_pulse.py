@@ -8,7 +8,7 @@ from profiles.machines.clusters import load_cluster
 from profiles.units import MIB
 from sim.parts import replay
 from sim.replay.engine import simulate
-from sim.runs import run_point
+from sim.runs import run_point, run_within
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -169,3 +169,22 @@ def test_a_full_device_holds_what_its_order_says(make):
     assert strategy.held_bytes(fitting) == pytest.approx(peak, abs=10)  # hidden states come on top
     roomy = make.scenario(make.model(unet), make.cluster(), 4, 16)
     assert strategy.held_bytes(roomy) == strategy.least_memory_bytes(roomy)
+
+
+@pytest.mark.parametrize(
+    ("p2p", "extra_forward"), [("overlapped", False), ("overlapped", True), ("blocking", False)]
+)
+def test_the_order_that_is_found_says_before_any_replay_what_it_takes_at_least(p2p, extra_forward):
+    scenario = shipped("uvit-1b", "v100-2node", 8, 8 * 16).with_extra_forward(extra_forward)
+    point = Pulse(4, 32, in_flight=1, p2p=p2p)
+    replayed_s, ordered_s = replay(point, scenario).end_s, point.ordered_s(scenario)
+    assert 1.05 * point.bound(scenario) < ordered_s <= replayed_s
+
+
+def test_a_point_whose_order_says_that_it_takes_too_long_is_not_replayed():
+    scenario = shipped("uvit-1b", "v100-2node", 8, 8 * 16)
+    point = Pulse(4, 32, in_flight=1)
+    ordered_s, known_s = point.ordered_s(scenario), []
+    assert run_within(point, scenario, ordered_s, known_s) == ordered_s
+    assert known_s == [point.bound(scenario), ordered_s]
+    assert run_within(point, scenario, 2 * ordered_s).expected.duration_s >= ordered_s

@@ -59,6 +59,10 @@ MODELS: Final = Path(__file__).parents[1] / "models"
 GUIDANCES: Final = ("batch", "none", "embedded")
 
 
+MAX_COMPONENTS: Final = 16
+"""Components of a model; with twice as many backbones their pipelines take gigabytes."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
@@ -234,6 +238,8 @@ def read_model(folder: Path) -> Model:
     heads = list(table.tables("components"))
     if not heads:
         raise InputError(f"{table.path}: components is empty, must name at least one")
+    if len(heads) > MAX_COMPONENTS:
+        raise InputError(f"{table.path}: components are {len(heads)}, must be at most {MAX_COMPONENTS}")
     names = _component_names(heads)
     skips = read_skips(table, names)
     reads = read_reads(table, names)

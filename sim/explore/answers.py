@@ -18,7 +18,10 @@ from strategies.strategy import AnyScenario
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds of a point: seconds, and bytes of its fullest device."""
+    """Lower bounds of a point: seconds, and bytes of its fullest device.
+
+    How fast a point is that lacks memory whatever its order is not asked: its seconds are 0.
+    """
 
     bound_s: float
     least_memory_bytes: float
@@ -55,8 +58,11 @@ class Answer:
 def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
     """Bounds of a point, or the reason why it does not exist."""
     there = asked.at(scenario)
+    memory_bytes = there.cluster.device.memory_bytes
     try:
-        return Bounds(bound(asked.strategy, there), least_memory_bytes(asked.strategy, there))
+        least_bytes = least_memory_bytes(asked.strategy, there)
+        lacks = memory_bytes is not None and least_bytes > memory_bytes
+        return Bounds(0.0 if lacks else bound(asked.strategy, there), least_bytes)
     except InfeasibleError as error:
         return error
 

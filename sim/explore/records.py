@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.architectures.components import TASKS
-from profiles.errors import InputError
+from profiles.errors import InfeasibleError, InputError
 from profiles.files import parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from sim.contents import content_of
+from sim.explore.answers import Bounds
+from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
 from sim.explore.store import StoreFile
+from sim.measures import Measures
+from sim.results import OUT_OF_MEMORY
 from sim.scenarios import OPTIONS, fields_of
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
@@ -260,8 +264,9 @@ def _of_store(path: Path) -> Iterator[Recorded]:
         store.check_whole()
         for question, code, asked, inputs in store.questions():
             said = {key: cell(value) for key, value in asked.items() if value not in (None, "")}
-            said.pop("memory_bytes", None)
-            points = {_stored_key(text): known for text, known in _stored(store, question, asked)}
+            there = said.pop("memory_bytes", None)
+            with store.as_written(f"an answer to {said.get('task')} {said.get('model')}"):
+                points = dict(_stored(store, question, None if there is None else float(there)))
             ranked = sorted(
                 points, key=lambda key: (STATUSES.index(points[key].status), points[key].seconds or 0.0)
             )
@@ -269,26 +274,34 @@ def _of_store(path: Path) -> Iterator[Recorded]:
 
 
 def _stored_key(text: str) -> Key:
-    point = json.loads(text)
-    own = point["parameters"] | {RELIEF: point.get("checkpointing")}
+    point = mapping_of(text)
+    own = mapping_in(point["parameters"]) | {RELIEF: point.get("checkpointing")}
     given = sorted((name, cell(value)) for name, value in own.items() if value is not None)
-    return Key(point["strategy"], point["num_gpus"], tuple(given))
+    return Key(text_in(point["strategy"]), int(point["num_gpus"]), tuple(given))
 
 
-def _stored(store: StoreFile, question: str, asked: Mapping[str, Any]) -> Iterator[tuple[str, Known]]:
+def _stored(store: StoreFile, question: str, memory_bytes: float | None) -> Iterator[tuple[Key, Known]]:
     """What a store knows of the points of a question: bounds, then whatever was simulated."""
-    there = asked.get("memory_bytes")
     for text, kept in store.answers(question, "bounds"):
-        lacking = there is not None and kept.get("least_memory_bytes", 0.0) > there
-        status = "infeasible" if lacking or "reason" in kept else "bounded"
-        yield text, Known(status, reason=kept.get("reason", "out of memory" if lacking else ""))
+        yield _stored_key(text), _bounded(bounds_from(kept), memory_bytes)
     seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
     for text, kept in store.answers(question, "replay"):
-        name = json.loads(text)["strategy"]
+        key = _stored_key(text)
         if "expected" in kept:
-            peak, seconds = kept["expected"]["peak_memory_bytes"], kept["expected"]["duration_s"]
-            fits = there is None or peak <= there
-            status, reason = ("simulated", "") if fits else ("infeasible", "out of memory")
-            yield text, Known(status, seconds, peak, reason, seamless.get(name, True))
+            yield key, _replayed(measures_from(kept), memory_bytes, seamless.get(key.strategy, True))
         elif "reason" in kept:
-            yield text, Known("infeasible", reason=kept["reason"])
+            yield key, Known("infeasible", reason=text_in(kept["reason"]))
+
+
+def _bounded(bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> Known:
+    if isinstance(bounds, InfeasibleError):
+        return Known("infeasible", reason=str(bounds))
+    if memory_bytes is not None and bounds.least_memory_bytes > memory_bytes:
+        return Known("infeasible", reason=OUT_OF_MEMORY)
+    return Known("bounded")
+
+
+def _replayed(expected: Measures, memory_bytes: float | None, seamless: bool) -> Known:
+    fits = memory_bytes is None or expected.peak_memory_bytes <= memory_bytes
+    status, reason = ("simulated", "") if fits else ("infeasible", OUT_OF_MEMORY)
+    return Known(status, expected.duration_s, expected.peak_memory_bytes, reason, seamless)

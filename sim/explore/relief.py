@@ -2,15 +2,14 @@
 
 What is recomputed takes time, so nothing that fits needs any. Blocks first: they tell which points fit at all.
 Those that do may be faster with attention kept, and those that do not may fit with no more than the inputs of their
-stages, which takes as long. Each is bounded before it is simulated, and only what can still matter is looked at.
+stages, which takes as long. Each is bounded before it is simulated, and only what can still matter is simulated, in
+one queue with what fits without: of a model that hardly fits that is little, and takes longest to replay.
 """
 
-from collections.abc import Iterator
-from math import inf
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from sim.explore.points import Point
-from sim.explore.thresholds import Threshold
 from sim.results import OUT_OF_MEMORY, missing_memory
 from sim.runs import least_memory_bytes, run_point
 from strategies.plans.workloads import AUTO, RELIEF
@@ -25,21 +24,34 @@ LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK, FULL)
 """Ways of checkpointing by the time that they take."""
 
 
-def reliefs(sweep: "Sweep") -> Iterator[list[Point]]:
-    """Points of a sweep with relief, to be answered before the next are asked for, as far as they can still matter.
+def reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = False) -> list[Point]:
+    """Points of a sweep with relief that follow from what is known of others, and were not tried yet.
 
     Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
+
+    Args:
+        sweep: its points are without relief, and bounded.
+        tried: those with relief, bounded.
+        settled: whether all that may matter of these was simulated; then points may be tried with attention kept.
     """
     if not sweep.relief:
-        return
+        return []
     by_memory = sweep.objective == "memory"
-    plain = [of for of in sweep.points if of.kind == OUT_OF_MEMORY or (by_memory and of.kind is None)]
-    yield (blocks := _again(sweep, plain, BLOCK))
-    if not by_memory and attends_in_one(sweep.scenario):
-        fitting = {(of.strategy, of.num_gpus) for of in blocks if of.kind is None}
-        yield _again(sweep, [of for of in plain if (of.strategy, of.num_gpus) in fitting], SELECTIVE)
-    short = (of for of in blocks if of.kind == OUT_OF_MEMORY or (by_memory and of.kind is None))
-    yield _again(sweep, [of for of in short if _is_cut(of.strategy)], FULL)
+
+    def lack(points: Iterable[Point]) -> list[Point]:
+        return [of for of in points if of.kind == OUT_OF_MEMORY or (by_memory and of.kind is None)]
+
+    known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
+    blocks = [of for of in known.values() if of.checkpointing == BLOCK]
+    fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
+    fresh += [_again(of, FULL) for of in lack(blocks) if _is_cut(of.strategy)]
+    if settled and not by_memory and attends_in_one(sweep.scenario):
+        fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
+    return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
+
+
+def _again(of: Point, checkpointing: str) -> Point:
+    return Point(of.strategy, of.name, num_gpus=of.num_gpus, checkpointing=checkpointing)
 
 
 def attends_in_one(scenario: AnyScenario) -> bool:
@@ -50,19 +62,6 @@ def attends_in_one(scenario: AnyScenario) -> bool:
 def _is_cut(strategy: AnyStrategy | None) -> bool:
     """Whether a strategy cuts the backbone: a stage that is all of it is kept whole while it is recomputed."""
     return getattr(strategy, "pipeline_degree", 1) != 1
-
-
-def _again(sweep: "Sweep", points: list[Point], checkpointing: str) -> list[Point]:
-    """Those of some points that can still matter, with what is to be recomputed, which takes no less time."""
-    fresh = [
-        Point(of.strategy, of.name, of.bound_s, num_gpus=of.num_gpus, checkpointing=checkpointing)
-        for of in points
-    ]
-    known = Threshold(sweep.objective, sweep.top)
-    for point in sweep.points:
-        known.add(point)
-    limits = dict.fromkeys(map(id, fresh), inf) if sweep.exhaustive else known.limits(fresh)
-    return [point for point in fresh if point.least_score(sweep.objective) < limits[id(point)]]
 
 
 def lightest(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:

@@ -6,7 +6,7 @@ that answers. Several sweeps may use one store at once; each answer is written a
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
@@ -16,16 +16,15 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, Self
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, one_line
 from profiles.files import path_kind
 from sim.contents import content_of, engine, inputs_of
 from sim.explore.answers import Answer, Answers, Bounds
+from sim.explore.kept import answer_from, bounds_from, mapping_of, texts_in, written
 from sim.explore.points import Asked
 from sim.interrupts import held
-from sim.measures import Measures
 from sim.outputs import check_writable
-from sim.results import Result
-from sim.runs import parameters_of, result_of
+from sim.runs import parameters_of
 from strategies.strategy import AnyScenario
 
 APPLICATION: Final = 0x64666673
@@ -35,15 +34,16 @@ RETRY_S: Final = 0.02
 """Seconds between two tries of what SQLite does not wait for."""
 PATIENCE_S: Final = 60.0
 """Seconds to wait while another sweep writes."""
-TABLES: Final = """
-CREATE TABLE questions (
+STATEMENTS: Final = {
+    "questions": """CREATE TABLE questions (
     question TEXT PRIMARY KEY, code TEXT NOT NULL, asked TEXT NOT NULL, inputs TEXT NOT NULL, checksum TEXT NOT NULL
-);
-CREATE TABLE answers (
+)""",
+    "answers": """CREATE TABLE answers (
     question TEXT NOT NULL, point TEXT NOT NULL, kind TEXT NOT NULL, holds_to_s REAL NOT NULL, answer TEXT NOT NULL,
     checksum TEXT NOT NULL, PRIMARY KEY (question, point, kind)
-);
-"""
+)""",
+}
+"""What makes each table."""
 KEEP: Final = """
 INSERT INTO main.answers {} ON CONFLICT (question, point, kind) DO UPDATE
 SET holds_to_s = excluded.holds_to_s, answer = excluded.answer, checksum = excluded.checksum
@@ -84,7 +84,7 @@ class StoreFile:
             self.connection.execute("PRAGMA synchronous = NORMAL")
         with self.writing():
             if self._told("SELECT count(*) FROM sqlite_master") == self._told("PRAGMA application_id") == 0:
-                for statement in TABLES.strip().split(";\n"):
+                for statement in STATEMENTS.values():
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -113,6 +113,20 @@ class StoreFile:
             raise InputError(f"{self.path}: is a database, but no store of sweeps")
         if version != VERSION:
             raise InputError(f"{self.path}: is a store of version {version}, must be {VERSION}")
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        """Refuse tables with other columns, and whatever else a store does not have, such as triggers.
+
+        Raises:
+            InputError: there is something.
+        """
+        with self.explained():
+            made = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY name"
+            found = dict(self.connection.execute(made))
+        for name in found.keys() | STATEMENTS.keys():
+            if found.get(name) != STATEMENTS.get(name):
+                raise self.damaged(f"{one_line(name, 40)} is not as a store is made")
 
     def _told(self, statement: str) -> object:
         """The only value that a statement gives."""
@@ -156,13 +170,30 @@ class StoreFile:
                 "SELECT question, code, asked, inputs, checksum FROM questions ORDER BY rowid"
             ).fetchall()
         for question, code, asked, inputs, checksum in rows:
+            what = f"the question {one_line(str(question), 40)}"
             if checksum != checksum_of(question, code, asked, inputs):
-                raise self.damaged(f"what is asked by {str(question)[:40]} is not as it was written")
-            yield question, code, json.loads(asked), json.loads(inputs)
+                raise self.damaged(f"{what} is not as it was written")
+            with self.as_written(what):
+                found = mapping_of(asked), texts_in(inputs)
+            yield question, code, *found
 
     def damaged(self, what: str) -> InputError:
         """The error about content that nobody wrote so."""
         return InputError(f"{self.path}: is damaged: {what}")
+
+    @contextmanager
+    def as_written(self, what: str) -> Iterator[None]:
+        """Say of content, whose checksum is right, that no sweep writes it so.
+
+        Raises:
+            InputError: something in it is missing, or of another kind.
+        """
+        try:
+            yield
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            if str(error).startswith(str(self.path)):
+                raise
+            raise self.damaged(f"{what} holds what no sweep writes ({one_line(str(error), 80)})") from None
 
     def answers(self, question: str, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """The points of a question, with their answers of a kind."""
@@ -181,9 +212,9 @@ class StoreFile:
         """
         *cells, checksum = row
         if checksum != checksum_of(*cells):
-            raise self.damaged(f"the {row[2]} of {str(row[1])[:200]} are not as they were written")
-        answer: dict[str, Any] = json.loads(row[4])
-        return answer
+            raise self.damaged(f"the {row[2]} of {one_line(str(row[1]), 200)} are not as they were written")
+        with self.as_written(f"the {row[2]} of {one_line(str(row[1]), 200)}"):
+            return mapping_of(row[4])
 
     def check_whole(self) -> None:
         """Refuse a store that is not as it was written, or lacks some of it.
@@ -255,7 +286,8 @@ class Store(StoreFile):
     def bounds(self, points: Iterable[Asked]) -> dict[Asked, Bounds | InfeasibleError]:
         """Bounds of the points that are known."""
         named = ((point, self._bounds.get(text_of(point))) for point in points)
-        return {point: _bounds_from(answer) for point, answer in named if answer is not None}
+        with self.as_written("the bounds"):
+            return {point: bounds_from(answer) for point, answer in named if answer is not None}
 
     def answer(self, point: Asked) -> Answer | None:
         """The answer of a point's replay; None where it is not known."""
@@ -265,20 +297,11 @@ class Store(StoreFile):
                 " WHERE question = ? AND point = ? AND kind = 'replay'",
                 (self.question, text_of(point)),
             ).fetchone()
-        return None if row is None else self._answer_from(point, self.checked(row))
-
-    def _answer_from(self, point: Asked, kept: Mapping[str, Any]) -> Answer:
-        end: Result | InfeasibleError | None = None
-        if "reason" in kept:
-            end = InfeasibleError(kept["reason"], kept["reason_kind"])
-        elif "times" in kept:
-            stages = [{**stage, "devices": tuple(stage["devices"])} for stage in kept["stages"]]
-            there, expected = point.at(self.scenario), Measures(**kept["expected"])
-            phases = kept.get("phases", {})
-            end = result_of(
-                point.strategy, there, times=kept["times"], expected=expected, stages=stages, phases=phases
-            )
-        return Answer(tuple(kept["known_s"]), end)
+        if row is None:
+            return None
+        kept = self.checked(row)
+        with self.as_written(f"the replay of {one_line(row[1], 200)}"):
+            return answer_from(kept, point, self.scenario)
 
     def keep(self, points: Sequence[Asked], answers: Answers) -> None:
         """Write answers down; they are there whatever happens next."""
@@ -286,7 +309,7 @@ class Store(StoreFile):
         for point, answer in zip(points, answers, strict=True):
             kind = "replay" if isinstance(answer, Answer) else "bounds"
             holds_to_s = answer.holds_to_s if isinstance(answer, Answer) else 0.0
-            row = self.question, text_of(point), kind, holds_to_s, json.dumps(_written(answer))
+            row = self.question, text_of(point), kind, holds_to_s, json.dumps(written(answer))
             rows.append((*row, checksum_of(*row)))
         with self.writing():
             self.connection.executemany(KEEP.format("VALUES (?, ?, ?, ?, ?, ?)"), rows)
@@ -315,30 +338,3 @@ def _source_of(cls: type[Any]) -> dict[str, str]:
         return {}
     module = getmodule(cls)
     return {"code": content_of(getsource(module if module is not None else cls))}
-
-
-def _bounds_from(kept: Mapping[str, Any]) -> Bounds | InfeasibleError:
-    if "reason" in kept:
-        return InfeasibleError(kept["reason"], kept["reason_kind"])
-    return Bounds(kept["bound_s"], kept["least_memory_bytes"])
-
-
-def _written(answer: Bounds | InfeasibleError | Answer) -> dict[str, Any]:
-    """An answer as JSON; of a result only what does not follow from what was asked."""
-    if isinstance(answer, InfeasibleError):
-        return {"reason": str(answer), "reason_kind": answer.kind}
-    if isinstance(answer, Bounds):
-        return asdict(answer)
-    known = {"known_s": answer.known_s}
-    if isinstance(answer.end, Result):
-        result = answer.end
-        stages = [dict(stage) for stage in result.stages]
-        times, phases = dict(result.times), dict(result.phases)
-        return {
-            **known,
-            "times": times,
-            "expected": asdict(result.expected),
-            "stages": stages,
-            "phases": phases,
-        }
-    return known if answer.end is None else known | _written(answer.end)

@@ -92,13 +92,16 @@ class Sweep:
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
 
-        Of each, those come last that are not recommended; of equals, those first that are faster, and hold less.
+        Of each, those come last that are not recommended; of equals, those first that are faster, and hold less. Of
+        points that lack memory whatever their order those come first that lack least.
         """
         order = {"simulated": 0, "bounded": 1, "infeasible": 2}
-        ranked = sorted(
-            self.points,
-            key=lambda p: (order[p.status], not p.recommended, p.score(self.objective), *p.costs, p.bound_s),
-        )
+
+        def rank(point: Point) -> tuple[float, ...]:
+            score, lacks = point.score(self.objective), point.least_memory_bytes if point.reason else 0.0
+            return order[point.status], not point.recommended, score, *point.costs, point.bound_s, lacks
+
+        ranked = sorted(self.points, key=rank)
         seen = set()
         unique = []
         for point in ranked:
@@ -300,19 +303,19 @@ def run_sweep(
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with Workers(sweep.scenario, count, executor) as staff:
-        desk = Desk(staff, store)
-        _answer_points(sweep, sweep.points, desk, report)
-        for again in reliefs(sweep):
-            _answer_points(sweep, again, desk, report)
+        desk, again = Desk(staff, store), list[Point]()
+        try:
+            _bound_points(sweep, sweep.points, desk, report)
+            while fresh := reliefs(sweep, again):
+                again += fresh
+                _bound_points(sweep, fresh, desk, report)
+            _simulate_points(sweep, [*sweep.points, *again], desk, report)
+            while fresh := reliefs(sweep, again, settled=True):
+                again += fresh
+                _bound_points(sweep, fresh, desk, report)
+                _simulate_points(sweep, [*sweep.points, *again], desk, report)
+        finally:
             sweep.points += [point for point in again if point.status == "simulated"]
-
-
-def _answer_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:
-    """Bound points, then simulate those that can still matter."""
-    _bound_points(sweep, points, desk, report)
-    open_points = [point for point in points if point.reason is None]
-    queue = _leaders_first(sorted(open_points, key=lambda point: point.least_score(sweep.objective)))
-    _simulate_points(sweep, queue, desk, report)
 
 
 def _leaders_first(points: list[Point]) -> list[Point]:
@@ -356,11 +359,13 @@ def _asked(sweep: Sweep, points: Iterable[Point]) -> list[Asked]:
     return [Asked(p.strategy, p.num_gpus or gpus, p.checkpointing) for p in points if p.strategy is not None]
 
 
-def _simulate_points(sweep: Sweep, queue: list[Point], desk: Desk, report: Report) -> None:
+def _simulate_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:
     """Simulate what can still matter, wave by wave; where all is asked for, everything."""
     done, known = 0, {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
-    for point in sweep.points:
+    for point in points:
         known[point.recommended].add(point)
+    still = (point for point in points if point.status == "bounded")
+    queue = _leaders_first(sorted(still, key=lambda point: point.least_score(sweep.objective)))
     while queue:
         limits = _limits(sweep, queue, known)
         queue = [point for point in queue if point.least_score(sweep.objective) < limits[id(point)]]

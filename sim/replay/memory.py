@@ -56,52 +56,99 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class Residencies:
-    """All stays of all tensors: where, how many bytes, when born and when dead (indices into the clock)."""
+    """All stays of all tensors: where, how many bytes, when born, and until when needed at least.
+
+    Attributes:
+        clock: of the plan.
+        tensors: of each stay.
+        devices: of each stay.
+        sizes: bytes of each stay.
+        births: of each stay, an index into the clock.
+        needed: stays, once for each time at which one is still needed.
+        needs: these times, indices into the clock.
+    """
 
     clock: _Clock
     tensors: IntArray
     devices: IntArray
     sizes: FloatArray
     births: IntArray
-    deaths: IntArray
-    death_starts: IntArray
-
-
-def residencies(wiring: Wiring) -> Residencies:
-    """The stays of all tensors of a plan; they depend on its order alone, not on its times.
-
-    A stay is known by one number, ``device * tensors + tensor``; of several births the last counts.
-    """
-    plan, clock = wiring.plan, _Clock.of(wiring)
-    sizes = np.fromiter(map(attrgetter("size_bytes"), plan.tensors), np.float64, len(plan.tensors))
-    sent = _sent(wiring)
-    keys, moments = _events(_births(wiring, clock, sent), len(sizes))
-    known, first, number = np.unique(keys, return_index=True, return_inverse=True)
-    births = np.empty_like(known)
-    births[number] = moments
-    stays = np.argsort(first)
-    stays = stays[sizes[known[stays] % max(1, len(sizes))] > 0]
-    keys, births = known[stays], births[stays]
-    owners, deaths = _deaths(wiring, clock, sent, keys, births)
-    return Residencies(
-        clock,
-        keys % max(1, len(sizes)),
-        keys // max(1, len(sizes)),
-        sizes[keys % max(1, len(sizes))],
-        births,
-        deaths,
-        np.searchsorted(owners, np.arange(len(keys))),
-    )
+    needed: IntArray
+    needs: IntArray
 
 
 Events = tuple[IntArray, IntArray, IntArray]
 """Tensors, devices and moments of the clock, arrays of one length."""
 
 
-def _events(found: Sequence[Events], num_tensors: int) -> tuple[IntArray, IntArray]:
-    """Keys and moments of some events."""
-    tensors, devices, moments = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return devices * num_tensors + tensors, moments
+def residencies(wiring: Wiring) -> Residencies:
+    """The stays of all tensors of a plan; they depend on its order alone, not on its times."""
+    plan, clock, sent = wiring.plan, _Clock.of(wiring), _sent(wiring)
+    written, others = _written(wiring, clock), _joined(_births_elsewhere(wiring, clock, sent))
+    tensors, devices, births = _joined([written, others])
+    stays = _Stays.of(written, others, len(plan.tensors))
+    sizes = np.fromiter(map(attrgetter("size_bytes"), plan.tensors), np.float64, len(plan.tensors))[tensors]
+    needed, needs = stays.of_events(_joined(_uses(wiring, clock, sent)))
+    if plan.kept:  # nothing but the end counts
+        kept, ends = stays.of_events(_table((*key, clock.zero + 1) for key in plan.kept))
+        others_needed = ~np.isin(needed, kept)
+        needed = np.concatenate([needed[others_needed], kept])
+        needs = np.concatenate([needs[others_needed], ends])
+    real = sizes > 0
+    number = np.cumsum(real) - 1
+    counted = real[needed]
+    return Residencies(
+        clock,
+        tensors[real],
+        devices[real],
+        sizes[real],
+        births[real],
+        number[needed[counted]],
+        needs[counted],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stays:
+    """The numbers of stays: first of tensors where they are written, then of those that lie elsewhere.
+
+    Attributes:
+        homes: for each tensor the device that writes it; -1: none.
+        first: for each tensor the number of its stay there.
+        keys: ``device * tensors + tensor`` of the other stays, ascending.
+        numbers: of these.
+    """
+
+    homes: IntArray
+    first: IntArray
+    keys: IntArray
+    numbers: IntArray
+
+    @classmethod
+    def of(cls, written: Events, others: Events, num_tensors: int) -> "_Stays":
+        homes, first = np.full((2, num_tensors), -1)
+        homes[written[0]] = written[1]
+        first[written[0]] = np.arange(len(written[0]))
+        keys = others[1] * num_tensors + others[0]
+        order = np.argsort(keys)
+        return cls(homes, first, keys[order], order + len(written[0]))
+
+    def of_events(self, events: Events) -> tuple[IntArray, IntArray]:
+        """For each event of a known stay the number of the stay, and the moment."""
+        tensors, devices, moments = events
+        found = np.where(self.homes[tensors] == devices, self.first[tensors], -1)
+        away = np.flatnonzero(found < 0)
+        if len(away) and len(self.keys):
+            keys = devices[away] * len(self.homes) + tensors[away]
+            at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+            found[away] = np.where(self.keys[at] == keys, self.numbers[at], -1)
+        known = found >= 0
+        return found[known], moments[known]
+
+
+def _joined(events: Iterable[Events]) -> Events:
+    tensors, devices, moments = (np.concatenate(arrays) for arrays in zip(*events, strict=True))
+    return tensors, devices, moments
 
 
 def _table(rows: Iterable[Sequence[int]]) -> Events:
@@ -120,14 +167,23 @@ def _sent(wiring: Wiring) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     return tensors, sources, targets, np.array(slots, np.int64)
 
 
-def _births(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
-    """The births of all tensors where they are written, and where they arrive."""
+def _written(wiring: Wiring, clock: _Clock) -> Events:
+    """The births of tensors on the devices that write them, by the end of an op or before it."""
+    count = len(wiring.writers)
+    writers = np.fromiter(chain.from_iterable(wiring.writers.values()), np.int64, 2 * count).reshape(-1, 2)
+    tensors = np.fromiter(wiring.writers, np.int64, count)
+    births = np.array(clock.ends)[writers[:, 0]] + writers[:, 1]
+    if early := dict(_early_births(wiring, clock)):
+        place = {tensor: number for number, tensor in enumerate(wiring.writers)}
+        for tensor, moment in early.items():
+            births[place[tensor]] = moment
+    return tensors, writers[:, 0], births
+
+
+def _births_elsewhere(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
+    """The births of tensors that are given, arrive, or are a collective's."""
     plan, (tensors, _, targets, slots) = wiring.plan, sent
-    writers = np.fromiter(chain.from_iterable(wiring.writers.values()), np.int64).reshape(-1, 2)
-    written = np.fromiter(wiring.writers, np.int64, len(wiring.writers))
     return [
-        (written, writers[:, 0], np.array(clock.ends)[writers[:, 0]] + writers[:, 1]),
-        _table(_early_births(wiring, clock)),
         _table((*key, clock.zero) for key in plan.given),
         (tensors, targets, slots + clock.arrivals),
         _table(
@@ -137,27 +193,6 @@ def _births(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[E
             for tensor in collective.writes
         ),
     ]
-
-
-def _deaths(
-    wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...], keys: IntArray, births: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Stays, ascending, and moments before which they do not end, their births among them."""
-    num_tensors = len(wiring.plan.tensors)
-    ended, moments = _events(_uses(wiring, clock, sent), num_tensors)
-    kept, last = _events([_table((*key, clock.zero + 1) for key in wiring.plan.kept)], num_tensors)
-    if len(kept):  # nothing but the end counts
-        others = ~np.isin(ended, kept)
-        ended, moments = ended[others], moments[others]
-    ended, moments = np.concatenate([ended, kept]), np.concatenate([moments, last])
-    order = np.argsort(keys)
-    at = np.searchsorted(keys[order], ended)
-    known = at < len(keys)
-    known[known] = keys[order[at[known]]] == ended[known]
-    owners = np.concatenate([np.arange(len(keys)), order[at[known]]])
-    moments = np.concatenate([births, moments[known]])
-    order = np.argsort(owners, kind="stable")
-    return owners[order], moments[order]
 
 
 def _uses(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
@@ -183,15 +218,15 @@ def _uses(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Eve
     ]
 
 
-def _early_births(wiring: Wiring, clock: _Clock) -> Iterator[tuple[int, int, int]]:
-    """The births of what ops write before they end."""
-    keys = (
-        (tensor, device)
-        for device, early in enumerate(wiring.early)
+def _early_births(wiring: Wiring, clock: _Clock) -> Iterator[tuple[int, int]]:
+    """Tensors that ops write before they end, and when."""
+    tensors = (
+        tensor
+        for ops, early in zip(wiring.plan.ops, wiring.early, strict=True)
         for index in sorted(early)
-        for _, tensor in wiring.plan.ops[device][index].early
+        for _, tensor in ops[index].early
     )
-    return ((*key, number) for number, key in enumerate(keys, clock.early))
+    return ((tensor, number) for number, tensor in enumerate(tensors, clock.early))
 
 
 def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -206,8 +241,8 @@ def _dated(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, Floa
     """The events, and of each the index of its stay; births are numbered before deaths."""
     times = stays.clock.times(trace)
     born = times[stays.births]
-    dead = np.maximum.reduceat(times[stays.deaths], stays.death_starts) if len(stays.sizes) else born
-    dead = np.maximum(dead, born)  # an op of no duration may end a rounding before its input arrived
+    dead = born.copy()  # an op of no duration may end a rounding before its input arrived
+    np.maximum.at(dead, stays.needed, times[stays.needs])
     devices = np.concatenate([stays.devices, stays.devices])
     moments = np.concatenate([born, dead])
     changes = np.concatenate([stays.sizes, -stays.sizes])
@@ -236,7 +271,7 @@ def peak_memory_bytes(trace: Trace, stays: Residencies | None = None) -> FloatAr
     peaks = np.zeros(trace.plan.num_devices)
     if len(changes):
         held = np.cumsum(changes)
-        first = np.flatnonzero(np.diff(devices, prepend=-1))
+        first = np.concatenate([[0], np.flatnonzero(devices[1:] != devices[:-1]) + 1])
         before = held[first] - changes[first]
         peaks[devices[first]] = np.maximum.reduceat(held, first) - before
     return peaks + resident_bytes(trace)

@@ -12,9 +12,8 @@ from profiles.units import GIB
 from sim.api import run
 from sim.replay.timelines import COLLECTIVE
 from sim.report.html.replayed import memory_of, timeline_of
-from sim.report.numbers import milliseconds
+from sim.report.numbers import counted_words, milliseconds
 from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, speed
-from sim.report.plots.space import UNITS
 from sim.report.plots.timeline import COLOURS
 from sim.results import Result
 from strategies.registry import class_of, strategy_named
@@ -212,7 +211,7 @@ def _lines(result: Result, before: Result | None) -> dict[str, str]:
         "": result.title,
         "time": band + change,
         "bubble ratio": f"{100 * result.bubble_ratio:.1f} %",
-        "speed": speed(result.samples_per_s, UNITS[result.task]),
+        "speed": speed(result.samples_per_s, counted_words(result.task, result.options)),
         "memory": held if result.fits_memory else f"{held}: does not fit",
     }
 

@@ -48,3 +48,8 @@ def rounded(value: float, figures: int) -> str:
 def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:
     """What a run of the sampler draws, by its options: one of them, and several."""
     return ("video", "videos") if "frames" in options else ("image", "images")
+
+
+def counted_words(task: str, options: Mapping[str, Any]) -> str:
+    """What speeds count: samples, images or videos."""
+    return "samples" if task == "train" else drawn_words(options)[1]

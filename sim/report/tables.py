@@ -174,21 +174,21 @@ def print_result(result: Result, *, markdown: bool = False) -> None:
     screen, words = console(), _words(result)
     title, stages = f"{result.title}, {words.asked}", f"stages, {words.per}"
     if markdown:
-        panel = panel_markdown(title, lines_of(result))
+        panel = panel_markdown(title, lines_of(result, account_in(result)))
         print(f"{panel}\n\n{markdown_of(stages, _stage_columns(result, words))}")
         return
-    show_panel(screen, title, lines_of(result))
+    show_panel(screen, title, lines_of(result, account_in(result)))
     screen.print()
     show_table(screen, stages, _stage_columns(result, words))
 
 
-def lines_of(result: Result) -> list[Line]:
-    """A result line by line: the strategy, speed, memory, time, then what else came out."""
+def lines_of(result: Result, account: Account) -> list[Line]:
+    """A result line by line: the strategy, speed, memory, time and its account, then what else came out."""
     trust = None if result.source is None else trust_in(result, result.source.scenario.cluster.device.name)
     return [
         ("strategy", result.strategy),
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
-        *result_lines(result, _account(result)),
+        *result_lines(result, account),
         *_words(result).quantities,
         *_runs_in(result),
         ("layer times", _provenance(result)),
@@ -196,7 +196,7 @@ def lines_of(result: Result) -> list[Line]:
     ]
 
 
-def _account(result: Result) -> Account:
+def account_in(result: Result) -> Account:
     """Where its time goes; without the host where it is not known what was asked."""
     if result.source is None:
         compute, wire, idle = shares(result)

@@ -11,6 +11,7 @@ Source: PULSE, section IV-B, Eq. 1 - 5 and Algorithm 1, with the wider choice of
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ import numpy.typing as npt
 from profiles.costs.layers import FloatArray
 from strategies.partitions.chain import stage_table
 from strategies.partitions.collocation import IntArray, SkipEnds, collocating_cut_pairs, split_skips
+
+MAX_LAYERS: Final = 512
+"""Layers of a chain with more cut pairs than can be listed; half a minute for twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def symmetric_partition(
         skip_bytes: What each skip carries; by default all weigh the same.
 
     Raises:
-        ValueError: If the number of stages is odd, or exceeds that of the layers.
+        ValueError: If the number of stages is odd, or exceeds that of the layers, or there are too many of these.
 
     Source: PULSE, Eq. 1 - 5.
     """
@@ -117,6 +121,11 @@ class _Search:
         """Tabulate Eq. 2 and 3, and what lies inside; infinite where there is no stage."""
         stage_s, cut = stage_table(layer_s), np.concatenate(([0.0], cut_s, [0.0]))
         listed = len(begins) <= 2 * len(layer_s)
+        if not listed and len(layer_s) > MAX_LAYERS:
+            raise ValueError(
+                f"the chain has {len(layer_s)} layers, must have at most {MAX_LAYERS} where its skips leave"
+                f" {len(begins)} pairs of cuts to choose from"
+            )
         if listed:
             left, right, rows = begins, ends, (np.arange(len(begins)),) * 2
         else:

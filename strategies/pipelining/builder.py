@@ -8,11 +8,12 @@ the last backward of a stage.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
-from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
-from strategies.pipelining.receives import posted_in_time
+from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, Row, all_at_once
+from strategies.pipelining.receives import posted_at_once, posted_in_time
 from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
@@ -25,7 +26,7 @@ from strategies.plans.actions import (
     Rows,
     StageAction,
 )
-from strategies.plans.plan import Collective, Filling, Plan, Tensor
+from strategies.plans.plan import Collective, Filling, Plan, Tensor, new_op, new_tensor
 
 if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
@@ -69,8 +70,8 @@ class _Pattern(NamedTuple):
 
     duration_s: float
     first: int
-    reads: Sequence[Sequence[int]]
-    writes: Sequence[Sequence[int]]
+    reads: Sequence[tuple[int, ...]]
+    writes: Sequence[tuple[int, ...]]
 
 
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
@@ -111,7 +112,7 @@ class PipelineBuilder:
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
-        self.rows: list[list[Draft]] = [[] for _ in range(self.shape.degree)]
+        self.rows: list[Row] = [Row() for _ in range(self.shape.degree)]
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], range] = {}
         self._patterns: dict[tuple[int, str], _Pattern] = {}
@@ -150,7 +151,7 @@ class PipelineBuilder:
             frozen.place(layer)
         inputs = self._inputs(frozen)
         for position, row in enumerate(self._order):
-            self.rows[position] = [self._draft(action, inputs) for action in row]
+            self.rows[position] = self._row(row, inputs)
         if not self.recipe.cross_iteration:
             self._put_first(frozen)
         synchronize(self)
@@ -171,7 +172,7 @@ class PipelineBuilder:
         inputs: dict[tuple[int, int], list[int]] = {}
         for stage, seat in enumerate(self.seats):
             numbers = self.layout.micro_batches(seat.cut)
-            for source, size in self._frozen_reads(stage):
+            for source, size in self.layout.frozen_reads(self.stages[stage]):
                 for number in numbers:
                     read = inputs.setdefault((stage, number), [])
                     if self.recipe.cross_iteration or source not in self.scenario.frozen:
@@ -183,16 +184,6 @@ class PipelineBuilder:
                     kept = self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
                     self.kept += [(tensor, position) for tensor in kept]
         return inputs
-
-    def _frozen_reads(self, stage: int) -> list[tuple[int, float]]:
-        """Frozen components, and bytes per sample, of what the layers of a stage read."""
-        model, of = self.scenario.model, self.stages[stage]
-        reads = []
-        for source in (i for i in model.inputs_of(of.component) if i in model.frozen):
-            rows = model.reads_of(of.component, source)
-            if own := [size for layer, size in rows if of.first_layer <= layer <= of.last_layer]:
-                reads.append((source, sum(own)))
-        return reads
 
     def _frozen_output(
         self, frozen: FrozenWork, source: int, numbers: tuple[int, int], bytes_per_sample: float
@@ -206,19 +197,24 @@ class PipelineBuilder:
         self.given.append((tensor, self.stages[stage].position))
         return tensor
 
-    def _draft(self, action: StageAction, inputs: dict[tuple[int, int], list[int]]) -> Draft:
-        stage, kind, number = action
-        if kind == OPTIMIZER:
-            return Draft(action, 0.0)
-        pattern = self._patterns.get((stage, kind))
-        if pattern is None:
-            pattern = self._patterns[stage, kind] = self._pattern(stage, kind)
-        duration_s, first, reads, writes = pattern
-        frozen = inputs.get((stage, number), ()) if inputs and kind in (FORWARD, EXTRA_FORWARD) else ()
-        return Draft(action, duration_s, [*frozen, *reads[number - first]], [*writes[number - first]], [])
+    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Row:
+        for stage, kind in dict.fromkeys((action.stage, action.kind) for action in actions):
+            if (stage, kind) not in self._patterns:
+                self._patterns[stage, kind] = self._pattern(stage, kind)
+        patterns, ops = self._patterns, []
+        for action in actions:
+            stage, kind, number = action
+            duration_s, first, reads, writes = patterns[stage, kind]
+            read = reads[number - first]
+            if inputs and kind in (FORWARD, EXTRA_FORWARD):
+                read = (*inputs.get((stage, number), ()), *read)
+            ops.append(new_op((action, duration_s, read, writes[number - first], (), 0.0)))
+        return Row(ops)
 
     def _pattern(self, stage: int, kind: str) -> "_Pattern":
         """What the passes of a kind through a stage have in common."""
+        if kind == OPTIMIZER:
+            return _Pattern(0.0, -1, [()], [()])
         numbers = self.layout.micro_batches(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
@@ -274,7 +270,8 @@ class PipelineBuilder:
         tensors = self._columns.get((role, stage))
         if tensors is None:
             known, numbers = len(self.tensors), self.layout.micro_batches(self.seats[stage].cut)
-            self.tensors += [Tensor(role, stage, number, size_bytes) for number in numbers]
+            each = zip(repeat(role), repeat(stage), numbers, repeat(size_bytes))
+            self.tensors += map(new_tensor, each)
             tensors = self._columns[role, stage] = range(known, len(self.tensors))
         return _Column(tensors, written)
 
@@ -313,7 +310,7 @@ class PipelineBuilder:
             self._put_in_turn([placed.draft for placed in frozen.placed])
             return
         for position, row in enumerate(self.rows):
-            row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
+            row.insert(0, *(placed.draft for placed in frozen.placed if placed.position == position))
 
     def _put_in_turn(self, drafts: Sequence[Draft]) -> None:
         """Put the frozen ops of each micro-batch before its first pass."""
@@ -326,7 +323,7 @@ class PipelineBuilder:
                 number = draft.action[2]
                 found += drafts[number * each : (number + 1) * each]
             found.append(draft)
-        row[:] = found
+        self.rows[0] = Row(found)
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops into bubbles, or after the last backward of the pipeline."""
@@ -343,7 +340,7 @@ class PipelineBuilder:
         wait for the rest. Where there is no trace to go by, all of it runs before the step.
         """
         row = self.rows[position]
-        step = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), len(row))
+        step = next((i for i, action in enumerate(row.actions) if action[1] == OPTIMIZER), len(row))
         starts = filling.starts[position] if filling.starts else ()
         free_s = starts[step - 1] + row[step - 1].duration_s if starts else 0.0
         indices: list[int] = []
@@ -367,7 +364,7 @@ class PipelineBuilder:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
             prologue_s = sum(layer.duration_s for layer in work)
         plan = Plan(
-            ops=tuple(tuple(draft.finish() for draft in row) for row in self.rows),
+            ops=tuple([row.finish() for row in self.rows]),
             tensors=tuple(self.tensors),
             placement=self.placement,
             stages=self.stages,
@@ -382,18 +379,4 @@ class PipelineBuilder:
         if not self.recipe.blocking:
             return plan
         posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
-        return replace(plan, blocking=True, posted_after=posted | self._posted_at_once())
-
-    def _posted_at_once(self) -> dict[tuple[int, int], int]:
-        """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
-
-        Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back
-        meets a first stage that is still at its own.
-        """
-        return {
-            (tensor, position): -1
-            for position, row in enumerate(self.rows)
-            for draft in row
-            for tensor in draft.reads
-            if self.tensors[tensor].role in ("frozen", "feedback")
-        }
+        return replace(plan, blocking=True, posted_after=posted | posted_at_once(plan))

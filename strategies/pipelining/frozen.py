@@ -4,7 +4,7 @@ Frozen layers run data-parallel on whatever positions are idle, so a layer may m
 Every position first takes the samples whose inputs lie there; the rest is sent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -27,9 +27,50 @@ class Draft:
     writes: list[int] = field(default_factory=list)
     early: list[tuple[float, int]] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, op: Op) -> "Draft":
+        """An op as it is so far."""
+        return cls(op.action, op.duration_s, list(op.reads), list(op.writes), list(op.early))
+
     def finish(self) -> Op:
         """The op."""
         return Op(self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early))
+
+
+class Row:
+    """The ops of one position while they are written: each becomes a draft once somebody takes it to change it."""
+
+    def __init__(self, items: Iterable[Op | Draft] = ()) -> None:
+        self._items = list(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Draft:
+        item = self._items[index]
+        if isinstance(item, Op):
+            item = self._items[index] = Draft.of(item)
+        return item
+
+    def __iter__(self) -> Iterator[Draft]:
+        return (self[index] for index in range(len(self._items)))
+
+    @property
+    def actions(self) -> list[Action]:
+        """What each op does."""
+        return [item.action for item in self._items]
+
+    def append(self, draft: Draft) -> None:
+        """Add an op at the end."""
+        self._items.append(draft)
+
+    def insert(self, index: int, *drafts: Draft) -> None:
+        """Add ops before another one."""
+        self._items[index:index] = drafts
+
+    def finish(self) -> tuple[Op, ...]:
+        """The ops."""
+        return tuple([item if isinstance(item, Op) else item.finish() for item in self._items])
 
 
 @dataclass(frozen=True, slots=True)

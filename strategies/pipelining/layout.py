@@ -187,17 +187,32 @@ class Layout(Pipeline):
             in_flight=in_flight,
         )
 
-    def least_memory_bytes(self, in_flight: Sequence[int], *, frozen_first: bool = False) -> float:
+    def least_memory_bytes(
+        self, in_flight: Sequence[int], *, frozen_first: bool = False, inputs_first: bool = False
+    ) -> float:
         """Bytes that the fullest device cannot do without.
 
         Args:
             in_flight: for each stage the micro-batches whose activations it holds at once at least.
             frozen_first: all frozen work runs before the pipeline.
+            inputs_first: what stages read of frozen components is there from the start on, of all micro-batches that
+                are still to come.
         """
         saved, resident = self.held_bytes
-        held = (sum(in_flight[s] * saved[s] for s in hosted) for hosted in self.hosted)
+        read = self.inputs_bytes if inputs_first else (0.0,) * len(saved)
+        count = self.shape.micro_batches
+        of_stages = [
+            k * own + (count - k) * come for k, own, come in zip(in_flight, saved, read, strict=True)
+        ]
+        held = (sum(of_stages[s] for s in hosted) for hosted in self.hosted)
         fullest = max(state + own for state, own in zip(resident, held, strict=True))
         return max(fullest, max(resident) + self.frozen_first_bytes) if frozen_first else fullest
+
+    @cached_property
+    def inputs_bytes(self) -> tuple[float, ...]:
+        """Bytes of one micro-batch that each stage reads of frozen components."""
+        reads = (self.frozen_reads(stage) for stage in self.stages)
+        return tuple(sum(size for _, size in read) * self.local_batch for read in reads)
 
     @cached_property
     def frozen_first_bytes(self) -> float:
@@ -214,6 +229,19 @@ class Layout(Pipeline):
     @cached_property
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
+        # group sizes are alike in this
+        alike = (
+            "held",
+            type(self),
+            self.cuts,
+            self.shape.degree,
+            self.skip_route,
+            self.held_batch,
+            self.share,
+        )
+        return self.scenario.remember(alike, self._held_bytes)
+
+    def _held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         buffers = [resident_buffers(self, [self.stages[s] for s in hosted]) for hosted in self.hosted]
         resident = (float(sum(buffer.size_bytes for buffer in of)) for of in buffers)
         return tuple(saved_bytes(self, stage) for stage in self.stages), tuple(resident)

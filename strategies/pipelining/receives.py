@@ -26,3 +26,18 @@ def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
             source, index = wiring.writers[tensor]
             posted[tensor, device] = bisect_left(trace.starts[device], trace.ends[source][index]) - 1
     return posted
+
+
+def posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:
+    """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
+
+    Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back meets a
+    first stage that is still at its own.
+    """
+    return {
+        (tensor, position): -1
+        for position, ops in enumerate(plan.ops)
+        for op in ops
+        for tensor in op.reads
+        if plan.tensors[tensor].role in ("frozen", "feedback")
+    }

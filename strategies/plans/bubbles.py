@@ -5,15 +5,14 @@ devices are the same throughout.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 # Share of the timeline. The same times added up in another order come out some 1e-13 apart; a gap of that
 # size is no idle time, and must not cut the bubble of another position in two.
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Bubble:
+class Bubble(NamedTuple):
     """A span in which the same set of positions is idle.
 
     Attributes:
@@ -84,6 +83,6 @@ def _append_piece(bubbles: list[Bubble], start_s: float, end_s: float, idle: set
     positions = tuple(sorted(idle))
     last = bubbles[-1] if bubbles else None
     if last is not None and last.end_s == start_s and last.positions == positions:
-        bubbles[-1] = replace(last, end_s=end_s)
+        bubbles[-1] = last._replace(end_s=end_s)
     else:
         bubbles.append(Bubble(start_s, end_s, positions))

@@ -79,10 +79,13 @@ class Network:
         first, near = pairs[0], {placement.node(rank) for rank in pairs[0]}
         each = placement.cluster.devices_per_node
         sharing = [pair for pair in pairs if pair[0] // each in near or pair[1] // each in near]
-        load = Counter(port for pair in sharing for port, _ in placement.path(*pair))
-        ports = tuple(
-            (self._port(port), load[port] / bandwidth) for port, bandwidth in placement.path(*first)
-        )
+        path = list(placement.path(*first))
+        load = dict.fromkeys((port for port, _ in path), 0)
+        for pair in sharing:
+            for port, _ in placement.path(*pair):
+                if port in load:
+                    load[port] += 1
+        ports = tuple([(self._port(port), load[port] / bandwidth) for port, bandwidth in path])
         return Route(ports, max((hold for _, hold in ports), default=0.0), placement.delay_s(*first))
 
     def _port(self, key: Hashable) -> int:

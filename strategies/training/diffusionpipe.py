@@ -109,7 +109,7 @@ class DiffusionPipe(LinearPipeline):
         """Bytes that the fullest device cannot do without."""
         if _is_cascaded(scenario):
             return two_way_least_memory(self.layout(scenario))
-        return self.layout(scenario).least_memory_bytes(LinearPipeline.in_flight(self))
+        return self.layout(scenario).least_memory_bytes(LinearPipeline.in_flight(self), inputs_first=True)
 
 
 def _stages_s(layout: Layout) -> list[float]:

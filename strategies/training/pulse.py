@@ -9,6 +9,7 @@ import numpy as np
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
+from strategies.bounds.critical_path import ordered_bound
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.list_scheduling import Ordering, evaluate, least_held_bytes, list_schedule
@@ -128,7 +129,10 @@ class Pulse:
             return symmetric_partition(forward_s + backward_s, cut_s, skips, num_stages, sizes)
 
         links = (pipeline.placement,) if waiting else ()
-        return scenario.remember(("symmetric", num_stages, pipeline.local_batch, links), solve)
+        try:
+            return scenario.remember(("symmetric", num_stages, pipeline.local_batch, links), solve)
+        except ValueError as error:
+            raise InfeasibleError(str(error), "too many layers for a skip-aware partition") from None
 
     def remarks(self, scenario: Scenario) -> list[str]:
         """Remarks on this point: skips that are sent after all."""
@@ -151,6 +155,10 @@ class Pulse:
         """Seconds that no iteration can undercut."""
         key = ("pulse bound", self, scenario.workload.extra_forward)
         return scenario.remember(key, lambda: staged_bound(self.layout(scenario)))
+
+    def ordered_s(self, scenario: Scenario) -> float:
+        """Seconds that no iteration in the synthesised order can undercut."""
+        return ordered_bound(self.layout(scenario), lambda: self.ordering(scenario).rows, ("pulse", self))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without, whatever the order."""

@@ -169,7 +169,7 @@ def read_log(path: Path) -> Log:
         raise InputError(f"{lines[header][0]}: names {len(ranks)} ranks above its header, needs at least 2")
     group = _group(lines[header][0], [rank[2] for rank in ranks])
     operation = _operation(path, [line for _, line in lines])
-    rows = _rows(lines[header + 2 :], columns)
+    rows = _rows(lines[header + 2 :], columns, where)
     if not rows:
         raise InputError(f"{lines[-1][0]}: ends without a row of times")
     samples = tuple(_sample(where, row, operation, group) for where, row in rows if row["size"] != "0")
@@ -194,8 +194,8 @@ def _operation(path: Path, lines: list[str]) -> str:
     raise InputError(f"{path}:1: neither the log nor its file name says which test it is of; known: {known}")
 
 
-def _rows(lines: list[Line], columns: list[str]) -> list[tuple[str, dict[str, str]]]:
-    """Rows up to the summary, each as a mapping with its first (out-of-place) times."""
+def _rows(lines: list[Line], columns: list[str], header: str) -> list[tuple[str, dict[str, str]]]:
+    """Rows up to the summary, each as a mapping with its first (out-of-place) times, below the end of the header."""
     rows: list[tuple[str, dict[str, str]]] = []
     for where, line in lines:
         words = line.split()
@@ -208,7 +208,7 @@ def _rows(lines: list[Line], columns: list[str]) -> list[tuple[str, dict[str, st
         if len(words) != len(columns):
             raise InputError(f"{where}: has {len(words)} columns, the header has {len(columns)}: cut short?")
         rows.append((where, dict(reversed(list(zip(columns, words, strict=True))))))
-    where = lines[-1][0] if lines else "log"
+    where = lines[-1][0] if lines else header
     raise InputError(f"{where}: ends before the line '# Avg bus bandwidth': cut short")
 
 

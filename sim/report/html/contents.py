@@ -17,9 +17,9 @@ from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.panels import Line
 from sim.report.plots.looks import MARKERS, strategy_look
-from sim.report.reasons import shares
+from sim.report.reasons import Account
 from sim.report.scalings import unit_of
-from sim.report.tables import command_of, lines_of
+from sim.report.tables import account_in, command_of, lines_of
 from sim.report.verdicts import with_note
 from sim.results import Result
 from strategies.strategy import AnyScenario
@@ -64,8 +64,8 @@ def run_contents(result: Result, asked: str = "") -> dict[str, Any]:
     return {
         "kind": "run",
         "title": result.title,
-        "lines": lines_of(result),
-        "bars": _bars(result),
+        "lines": lines_of(result, account := account_in(result)),
+        "bars": _bars(result, account),
         "again": again,
         "timeline": timeline_of(trace),
         "memory": memory_of(trace),
@@ -88,7 +88,7 @@ def sweep_contents(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> 
         "kind": "sweep",
         "title": chosen.title if verdict is None else verdict.title,
         "lines": [("best", NOTHING)] if verdict is None else [*verdict.lines, ("again", verdict.again)],
-        "bars": {} if verdict is None else _bars(verdict.best),
+        "bars": {} if verdict is None else _bars(verdict.best, verdict.account),
         "again": asked,
         "points": points_of(sweeps, chosen),
         "scaling": _scaling(scaling) if several else None,
@@ -104,12 +104,11 @@ def sweep_contents(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> 
     return values
 
 
-def _bars(result: Result) -> dict[str, list[float]]:
+def _bars(result: Result, account: Account) -> dict[str, list[float]]:
     """Shares that are drawn as bars, by the word of their line."""
-    compute, wire, _ = shares(result)
     there = result.memory_bytes
     memory = {} if there is None else {"memory": [result.expected.peak_memory_bytes / there]}
-    return {"time": [compute, wire], **memory}
+    return {"time": [account.compute, account.host, account.wire], **memory}
 
 
 def _held(sweep: Sweep, best: Result | None) -> list[Line]:

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from profiles.errors import InputError
 from sim.explore.space import samples_per_s
+from sim.report.numbers import counted_words
 from sim.report.plots.charts import (
     EDGE,
     GRID,
@@ -31,7 +32,6 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 }
 """Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
-UNITS: Final[Mapping[str, str]] = {"train": "samples", "sample": "images"}
 TIE_HATCH: Final = "///"
 
 
@@ -56,7 +56,7 @@ class Winner:
 class WinnersInfo:
     """Winners by two axes: ``winners[i][j]`` at ``down[i]`` and ``across[j]``; None where nothing is feasible.
 
-    ``baselines`` are the strategies that their lead is over; ``unit`` is what is counted, samples or images.
+    ``baselines`` are the strategies that their lead is over; ``unit`` is what is counted: samples, images or videos.
     """
 
     down: list[Any]
@@ -94,7 +94,9 @@ def plot_winners_info(
     cells: dict[tuple[Any, Any], list[ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
+    units: set[str] = set()
     for row in rows:
+        units.add(counted_words(row.get("task", "train"), row.get("options") or row))
         tasks[row.get("task", "train")] = None
         cell = row[down], row[across]
         _check_alone(scenarios, cell, row, (down, across))
@@ -106,7 +108,6 @@ def plot_winners_info(
     vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
     over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
-    units = {UNITS[task] for task in tasks}
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
 
 

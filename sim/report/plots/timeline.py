@@ -50,6 +50,8 @@ COLOURS: Final = {
     COLLECTIVE: "#D55E00",
 }
 IDLE: Final = "idle"
+FINEST: Final = 4000
+"""Parts of the axis of time that can be told apart, at most: twice the dots of a picture."""
 Box = tuple[float, float, float, float]
 """Left, right, upper and lower edge."""
 Colour = tuple[float, float, float]
@@ -169,8 +171,25 @@ def _boxes(boxes: Iterable[Box], **style: Any) -> PolyCollection:  # noqa: ANN40
 
 
 def _draw_idle(axes: Axes, info: TimelineInfo, foot: float) -> None:
+    """Draw the idle spans; hatched, except where they are so narrow that no line of it would be seen."""
+    narrow_s = info.end_s / 400
     boxes = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
-    axes.add_collection(_boxes(boxes, facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0))
+    wide = [box for box in boxes if box[1] - box[0] > narrow_s]
+    axes.add_collection(_boxes(wide, facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0))
+    narrow = [box for box in boxes if box[1] - box[0] <= narrow_s]
+    if narrow:
+        axes.add_collection(_boxes(_seen(narrow, info), facecolor=IDLE_FACE, linewidth=0.0))
+
+
+def _seen(boxes: Iterable[Box], info: TimelineInfo) -> list[Box]:
+    """Boxes of which those too near to one another to be told apart are one; row by row, in order of time."""
+    near_s, found = info.end_s / FINEST, list[Box]()
+    for box in boxes:
+        if found and found[-1][2:] == box[2:] and box[1] - found[-1][0] <= near_s:
+            found[-1] = (found[-1][0], *box[1:])
+        else:
+            found.append(box)
+    return found
 
 
 def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
@@ -184,7 +203,8 @@ def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
             groups.setdefault((_face(bar, patches), bar.duration_s > narrow_s), []).append(box)
     for (face, wide), boxes in groups.items():
         edge, width = ("white", 0.5) if wide else (face, 0.1)
-        axes.add_collection(_boxes(boxes, facecolor=face, edgecolor=edge, linewidth=width))
+        seen = boxes if wide else _seen(boxes, info)
+        axes.add_collection(_boxes(seen, facecolor=face, edgecolor=edge, linewidth=width))
 
 
 def _draw_collectives(axes: Axes, info: TimelineInfo) -> None:

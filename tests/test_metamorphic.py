@@ -1,0 +1,325 @@
+"""Metamorphic relations: what must become of an answer when the question changes, whatever the answer is.
+
+A shared port serves first come, first served, and a list schedule takes what is ready: where something becomes quicker,
+messages may overtake one another and what waits for the later one ends later (Graham, Bounds on Multiprocessing Timing
+Anomalies, 1969). ``ANOMALY`` is what that has been seen to cost, with room; each test that allows for it says so.
+"""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from making import make_cluster, make_link
+
+import sim
+from profiles.architectures.synthetic import equal_blocks_transformer
+from profiles.errors import InfeasibleError
+from sim.runs import bound, least_memory_bytes
+from strategies.registry import strategies_of
+
+ANOMALY = 1.1
+ROUNDING = 1 + 1e-9
+TOP = 20
+quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TIMES_S = st.lists(st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.4]), min_size=4, max_size=6)
+TRAINERS = (
+    "ddp",
+    "zero2",
+    "zero3",
+    "fsdp",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zero-bubble",
+    "wave",
+    "pulse",
+    "diffusionpipe",
+)
+SAMPLERS = (
+    "ulysses",
+    "ring",
+    "usp",
+    "tensor",
+    "attention2d",
+    "pipefusion",
+    "distrifusion",
+    "sync-patch",
+    "hybrid",
+)
+
+
+@st.composite
+def clusters(draw):
+    """A node of four or two nodes of two, with links slow enough to matter."""
+    inside = make_link("nvswitch", draw(st.sampled_from([1e7, 1e8, 1e9])), 0.001, 0.002)
+    between = make_link("nic", draw(st.sampled_from([1e7, 5e7])), 0.01, 0.01)
+    rest = {"slowdown": draw(st.sampled_from([1.0, 1.5])), "call_s": 0.01, "memory_bytes_per_s": 1e9}
+    if draw(st.booleans()):
+        return make_cluster(inside, devices_per_node=4, **rest)
+    return make_cluster(inside, between, devices_per_node=2, **rest)
+
+
+@st.composite
+def questions(draw, make):
+    """A training scenario: a backbone behind a frozen encoder, on four GPUs."""
+    encoder = make.component("encoder", [0.05, 0.1], trainable=False, output_bytes=1e6, parameters=10**5)
+    times_s = draw(TIMES_S)
+    skips = [(0, len(times_s) - 1)] if draw(st.booleans()) else []
+    unet = make.component(
+        "unet", times_s, inputs=["encoder"], output_bytes=3e6, saved_bytes=draw(st.sampled_from([4e6, 2e7])),
+        parameters=10**6, skips=skips,
+    )  # fmt: skip
+    workload = {
+        "batch_size": draw(st.sampled_from([4, 8, 16])),
+        "checkpointing": draw(st.sampled_from(["none", "block", "full"])),
+        "placement": draw(st.sampled_from(["pipeline-inner", "data-inner"])),
+    }
+    return make.scenario(make.model(encoder, unet), draw(clusters()), 4, **workload)
+
+
+def drawn_point(data, scenario, names):
+    """One of the points of a strategy of these names; equal blocks, which no cost moves."""
+    name = data.draw(st.sampled_from(names))
+    try:
+        found = list(strategies_of(scenario.task)[name].candidates(scenario))
+    except InfeasibleError:
+        assume(False)
+    assume(found)
+    point = data.draw(st.sampled_from(found))
+    cut = {item.name: item.metadata["choices"] for item in fields(point)}.get("partition", ())
+    return replace(point, partition="blocks") if "blocks" in cut else point
+
+
+def seconds(scenario, point):
+    """Seconds of an iteration, or of a run of the sampler."""
+    try:
+        return sim.run(scenario, point).expected.duration_s
+    except InfeasibleError:
+        assume(False)
+
+
+def with_links(scenario, factor):
+    """A scenario on links of so many times the bandwidth."""
+    cluster = scenario.cluster
+    faster = {
+        key: replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor)
+        for key in ("intra_node", "inter_node")
+        if (link := getattr(cluster, key)) is not None
+    }
+    return replace(scenario, cluster=replace(cluster, **faster))
+
+
+def with_layer(scenario, factor, index=1):
+    """A scenario whose backbone has a layer that takes so many times as long."""
+    model = scenario.model
+    backbone = model.components[model.backbones[0]]
+    times = tuple(
+        (
+            device,
+            tuple(
+                replace(time, forward_s=time.forward_s * factor, backward_s=time.backward_s * factor)
+                if time.layer == index
+                else time
+                for time in of
+            ),
+        )
+        for device, of in backbone.times
+    )
+    slower = replace(backbone, times=times)
+    return replace(
+        scenario,
+        model=replace(model, components=tuple(slower if c is backbone else c for c in model.components)),
+    )
+
+
+# Training
+
+
+@quick
+@given(data=st.data())
+def test_an_iteration_keeps_to_its_bounds_whatever_is_asked(make, data):
+    scenario = data.draw(questions(make))
+    point = drawn_point(data, scenario, TRAINERS)
+    try:
+        result = sim.run(scenario, point)
+    except InfeasibleError:
+        assume(False)
+    assert bound(point, scenario) <= result.expected.duration_s * ROUNDING
+    assert least_memory_bytes(point, scenario) <= result.expected.peak_memory_bytes * ROUNDING
+
+
+@quick
+@given(data=st.data())
+def test_faster_links_never_cost_more_than_an_anomaly(make, data):
+    scenario = data.draw(questions(make))
+    point = drawn_point(data, scenario, TRAINERS)
+    assert seconds(with_links(scenario, 2.0), point) <= seconds(scenario, point) * ANOMALY
+
+
+@quick
+@given(data=st.data())
+def test_a_longer_layer_never_gains_more_than_an_anomaly(make, data):
+    scenario = data.draw(questions(make))
+    point = drawn_point(data, scenario, TRAINERS)
+    assert seconds(scenario, point) <= seconds(with_layer(scenario, 1.5), point) * ANOMALY
+
+
+@quick
+@given(data=st.data())
+def test_twice_the_batch_takes_no_less_memory_or_time(make, data):
+    scenario = data.draw(questions(make))
+    point = drawn_point(data, scenario, TRAINERS)
+    batch = 2 * scenario.workload.batch_size
+    try:
+        less, more = (
+            sim.run(scenario, point),
+            sim.run(replace(scenario, workload=replace(scenario.workload, batch_size=batch)), point),
+        )
+    except InfeasibleError:
+        assume(False)
+    assert less.expected.peak_memory_bytes <= more.expected.peak_memory_bytes * ROUNDING
+    assert less.expected.duration_s <= more.expected.duration_s * ANOMALY
+
+
+@settings(quick, max_examples=4)
+@given(data=st.data())
+def test_the_top_of_a_sweep_is_that_of_brute_force(make, data):
+    scenario = data.draw(questions(make))
+    objective = data.draw(st.sampled_from(["throughput", "memory"]))
+    assert scores(scenario, objective) == scores(scenario, objective, exhaustive=True)
+
+
+def scores(scenario, objective, *, exhaustive=False):
+    """The best scores of a sweep."""
+    swept = sim.sweep(scenario, objective=objective, workers=1, top=TOP, exhaustive=exhaustive)
+    known = sorted(p.score(objective) for p in swept.points if p.status == "simulated" and p.recommended)
+    return known[:TOP]
+
+
+RECOMPUTED = ("none", "selective", "block")
+
+
+@pytest.mark.parametrize("model", ["pixart", "wan2.1-1.3b"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_who_recomputes_more_holds_less_and_takes_longer(model, strategy):
+    asked = {"gpus": 4, "batch_size": 8}
+    results = [sim.run(model, strategy, checkpointing=what, **asked) for what in RECOMPUTED]
+    peaks = [result.peak_memory_bytes for result in results]
+    times = [result.iteration_s for result in results]
+    assert peaks == sorted(peaks, reverse=True), dict(zip(RECOMPUTED, peaks, strict=True))
+    assert times == sorted(times), dict(zip(RECOMPUTED, times, strict=True))
+    full = sim.run(model, strategy, checkpointing="full", **asked)
+    assert full.peak_memory_bytes <= peaks[0]
+    assert full.iteration_s >= times[0]
+
+
+WAYS = (
+    {},
+    {"shard_size": 2},
+    {"context_degree": 2},
+    {"shard_size": 2, "context_degree": 2},
+    {"tensor_degree": 2},
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("offload", ["none", "optimizer", "layers:4"])
+def test_adapters_take_less_memory_than_all_weights_and_offload_no_more_than_none(way, offload):
+    def peak(**changed):
+        asked = {"gpus": 4, "batch_size": 4, "checkpointing": "block"} | way | changed
+        return sim.run("pixart", "fsdp", **asked).expected.peak_memory_bytes
+
+    try:
+        kept, least = peak(offload="none"), peak(offload=offload)
+    except sim.InputError:
+        pytest.skip("offload goes with what it can be laid beside")
+    assert least <= kept * ROUNDING
+    assert peak(trainable="lora:8") < kept
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_sharding_in_any_way_keeps_to_its_bounds(way):
+    for checkpointing in ("none", "selective", "block", "full"):
+        result = sim.run("pixart", "fsdp", gpus=4, batch_size=4, checkpointing=checkpointing, **way)
+        point, scenario = result.source.strategy, result.source.scenario
+        assert bound(point, scenario) <= result.iteration_s * ROUNDING
+        assert least_memory_bytes(point, scenario) <= result.peak_memory_bytes * ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked"),
+    [
+        ("fsdp", {"batch_size": 2}),
+        ("ulysses", {"steps": 2}),
+        ("attention2d", {"steps": 2, "rows": 2, "columns": 1}),
+        ("ring", {"steps": 2, "precision": "fp8", "cluster": "h100-nvlink-8"}),
+    ],
+)
+def test_a_longer_video_is_never_faster_and_takes_no_less_memory(strategy, asked):
+    results = [sim.run("ltx-video", strategy, gpus=2, frames=frames, **asked) for frames in (9, 17, 49, 97)]
+    for name in ("duration_s", "peak_memory_bytes"):
+        found = [getattr(result.expected, name) for result in results]
+        assert found == sorted(found), name
+
+
+# Sampling
+
+
+@st.composite
+def pictures(draw, make):
+    """A sampling scenario of a small transformer on four GPUs."""
+    model = equal_blocks_transformer(
+        draw(st.sampled_from([4, 6])),
+        draw(st.sampled_from([0.05, 0.2])),
+        text_tokens=draw(st.sampled_from([0, 16])),
+        heads=4,
+    )
+    workload = {
+        "steps": draw(st.sampled_from([2, 4])),
+        "batch_size": draw(st.sampled_from([1, 2])),
+        "guidance": draw(st.sampled_from(["none", "batch", "parallel"])),
+    }
+    return make.sampling(model, draw(clusters()), 4, **workload)
+
+
+@quick
+@given(data=st.data())
+def test_a_run_keeps_to_its_bounds_whatever_is_asked(make, data):
+    scenario = data.draw(pictures(make))
+    point = drawn_point(data, scenario, SAMPLERS)
+    try:
+        result = sim.run(scenario, point)
+    except InfeasibleError:
+        assume(False)
+    assert bound(point, scenario) <= result.expected.duration_s * ROUNDING
+    assert least_memory_bytes(point, scenario) <= result.expected.peak_memory_bytes * ROUNDING
+
+
+@quick
+@given(data=st.data())
+def test_sampling_on_faster_links_with_shorter_layers_or_fewer_steps_is_no_slower(make, data):
+    scenario = data.draw(pictures(make))
+    point = drawn_point(data, scenario, SAMPLERS)
+    taken = seconds(scenario, point)
+    assert seconds(with_links(scenario, 2.0), point) <= taken * ANOMALY
+    assert taken <= seconds(with_layer(scenario, 1.5), point) * ANOMALY
+    steps = scenario.workload.steps + 2
+    longer = replace(scenario, workload=replace(scenario.workload, steps=steps))
+    assert taken <= seconds(longer, point) * ROUNDING
+
+
+@settings(quick, max_examples=4)
+@given(data=st.data())
+def test_the_top_of_a_sampling_sweep_is_that_of_brute_force(make, data):
+    scenario = data.draw(pictures(make))
+    objective = data.draw(st.sampled_from(["latency", "memory"]))
+    assert scores(scenario, objective) == scores(scenario, objective, exhaustive=True)
+
+
+@pytest.mark.parametrize("strategy", ["single", "ulysses", "tensor", "pipefusion", "attention2d"])
+def test_products_in_fp8_are_never_slower_and_take_no_more_memory(strategy):
+    asked = {"gpus": 1 if strategy == "single" else 4, "steps": 4, "cluster": "h100-nvlink-8"}
+    half, fp8 = (sim.run("flux-dev", strategy, precision=what, **asked) for what in ("half", "fp8"))
+    assert fp8.expected.duration_s <= half.expected.duration_s
+    assert fp8.expected.peak_memory_bytes <= half.expected.peak_memory_bytes
