@@ -57,8 +57,8 @@ def train(scenario):
 def draw(scenario):
     samplers = [
         Ulysses(),
-        *([] if scenario.workload.swapped else [PipeFusion(patches=4)]),
-    ]  # which swaps no blocks
+        *([] if scenario.workload.swapped or scenario.workload.cache_steps else [PipeFusion(patches=4)]),
+    ]  # which swaps no blocks and skips no steps
     results = [run_point(sampler, scenario) for sampler in samplers]
     bounds = [sampler.bound(scenario) for sampler in samplers]
     layers = [scenario.costs.forward_s(i, 2).tolist() for i in range(len(scenario.model.components))]
