@@ -1,5 +1,6 @@
 """Mutated inputs: command lines and the files that they read, with something wrong, drawn from a seed."""
 
+import json
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -203,9 +204,14 @@ def _print_to(path: Path, words: list[str]) -> None:
         assert main(words) == 0
 
 
-def draw(seed: str, folder: Path) -> Case:
-    """A case of a seed; its files lie in the folder, beside those of ``write_inputs``."""
+def draw(seed: str, folder: Path, kind: str = "") -> Case:
+    """A case of a seed, of a kind or of all but configurations, which torch counts.
+
+    Its files lie in the folder, beside those of ``write_inputs``.
+    """
     random = Random(seed)
+    if kind:
+        return (KINDS | SLOW_KINDS)[kind](random, folder)
     kind = random.choice((*KINDS, "command", "command"))
     if kind == "command":
         return Case(mutated_words(random, random.choice(COMMANDS).split()))
@@ -352,6 +358,26 @@ def log_text(factor: float) -> str:
     return "\n".join([*LOG_HEAD, *ranks, *LOG_COLUMNS, *lines, "# Avg bus bandwidth    : 42.1", ""])
 
 
+def _config(random: Random, folder: Path) -> Case:
+    """A configuration of somebody's transformer, or of its text encoder."""
+    names = ["dit.json", "clip.json"]
+    for name, config in zip(names, (DIT, CLIP), strict=True):
+        (folder / name).write_text(json.dumps(config), encoding="utf-8")
+    name = random.choice(names)
+    spoil_json(random, folder / name, (folder / name).read_text(encoding="utf-8"))
+    return Case(["count", "--config", *names, "--output", "counted"], name, "validate")
+
+
+DIT = {
+    "_class_name": "PixArtTransformer2DModel", "num_layers": 2, "num_attention_heads": 4, "attention_head_dim": 16,
+    "cross_attention_dim": 64, "caption_channels": 64, "in_channels": 4, "out_channels": 8, "sample_size": 32,
+    "patch_size": 2, "norm_type": "ada_norm_single", "norm_eps": 1e-06, "use_additional_conditions": False,
+}  # fmt: skip
+CLIP = {
+    "architectures": ["CLIPTextModel"], "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    "intermediate_size": 128, "max_position_embeddings": 77, "vocab_size": 100, "torch_dtype": "float16",
+}  # fmt: skip
+
 KINDS = {
     "model": _model,
     "another model": _model,
@@ -369,3 +395,5 @@ KINDS = {
     "log": _log,
 }
 """Kinds of inputs by their names; ``command``, of which there are twice as many cases, comes beside them."""
+SLOW_KINDS = {"config": _config}
+"""Kinds of which a case takes a second."""

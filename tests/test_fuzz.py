@@ -44,6 +44,14 @@ def test_a_mutated_input_is_answered_or_refused_in_one_line(elsewhere, capsys, g
         _tidy(elsewhere)
 
 
+@pytest.mark.slow
+def test_a_mutated_configuration_is_counted_or_refused_in_one_line(elsewhere, capsys):
+    for number in range(CASES // 40):
+        seed = f"{SEED} config {number}"
+        _try(draw(seed, elsewhere, "config"), seed, capsys)
+        _tidy(elsewhere)
+
+
 def _try(case, seed, capsys):
     said = f"DIFFUSIM_FUZZ_SEED case {seed!r}: {' '.join(case.words)[:300]!r} ({case.file})"
     signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"hangs: {said}"))

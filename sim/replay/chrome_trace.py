@@ -8,7 +8,7 @@ Source: Trace Event Format, Google, 2016.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,9 +31,15 @@ def write_chrome_trace(trace: Trace, path: Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    text = json.dumps(chrome_trace(trace), allow_nan=False, separators=(",", ":"))
+    rest = chrome_trace(trace)
+    events = rest.pop("traceEvents")
     try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        with Path(path).open(
+            "w", encoding="utf-8"
+        ) as file:  # piece by piece: the whole text can take gigabytes
+            file.write('{"traceEvents":[')
+            file.writelines(f"{',' if number else ''}{_json(event)}" for number, event in enumerate(events))
+            file.write(f"],{_json(rest)[1:]}\n")
     except OSError as error:
         raise InputError(f"trace '{path}' cannot be written: {error.strerror or error}") from None
 
@@ -57,6 +63,10 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "otherData": {"iteration_s": trace.end_s, "bubble_ratio": ratio},
     }
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def _process(device: int) -> int:

@@ -61,8 +61,11 @@ class Request:
         """Latent frames, rows and columns of one token."""
         if self.packed:
             return (1, 2, 2)
-        size = next((self.config[key] for key in KEYS["patches"] if self.config.get(key)), 1)
+        key = next((key for key in KEYS["patches"] if self.config.get(key)), None)
+        size = 1 if key is None else self.config[key]
         sides = list(size) if isinstance(size, Sequence) else [size]
+        if not all(isinstance(side, int) and side > 0 for side in sides):
+            raise self.found.file.fail(str(key), "must be a positive integer, or a list of them")
         frames = sides[0] if len(sides) == 3 else self._of(*KEYS["frame_patches"])
         return (int(frames), int(sides[-2:][0]), int(sides[-1]))
 
