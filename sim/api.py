@@ -26,7 +26,7 @@ from sim.explore.points import find_points
 from sim.explore.relief import lightest
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
-from sim.legality import check_runs, within
+from sim.legality import check_heeded, check_runs, within
 from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
 from sim.measured_runs import RunSource, calibrated
 from sim.parts import measured_parts, replay_parts, traces_of
@@ -95,6 +95,7 @@ def run(
     else:
         scenario = calibrated(scenario, measured, measured_run)
     check_exists(point, scenario, held(request, point))  # before its order is written out
+    check_heeded(point, scenario)
     if runtime is not None:
         check_runs(runtime, point, scenario)
     check_passes(point, MAX_SIMULATED)

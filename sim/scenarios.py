@@ -59,6 +59,8 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
+UNTELLING: Final = ("offload",)
+"""Options of both tasks that say neither."""
 DECODING: Final = ("vae_parallel", "vae_tile", "decode_chunks")
 """Options of the way in which an included VAE decodes."""
 DEFAULT_CLUSTER: Final = "p4de"
@@ -166,7 +168,7 @@ def _sampling_flag(request: Request) -> str | None:
     training, sampling = ({*OPTIONS[task], *fields_of(strategies_of(task).values())} for task in TASKS)
     if any(name in training - sampling for name in request.given):
         sampling -= training
-    says = sampling - training | sampling.intersection(OPTIONS["sample"])
+    says = sampling - training | sampling.intersection(OPTIONS["sample"]).difference(UNTELLING)
     return next((flag_of(name) for name in request.given if name in says), None)
 
 
@@ -267,7 +269,7 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
         if name in given
     }
     if isinstance(share := given.get("cache_steps"), str):
-        given["cache_steps"] = cached_share(share)
+        given["cache_steps"] = cached_share(share, model.name)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)

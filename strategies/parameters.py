@@ -12,6 +12,7 @@ S = TypeVar("S")
 
 PARTITIONS: Final = ("blocks", "optimal")
 MESSAGES: Final = ("overlapped", "blocking")
+OPTIMIZERS: Final = ("replicated", "sharded")
 SKIP_ROUTES: Final = ("relay", "local")
 MAX_PARAMETER: Final = 65536
 """The largest integer that a parameter may be; a plan of so many parts would take minutes."""
@@ -116,6 +117,16 @@ def receive() -> Any:
 def layers() -> Any:
     """The field for the layers of each stage of a pipeline of patches."""
     return integers("layers of each stage, with commas (default: even)")
+
+
+def optimizer() -> Any:
+    """The field for where the states of the optimizer lie among the replicas of a stage."""
+    return parameter(
+        "replicated",
+        "its states and step: on every replica of a stage all of them, or its part (sharded, as Megatron's"
+        " distributed optimizer)",
+        choices=OPTIMIZERS,
+    )
 
 
 def keys_values() -> Any:

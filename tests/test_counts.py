@@ -62,7 +62,8 @@ def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     monkeypatch.setattr(explored, "PAYS", 0.99)  # nothing added pays
     assert (scaling.knee.gpus, scaling.fastest.gpus) == (2, 8)
     verdict = scaling.verdict
-    assert verdict.best == scaling.best == scaling.sweeps[0].best
+    assert verdict.best == scaling.knee.result == scaling.sweeps[0].best
+    assert scaling.best == scaling.fastest.result == scaling.sweeps[-1].best
     (first, fastest), (second, knee), (third, _), *_ = verdict.lines
     assert (first, second, third) == ("fastest", "knee", "at the knee")
     assert fastest.startswith(f"8 GPUs, {scaling.fastest.result.samples_per_s:,.4g} samples/s, at ")

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -171,12 +170,10 @@ def test_where_other_strategies_vary_what_one_holds_fixed_it_is_named(capsys):
 
 
 def test_of_equals_the_one_that_holds_less_comes_first():
-    sweep = sim.sweep("pixart", gpus=4, steps=2, strategy="ulysses", workers=1)
-    points = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
-    equal = [
-        (one, other)
-        for one, other in pairwise(points)
-        if one.result.expected.duration_s == other.result.expected.duration_s
-    ]
-    assert equal
-    assert all(one.costs <= other.costs for one, other in equal)
+    sweep = sim.sweep("pixart", gpus=1, steps=2, strategy="single", workers=1)
+    (point,) = sweep.points
+    more = replace(point.result.expected, peak_memory_bytes=2 * point.result.peak_memory_bytes)
+    fuller = replace(point, result=replace(point.result, expected=more))
+    sweep.points = [fuller, point]
+    assert sweep.ranked() == [point, fuller]
+    assert sweep.best_point() is point

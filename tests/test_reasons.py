@@ -94,6 +94,21 @@ def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
     assert sweep.verdict.to_json()["reasons"] == list(sweep.verdict.account.reasons)
 
 
+def test_stages_that_wait_for_one_another_are_counted():
+    found = account(sim.run("sd21", "gpipe", "p4de", 4, pipeline_degree=4, micro_batches=4, batch_size=64))
+    assert f"{found.idle:.0%} of the time the 4 stages of the pipeline wait for one another" in found.reasons
+    alone = account(sim.run("sd21", "ddp", "p4de", 4, batch_size=64))
+    assert not any("stages" in reason for reason in alone.reasons)
+
+
+def test_beyond_the_knee_the_reason_is_told():
+    sweeps = sim.sweep("pixart", "a100-nvlink-8", [1, 2, 4], strategy="ulysses", **PIXART, workers=1)
+    beyond = next(step.gpus for step in sweeps.steps if step.gpus > sweeps.knee.gpus)
+    said = [words for word, words in sweeps.verdict.lines if words.startswith(f"on {beyond} GPUs: ")]
+    assert len(said) == 1
+    assert "wait for their host" in said[0]
+
+
 def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
     sweep = sim.sweep("sd21", gpus=16, batch_size=512, strategy="bidirectional,ddp", workers=1)
     verdict = sweep.verdict

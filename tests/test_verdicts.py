@@ -12,6 +12,7 @@ import sim
 from profiles.architectures.models import load_model
 from sim.report import rankings
 from sim.report.changes import CONTENDERS, Change, contenders, variations
+from sim.report.descriptions import varied
 from sim.report.panels import bar, show_panel, speed_words, time_words
 from sim.report.rankings import print_markdown, print_rows_json, print_sweep
 from sim.report.reasons import shares
@@ -212,3 +213,18 @@ def test_a_title_too_long_for_the_edge_stands_within():
 
 def test_a_sweep_in_which_nothing_fits_has_no_verdict():
     assert sim.sweep("sd21", gpus=1, batch_size=8, strategy="spp", workers=1).verdict is None
+
+
+def test_ties_that_recompute_the_same_are_named_together(verdict):
+    ties = dict.fromkeys(("1f1b", "gpipe", "spp", "wave"), 1)
+    relieved = {"gpipe": "block", "wave": "block", "spp": "full"}
+    lines = replace(verdict, runner_up=None, ties=ties, relieved=relieved).lines
+    said = [words for word, words in lines if not word]
+    assert "ties too: 1f1b; gpipe, wave (block checkpointing); spp (full checkpointing)" in said
+
+
+def test_the_way_of_a_degree_of_one_is_not_said():
+    values = {"fsdp": {"context": {"ulysses", "ring"}, "context_degree": {1, 2}, "reshard": {True, False}}}
+    assert varied("fsdp", {"reshard": True, "context_degree": 1, "context": "ring"}, values) == "reshard True"
+    divided = varied("fsdp", {"reshard": True, "context_degree": 2, "context": "ring"}, values)
+    assert divided == "reshard True, context 2, context ring"

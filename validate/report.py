@@ -40,9 +40,8 @@ CHAPTERS: Final = {
 def run_report(options: argparse.Namespace) -> None:
     """Write the report into one file; nothing is left behind where it fails."""
     check_path("--output", options.output, [".md"])
-    write_file(
-        options.output, "\n".join(["# diffusim: predicted, published, measured", *chapters(options.task)])
-    )
+    text = "\n".join(["# diffusim: predicted, published, measured", *chapters(options.task)])
+    write_file(options.output, text)
 
 
 def chapters(task: str | None) -> Iterator[str]:
@@ -63,7 +62,6 @@ def chapter(title: str, sections: Iterable[Section], figure: Chart | None = None
     if figure is not None:
         buffer = BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-        parts.append(
-            f"![{title}](data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode('ascii')})\n"
-        )
+        data = b64encode(buffer.getvalue()).decode("ascii")
+        parts.append(f"![{title}](data:image/svg+xml;base64,{data})\n")
     return "\n".join([*parts, *(f"{section.markdown()}\n" for section in sections)])

@@ -98,7 +98,5 @@ def _toml_lines(values: Mapping[str, object], number: str, path: str) -> Iterato
 
 def _tables_of(value: object) -> Sequence[Mapping[str, object]] | None:
     """The tables that a value is written as; None where it stands on a line."""
-    if isinstance(value, Mapping):
-        return [value]
-    several = isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
-    return value if several else None
+    of = [value] if isinstance(value, Mapping) else value
+    return of if isinstance(of, list) and all(isinstance(one, Mapping) for one in of) else None

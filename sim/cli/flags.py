@@ -123,6 +123,9 @@ def _add_work(group: Any, own: Sequence[str]) -> None:  # noqa: ANN401
     )
     words = "of a video, such as 81 (default: the model's reference)"
     group.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
+    kinds = "none, optimizer, or layers:N blocks" if "train" in own else "none, or layers:N blocks"
+    words = f"on the host: {kinds} (default: none)"
+    group.add_argument("--offload", default=argparse.SUPPRESS, metavar="WHAT", help=words)
 
 
 def _add_measured(group: Any, whose: str) -> None:  # noqa: ANN401
@@ -175,7 +178,6 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool, 
         metavar="WHAT",
         help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
     )
-    add("--offload", metavar="WHAT", help="on the host: none, optimizer, or layers:N blocks (default: none)")
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 

@@ -26,8 +26,8 @@ NARROW: Final = 80
 FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
 """What bars are made of: compute or memory taken, the host awaited, data awaited, and nothing."""
 
-LEAST_SHARE: Final = 0.0005
-"""Shares of the time below this are not named."""
+LEAST_SHARE: Final = 0.005
+"""Shares of the time that the host takes and that are below this count as compute."""
 
 Line = tuple[str, str]
 """A word, and what it says; a line without a word goes on with the one above."""
@@ -72,8 +72,9 @@ def memory_words(result: Result) -> str:
 
 def time_words(account: Account) -> str:
     """Where the devices' time goes."""
-    compute, host, wire, idle = account.compute, account.host, account.wire, account.idle
+    host, wire, idle = account.host, account.wire, account.idle
     behind = f", host {host:.1%}" if host >= LEAST_SHARE else ""
+    compute = account.compute if behind else account.compute + host
     drawn = bar(compute, host, wire, marks=FULL + HOST + PART)
     return f"{drawn} compute {compute:.1%}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
 

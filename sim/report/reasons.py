@@ -3,10 +3,11 @@
 The share of the host is what compute gains on a host that dispatches in no time: the point is replayed so, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from profiles.errors import InfeasibleError
 from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
@@ -24,6 +25,8 @@ from strategies.strategy import AnyScenario, AnyStrategy
 COUNTS: Final = 0.1
 """Share of the time from which on it is worth a reason."""
 COMPILED: Final = "compiled"
+HELP: Final = ": more work for each GPU hides it"
+"""What always helps where the host is behind."""
 ROUNDS: Final = "send_recv"
 """The operation of a ring, round by round."""
 
@@ -64,6 +67,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     reasons = (
         *_host_reason(scenario, host),
         *_wire_reason(main_part(parts), wire),
+        *_idle_reason(result, idle, [part for part in parts if part.variant.job == 0]),
         *_encoding_reason(strategy, scenario, main_part(parts)),
     )
     return Account(busy - host, host, wire, idle, reasons)
@@ -82,10 +86,13 @@ def host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
 
 def _host_reason(scenario: AnyScenario, host: float) -> Iterator[str]:
     if host >= COUNTS:
-        helps = "more work for each GPU hides it"
-        if scenario.stack.name != COMPILED:
-            helps += f", --stack {COMPILED} shortens it"
-        yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change: {helps}"
+        helps = "" if scenario.stack.name == COMPILED else f", --stack {COMPILED} shortens it"
+        yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change{HELP}{helps}"
+
+
+def brief(reason: str) -> str:
+    """A reason without what would help."""
+    return reason.partition(HELP)[0]
 
 
 def _wire_reason(part: Part, wire: float) -> Iterator[str]:
@@ -119,6 +126,14 @@ def _way_words(trace: Trace, way: Way) -> str:
     return f"{name} of {gpus} GPUs {where}: each moves {pace / GB:.2g} GB/s, of {of}"
 
 
+def _idle_reason(result: Result, idle: float, parts: Sequence[Part]) -> Iterator[str]:
+    """How many stages the pipeline of the first job has, where they wait for one another."""
+    own = result.stages[: len(main_part(parts).phase.plan.stages)]
+    stages = {tuple(stage["devices"]) for stage in own}
+    if idle >= COUNTS and len(stages) > 1:
+        yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
+
+
 def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -> Iterator[str]:
     """What GPUs that work on the same samples encode over again."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
@@ -131,7 +146,15 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -
         yield f"all {team} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"
 
 
-def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
+def account_of_best(sweep: Sweep, best: Point) -> Account:
+    """Where the time of the best point of a sweep goes, and why it is not less."""
+    result = sweep.result_of(best)
+    assert result.source is not None
+    account = account_of(result.source.strategy, result.source.scenario, result)
+    return replace(account, reasons=(*account.reasons, *_fewer_reason(sweep, best)))
+
+
+def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     """What more GPUs would bring, where the answer leaves some of them out."""
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:
@@ -148,6 +171,9 @@ def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     if first is None or first.strategy is None:
         return
     there = Asked(first.strategy, most, first.checkpointing).at(sweep.scenario)
-    result = first.result or run_point(first.strategy, there)
-    reasons = account_of(first.strategy, there, result).reasons
-    yield f"{best.name} on all {most} GPUs takes {duration(result)}{': ' if reasons else ''}{'; '.join(reasons[:1])}"
+    try:
+        result = first.result or run_point(first.strategy, there)
+    except InfeasibleError:  # as only its replay tells
+        return
+    why = "".join(f": {brief(reason)}" for reason in account_of(first.strategy, there, result).reasons[:1])
+    yield f"{best.name} on all {most} GPUs takes {duration(result)}{why}"

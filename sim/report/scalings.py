@@ -1,6 +1,6 @@
 """Scalings: the best on each number of GPUs as a table, and the verdict at the knee."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -10,6 +10,7 @@ from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, drawn_words, milliseconds
 from sim.report.panels import Line, show_panel
+from sim.report.reasons import account_of_best
 from sim.report.tables import console
 from sim.report.verdicts import Verdict, with_note
 
@@ -21,10 +22,21 @@ def verdict_of(scaling: Scaling) -> Verdict | None:
     verdict, knee, fastest = scaling.chosen.verdict, scaling.knee, scaling.fastest
     if verdict is None or knee is None or fastest is None:
         return None
-    lead = [knee_line(scaling)]
+    lead = [knee_line(scaling), *_beyond_lines(scaling, knee)]
     if fastest.gpus != knee.gpus:
         lead.insert(0, _fastest_line(scaling, fastest))
     return replace(verdict, title=scaling.title, lead=tuple(lead))
+
+
+def _beyond_lines(scaling: Scaling, knee: Step) -> Iterator[Line]:
+    """Why the first number of GPUs beyond the knee brings so little."""
+    for sweep in scaling.sweeps:
+        gpus, best = sweep.scenario.workload.num_gpus, sweep.best_point()
+        if best is not None and gpus > knee.gpus:
+            yield from (
+                ("", f"on {gpus} GPUs: {words}") for words in account_of_best(sweep, best).reasons[:1]
+            )
+            return
 
 
 def _fastest_line(scaling: Scaling, fastest: Step) -> Line:

@@ -22,7 +22,7 @@ from sim.report.panels import (
     runs_in_words,
     trust_in,
 )
-from sim.report.reasons import Account, account_of, fewer_reason
+from sim.report.reasons import Account, account_of_best
 from sim.report.tables import command_of
 from sim.results import Result
 
@@ -99,10 +99,7 @@ class Verdict:
         if self.fastest is not None:
             lines.append(("fastest", self._fastest_words(self.fastest)))
         lines.append(("runner-up", self._runner_up_words()))
-        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
-        words = {name: f"{name} ({what} checkpointing)" for name, what in self.relieved.items()}
-        if others := [words.get(name, name) for name in self.ties if name not in said]:
-            lines.append(("", f"ties too: {', '.join(others)}"))
+        lines += [("", f"ties too: {words}")] if (words := self._ties_words()) else []
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
@@ -110,6 +107,19 @@ class Verdict:
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
+
+    def _ties_words(self) -> str:
+        """The ties that are not named already, those together that recompute the same."""
+        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
+        others: dict[str, list[str]] = {}
+        for name in self.ties:
+            if name not in said:
+                others.setdefault(self.relieved.get(name, ""), []).append(name)
+        words = (
+            f"{', '.join(names)}{f' ({what} checkpointing)' if what else ''}"
+            for what, names in others.items()
+        )
+        return "; ".join(words)
 
     def _runnable_line(self) -> list[Line]:
         """The first tie that a runtime runs, where none runs the best."""
@@ -214,7 +224,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         objective=sweep.objective,
         best=best.result,
         how=how(best.result, values),
-        account=_account(sweep, best),
+        account=account_of_best(sweep, best),
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
@@ -240,14 +250,6 @@ def _runnable(sweep: Sweep, points: Sequence[Point], values: Tried) -> Iterator[
     for point in points:
         if point.result is not None and (names := _runs_in(sweep, point)):
             yield Runnable(point.result, how(point.result, values), names, command_of(point.result))
-
-
-def _account(sweep: Sweep, best: Point) -> Account:
-    """Where the time of the best goes, and why it is not less."""
-    result = sweep.result_of(best)
-    assert result.source is not None
-    account = account_of(result.source.strategy, result.source.scenario, result)
-    return replace(account, reasons=(*account.reasons, *fewer_reason(sweep, best)))
 
 
 def with_note(verdict: Verdict | None, note: str) -> Verdict | None:

@@ -74,7 +74,7 @@ def _before(values: FloatArray) -> FloatArray:
 
 
 def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tuple[int, ...] = (0,)) -> float:
-    """The seconds from a stage's last backward to the end of its optimizer step, on free ports.
+    """The seconds from a stage's last backward until its weights are stepped, and gathered, on free ports.
 
     Args:
         layout: the stages.
@@ -85,7 +85,7 @@ def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tup
     scenario, trained = layout.scenario, layout.trained_parameters[stage]
     recipe = scenario.workload.recipe
     reduce_s = layout.reduction(positions).time(trained * recipe.gradient_bytes).total_s if trained else 0.0
-    return max(reduce_s, beside_s) + scenario.step_s(trained)
+    return max(reduce_s, beside_s) + layout.step_s(trained) + layout.gathered_s(trained)
 
 
 def frozen_s(pipeline: Pipeline, position: int = 0) -> float:

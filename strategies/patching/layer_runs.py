@@ -23,6 +23,7 @@ from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from strategies.patching.builder import RunRecorder
 from strategies.patching.grid import Team
+from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.workloads import TEXTS
 from strategies.sampling_scenario import SamplingScenario
@@ -250,6 +251,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
         attention = scenario.costs.attention_s(index, run.batch, share)
         uneven = _fullest(scenario, team.ulysses * team.tensor) - 1
         total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
+        total = total + waits_s(scenario, total, team.tensor)
         host = scenario.costs.host_s(index)
         gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
         if run.conditioned:

@@ -196,7 +196,7 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
     buffers = [
         Buffer("weights", trained * recipe.weight_bytes),
         Buffer("gradients", trained * recipe.gradient_bytes),
-        Buffer("optimizer", 0.0 if on_host else trained * recipe.optimizer_bytes),
+        Buffer("optimizer", 0.0 if on_host else trained * recipe.optimizer_bytes / pipeline.shards),
         Buffer("frozen weights", (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES),
         *adapted,
     ]

@@ -53,18 +53,15 @@ def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> Model
         whole = sorted(plain, key=lambda one: one is main)
         parts = {id(one): _counted(one, found, size, asked) for one in whole}
         halves = [one for one in found if one not in plain]
-        encoders, decoders = (
-            [_count_half(one, half, found, size, asked.dtype) for one in halves]
-            for half in ("encoder", "decoder")
-        )
+        encoders = [_count_half(one, "encoder", found, size, asked.dtype) for one in halves]
+        decoders = [_count_half(one, "decoder", found, size, asked.dtype) for one in halves]
     files_of = ", ".join(f"{one.kind.__name__} of {one.file.path.name}" for one in whole)
-    scaled = f"latents of 1/{size.scale} of the pixels"
-    remarks = [
-        f"configured by the user's own files: {files_of}",
-        *([scaled] if main.role not in (TEXT, IMAGE) and size.scale > 1 else []),
-        *(remark for one in whole for remark in _assumed(one, parts[id(one)], size)),
-        *([] if main.role == BACKBONE else [f"{main.kind.__name__} stands alone, so it counts as trained"]),
-    ]
+    remarks = [f"configured by the user's own files: {files_of}"]
+    if main.role not in (TEXT, IMAGE) and size.scale > 1:
+        remarks.append(f"latents of 1/{size.scale} of the pixels")
+    remarks += [remark for one in whole for remark in _assumed(one, parts[id(one)], size)]
+    if main.role != BACKBONE:
+        remarks.append(f"{main.kind.__name__} stands alone, so it counts as trained")
     components = (*encoders, *parts.values(), *decoders)
     architecture = Architecture(
         title=main.kind.__name__,
@@ -103,18 +100,15 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigO
     """Count one component as a whole, by the first sample that it takes."""
     trained = found is size.found
     request, samples = _request(found, size, asked)
-    spec = replace(
-        spec_of(
-            found,
-            name_of(found, every),
-            lambda height, width: next(islice(samples(height, width), chosen, None)),
-            token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
-            text_tokens=request.text_tokens if found.role == TEXT else 0,
-            frames=max(request.frames // request.patch[0], 1),
-        ),
-        trainable=trained,
-        inputs=tuple(_inputs(found, every)) if trained else (),
+    spec = spec_of(
+        found,
+        name_of(found, every),
+        lambda height, width: next(islice(samples(height, width), chosen, None)),
+        token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
+        text_tokens=request.text_tokens if found.role == TEXT else 0,
+        frames=max(request.frames // request.patch[0], 1),
     )
+    spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
     chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
         return component.counted(spec, trace, size.height, size.width)
@@ -153,9 +147,7 @@ def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, 
     """Count the encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
     levels, main = len(found.config.get("block_out_channels", ())), size.found
     if found.kind.__name__ != "AutoencoderKL":
-        raise InputError(
-            f"{found.file.path}: {found.kind.__name__} beside {size.name} must be an AutoencoderKL"
-        )
+        raise InputError(f"{_where(found)} beside {size.name} must be an AutoencoderKL")
     if 2 ** (levels - 1) != size.scale:
         rule = f"makes latents of 1/{2 ** (levels - 1)}, must be 1/{size.scale} as {size.name} takes"
         raise found.file.fail("block_out_channels", rule)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from profiles.architectures import models
-from profiles.architectures.kernels import IMAGE, SHAPE, Kernel
+from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
 from validate.counting.component import ComponentCount, ModelCount, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
@@ -63,12 +63,13 @@ def exchanges_text(model: ModelCount) -> str:
 
 def kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
     """The contents of ``kernels.csv`` or ``kernels_half.csv``."""
-    rows = (
-        _kernel_row(component.spec.name, index, kernel)
-        for component, layers in zip(model.components, kernels, strict=True)
-        for index, of in _alike(layers)
-        for kernel in of
-    )
+    rows: list[Sequence[object]] = []
+    for component, layers in zip(model.components, kernels, strict=True):
+        for index, kernel in ((index, kernel) for index, of in _alike(layers) for kernel in of):
+            numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
+            sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
+            scaled = (_scaled(int(size), 6) for size in sizes)
+            rows.append([component.spec.name, index, kernel.kind, kernel.count, *numbers, *scaled])
     return csv_text(models.KERNEL_COLUMNS, rows)
 
 
@@ -79,12 +80,6 @@ def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
         end = first + len(list(group))
         yield str(first) if end == first + 1 else f"{first}-{end - 1}", of
         first = end
-
-
-def _kernel_row(component: str, index: str, kernel: Kernel) -> Sequence[object]:
-    sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
-    numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
-    return [component, index, kernel.kind, kernel.count, *numbers, *(_scaled(int(size), 6) for size in sizes)]
 
 
 def model_text(name: str, model: ModelCount) -> str:

@@ -80,9 +80,8 @@ class Request:
     @property
     def packed(self) -> bool:
         """Whether the latents are packed into tokens by 2x2."""
-        return any(name in self.parameters for name in ARGUMENTS["packed"]) and not self.takes(
-            ARGUMENTS["patched"]
-        )
+        packs = any(name in self.parameters for name in ARGUMENTS["packed"])
+        return packs and not self.takes(ARGUMENTS["patched"])
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -91,13 +90,10 @@ class Request:
 
     def number(self, *keys: str) -> int:
         """The first of some keys that is set to a number, or a list of numbers, of which the first; one must be."""
-        found = self._of(*keys, default=0)
-        if found:
+        if found := self._of(*keys, default=0):
             return found
-        names = " or ".join(keys)
-        raise InputError(
-            f"{self.found.file.path}: {names} is missing, must be a positive integer for {self.name}"
-        )
+        rule = f"{' or '.join(keys)} is missing, must be a positive integer for {self.name}"
+        raise InputError(f"{self.found.file.path}: {rule}")
 
     def length(self, dimension: str) -> int:
         """A number, a size of this request, or the first of some keys, with ``|`` between them, that is set."""
@@ -181,25 +177,22 @@ def _frames_of(found: Found, asked: ConfigOptions, videos: bool) -> int:
         if asked.frames not in (None, 1):
             raise InputError(f"--frames is {asked.frames}, but {name} draws images")
         return 1
+    if asked.frames is not None:
+        return asked.frames
     frames, ratio = found.config.get("sample_frames"), found.config.get("temporal_compression_ratio")
-    if asked.frames is None and isinstance(frames, int) and isinstance(ratio, int):
+    if isinstance(frames, int) and isinstance(ratio, int):
         return (frames - 1) // ratio + 1
-    if asked.frames is None:
-        raise InputError(f"{found.file.path}: {name} draws videos; give the latent's --frames")
-    return asked.frames
+    raise InputError(f"{found.file.path}: {name} draws videos; give the latent's --frames")
 
 
 def text_of(kind: type[nn.Module], config: Mapping[str, Any], asked: ConfigOptions) -> int:
     """Tokens of one prompt: as asked, as the configuration says, or as usual for the class."""
     if asked.text_tokens is not None:
         return asked.text_tokens
-    for key in KEYS["text_lengths"]:
-        if isinstance(config.get(key), int):
-            return int(config[key])
-    if "UNet" in kind.__name__:
-        return UNET_TEXT
+    said = [int(config[key]) for key in KEYS["text_lengths"] if isinstance(config.get(key), int)]
+    usual = [UNET_TEXT] if "UNet" in kind.__name__ else []
     known = [number for name, number in KINDS["prompts"].items() if kind.__name__.startswith(name)]
-    return known[0] if known else OTHER_TEXT
+    return int([*said, *usual, *known, OTHER_TEXT][0])
 
 
 def prompt_of(config: Mapping[str, Any], asked: ConfigOptions) -> int:

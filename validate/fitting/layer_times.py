@@ -106,12 +106,12 @@ def read_header(times: Path) -> Header | None:
     if path_kind(path) == "nothing":
         return None
     table = Table.read(path)
-    texts = {key: table.text(key) for key in ("model", "dtype", "source")}
-    size = {key: table.integer(key, minimum=1) for key in ("height", "width")}
+    model, dtype, source = (table.text(key) for key in ("model", "dtype", "source"))
+    height, width = (table.integer(key, minimum=1) for key in ("height", "width"))
     memory = table.positive("memory_GiB") if "memory_GiB" in table else None
     rows = table.integer("rows") if "rows" in table else None
     updates = tuple(map(Update.of, table.tables("optimizer")))
-    return Header(memory_GiB=memory, rows=rows, updates=updates, **texts, **size)
+    return Header(model, height, width, dtype, source, memory, rows, updates)
 
 
 def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
@@ -119,7 +119,7 @@ def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
     path = folder / "quantiles" / f"{device}.csv"
     rows = load(path, QUANTILE_RULES) if path_kind(path) == "file" else ()
     first = (row for row in rows if row["quantity"] == "backward_first")
-    return {tuple(row[key] for key in PLACE_RULES): row["p50_ms"] * MILLISECOND for row in first}  # type: ignore[misc]  # three
+    return {tuple(row[key] for key in PLACE_RULES): row["p50_ms"] * MILLISECOND for row in first}
 
 
 def read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:

@@ -229,15 +229,10 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     dist.destroy_process_group()
     if place.rank > 0:
         return None
-    return Measurement(
-        place.devices_per_node,
-        place.num_nodes,
-        f"python -m validate links, {source(place, backend, device)}",
-        tuple([sample for odd, _ in gathered for sample in odd] + beside),
-        tuple(slowdowns),
-        cores,
-        tuple(sample for _, even in gathered for sample in even),
-    )
+    said = f"python -m validate links, {source(place, backend, device)}"
+    fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
+    samples = tuple(fitted + beside), tuple(slowdowns), cores, tuple(judging)
+    return Measurement(place.devices_per_node, place.num_nodes, said, *samples)
 
 
 def source(place: Place, backend: str, device: torch.device) -> str:
@@ -290,10 +285,8 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
             dist.barrier()
     if session.place.rank != members.ranks[0]:
         return [], []
-    odd, even = (
-        [sample_of(operation, members, elements, min(of[half::2])) for elements, of in found.items()]
-        for half in (0, 1)
-    )
+    halves = [{elements: min(of[half::2]) for elements, of in found.items()} for half in (0, 1)]
+    odd, even = ([sample_of(operation, members, *of) for of in half.items()] for half in halves)
     return odd, even
 
 

@@ -84,14 +84,10 @@ def profile(
     if isinstance(model, str):
         counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
         return _profiled(model, counted, settings, (clock, name), output)
-    files, asked = model
-    counted = count_configured(files, replace(asked, dtype=_counted_as(settings.dtype)))
+    counted = _counted_files(model, settings.dtype, components)
     title = counted.architecture.title
-    specs = _chosen([part.spec for part in counted.components], components, title)
-    chosen = (part for part in counted.components if part.spec.name in specs)
-    kept = tuple(replace(part, spec=specs[part.spec.name]) for part in chosen)
     try:
-        return _profiled(slug(title), replace(counted, components=kept), settings, (clock, name), output)
+        return _profiled(slug(title), counted, settings, (clock, name), output)
     except DiffusimError:
         raise
     except Exception as error:  # whatever the class says to its arguments
@@ -99,9 +95,18 @@ def profile(
         raise InputError(f"{title} cannot run {where}: {first_line(error)}") from error
 
 
+def _counted_files(model: Files, dtype: str, components: Sequence[str]) -> ModelCount:
+    files, asked = model
+    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
+    specs = _chosen([part.spec for part in counted.components], components, counted.architecture.title)
+    chosen = (part for part in counted.components if part.spec.name in specs)
+    return replace(counted, components=tuple(replace(part, spec=specs[part.spec.name]) for part in chosen))
+
+
 def counted_for(
     model: str,
     dtype: str,
+    *,
     height: int | None = None,
     width: int | None = None,
     components: Sequence[str] = (),
@@ -124,16 +129,12 @@ def _chosen(specs: Sequence[ComponentSpec], names: Sequence[str], title: str) ->
     for name in names:
         if name not in known:
             raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
-    there = names or known
-    return {
-        spec.name: replace(
-            spec,
-            inputs=tuple(source for source in spec.inputs if source in there),
-            reads={key: source for key, source in spec.reads.items() if source in there},
-        )
-        for spec in specs
-        if spec.name in there
-    }
+    there, found = names or known, {}
+    for spec in (spec for spec in specs if spec.name in there):
+        inputs = tuple(source for source in spec.inputs if source in there)
+        reads = {key: source for key, source in spec.reads.items() if source in there}
+        found[spec.name] = replace(spec, inputs=inputs, reads=reads)
+    return found
 
 
 def _profiled(
@@ -147,21 +148,11 @@ def _profiled(
     for component in counted.components:
         print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
         times.append(measure(component, counted.height, counted.width, settings, clock))
-    header: dict[str, Value] = {
-        "source": "python -m validate profile: medians of layers timed in place",
-        "model": model,
-        "height": counted.height,
-        "width": counted.width,
-        "device": clock.device.type,
-        "dtype": settings.dtype,
-        "clock": settings.clock if clock.device.type == "cpu" else "events",
-        **environment(clock.device),
-        "clocks_before": before,
-        "clocks_after": clocks(clock.device),
-        "warmup": settings.warmup,
-        "rounds": settings.rounds,
-        "seed": settings.seed,
-    }
+    header: dict[str, Value] = {"source": "python -m validate profile: medians of layers timed in place"}
+    header |= {"model": model, "height": counted.height, "width": counted.width, "device": clock.device.type}
+    header |= {"dtype": settings.dtype, "clock": settings.clock if clock.device.type == "cpu" else "events"}
+    header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
+    header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
     cores = others.cores()
     header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
     if output is not None:
@@ -213,11 +204,9 @@ def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
             for batch in component.batches
             if (share := batch.waiting(quantity) or 0.0) > WAITING
         ]
+        what = "these are times of launching kernels as much as of their work"
         if found:
-            yield (
-                f"{component.name}: the GPU waited for the host at least {', '.join(found)}:"
-                " these are times of launching kernels as much as of their work"
-            )
+            yield f"{component.name}: the GPU waited for the host at least {', '.join(found)}: {what}"
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
@@ -247,9 +236,7 @@ def time_texts(
     quantiles: list[list[object]] = []
     for component, batch in _batches(components):
         columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
-        rows += (
-            [component.name, index, batch.batch, *map(_ms, times)] for index, times in enumerate(columns)
-        )
+        rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
         for quantity in QUANTITIES:
             for index, seconds in enumerate(batch.layers[quantity].T):
                 quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])

@@ -5,7 +5,7 @@ rates of a calibrated device. The measurement runs the whole thing: frozen encod
 micro-batch, the optimizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -76,9 +76,10 @@ class TrainingStep:
         size = (counted.height, counted.width)
         with out_of_memory(f"{self.model} at batch {self.batch}"):
             subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
-            return self._measure(subjects, settings, clock)
+            return MeasuredStep(*timed(clock, settings, self._parts(subjects)))
 
-    def _measure(self, subjects: Sequence[Subject], settings: Settings, clock: Clock) -> "MeasuredStep":
+    def _parts(self, subjects: Sequence[Subject]) -> list[Callable[[], object]]:
+        """Forwards and backwards, frozen forwards, and the update."""
         inputs = [(each, each.inputs(self.batch // self.micro_batches)) for each in subjects]
         frozen = [pair for pair in inputs if not pair[0].spec.trainable]
         given = [pair for pair in inputs if pair[0].spec.trainable]
@@ -96,7 +97,7 @@ class TrainingStep:
                     output = subject.forward(sample[0])
                     torch.autograd.backward([output], [draws(output, subject.generator)])
 
-        return MeasuredStep(*timed(clock, settings, [train, encode, update]))
+        return [train, encode, update]
 
 
 @dataclass(frozen=True, slots=True)

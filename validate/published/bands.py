@@ -163,7 +163,7 @@ def text_of(bands: Bands) -> str:
         | {"low": one.band.low, "high": one.band.high, "rows": one.rows, "source": one.source}
         for one in bands.evidence
     ]
-    return PRIORS["head"] + toml_text(values, ".4g")
+    return f"{PRIORS['head']}{toml_text(values, '.4g')}"
 
 
 PIPELINE: Final = "pipeline"

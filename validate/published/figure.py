@@ -22,9 +22,8 @@ def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
 
     Of sampling, latencies alone; those of one GPU that predictions start from lie on the diagonal and are left out.
     """
-    return {
-        task: [one for one in ledger.records if one.row.task == task and _drawable(one)] for task in TASKS
-    }
+    drawn = [one for one in ledger.records if _drawable(one)]
+    return {task: [one for one in drawn if one.row.task == task] for task in TASKS}
 
 
 def _drawable(one: Record) -> bool:

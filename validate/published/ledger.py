@@ -69,11 +69,10 @@ class Ledger:
 
     def by_source_and_method(self) -> Section:
         """One line per source and method; where it is no latency, with what was measured."""
-        rows = [
-            [name if not number else "", method, *_counts(records)]
-            for name, group in self._sources()
-            for number, (method, records) in enumerate(sorted(grouped(group, method_of).items()))
-        ]
+        rows = []
+        for name, group in self._sources():
+            for number, (method, records) in enumerate(sorted(grouped(group, method_of).items())):
+                rows.append(["" if number else name, method, *_counts(records)])
         title = f"By source and method: {len(self.records)} published numbers"
         return Section(title, ("source", "method", *COUNTED), rows)
 
@@ -86,11 +85,7 @@ class Ledger:
         """One line per device, stack and kind of method, of times and throughputs."""
         known = [one for one in self.records if one.log_ratio is not None]
         groups = grouped(known, lambda one: one.conditions)
-        rows = [
-            [conditions.device, conditions.stack, conditions.kind, *_counts(group)]
-            for conditions, group in groups.items()
-            if conditions is not None
-        ]
+        rows = [[of.device, of.stack, of.kind, *_counts(group)] for of, group in groups.items() if of]
         title = f"By device, stack and kind of method: {len(known)} times and throughputs"
         return Section(title, ("device", "stack", "kind", *COUNTED), sorted(rows))
 
@@ -98,10 +93,9 @@ class Ledger:
         """Why numbers judge nothing: how many, and which."""
         left = [one for one in self.records if one.standing is not Standing.INDEPENDENT]
         order = list(Standing)
-        groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0]))
-        ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1]))
+        groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0])).items()
         rows = []
-        for (standing, reason), group in ordered:
+        for (standing, reason), group in sorted(groups, key=lambda of: (of[0][0], -len(of[1]), of[0][1])):
             which = dict.fromkeys(_split(one.reason)[1] or one.row.group for one in group)
             rows.append([order[standing], reason, f"{len(group)}", "; ".join(which)])
         title = f"Not independent: {len(left)} of {len(self.records)} numbers"

@@ -150,15 +150,11 @@ class Published:
         return self.source.split(" (")[0].split(" arXiv")[0]
 
     def __str__(self) -> str:
-        method = f"{self.method} {self.method_config}".strip()
-        numbers = {
-            "{} px": self.resolution_px,
-            "{} steps": self.steps,
-            "{} GPUs": self.num_gpus,
-            "batch {}": self.batch_size,
-        }
-        words = [self.paper, self.item, self.model, self.machine, method]
-        words += [text.format(number) for text, number in numbers.items() if number]
+        words = [self.paper, self.item, self.model, self.machine]
+        words.append(f"{self.method} {self.method_config}".strip())
+        numbers = (self.resolution_px, self.steps, self.num_gpus, self.batch_size)
+        texts = ("{} px", "{} steps", "{} GPUs", "batch {}")
+        words += [text.format(number) for text, number in zip(texts, numbers, strict=True) if number]
         return ", ".join(word for word in words if word != UNSAID)
 
 
@@ -272,11 +268,8 @@ def all_published() -> tuple[Published, ...]:
 
 def published(item: str, **wanted: str | int) -> tuple[Published, ...]:
     """The rows of one table, figure or section of training whose columns have the wanted values."""
-    return tuple(
-        row
-        for row in all_published()
-        if row.item == item and all(getattr(row, key) == value for key, value in wanted.items())
-    )
+    alike = {"item": item, **wanted}.items()
+    return tuple(row for row in all_published() if all(getattr(row, key) == value for key, value in alike))
 
 
 def the_published(item: str, **wanted: str | int) -> Published:

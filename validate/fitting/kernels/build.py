@@ -39,12 +39,7 @@ class Builder:
 
     def classes(self, name: str) -> dict[str, Coefficients]:
         """Coefficients of each class of a device's kernels."""
-        return {
-            "matmul": self.of("matmul", name),
-            "conv": self.of("conv", name),
-            "attention": self.of("attention", name),
-            "memory": self.of("memory", name),
-        }
+        return {kind: self.of(kind, name) for kind in ("matmul", "conv", "attention", "memory")}
 
     def of(self, kind: str, name: str) -> Coefficients:
         """Coefficients of one class; ``forward`` is that of attention's forward pass alone."""
@@ -60,16 +55,17 @@ class Builder:
     def _like(self, kind: str, to: Target, origin: Origin) -> dict[str, float]:
         return to.scaled(self.of(kind, origin.like).values, target(origin.like))
 
+    def _paced(self, origin: Origin, values: dict[str, float], found: Fit) -> Coefficients:
+        words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
+        return Coefficients(values | dict(found.values), words + _bounds(found), found)
+
     def _matmul(self, to: Target, origin: Origin) -> Coefficients:
         if origin.like:
             values = self._like("matmul", to, origin)
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
-            found = classes.fit_pace(
-                classes.product_seconds, rows.products(self.folder, origin.rows[0], "forward"), values, to
-            )
-            words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
-            return Coefficients(values | dict(found.values), words + _bounds(found), found)
+            samples = rows.products(self.folder, origin.rows[0], "forward")
+            return self._paced(origin, values, classes.fit_pace(classes.product_seconds, samples, values, to))
         samples = rows.products(self.folder, origin.rows[0])
         priors = {"fixed_us": self.of("matmul", origin.priors).values["fixed_us"]} if origin.priors else {}
         found = classes.fit_products(samples, to, priors, cached=origin.cached)
@@ -99,17 +95,13 @@ class Builder:
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
             samples = rows.attention(self.folder, origin.rows)
-            found = classes.fit_pace(
-                classes.forward_seconds, samples, values | {"causal_us": values["fixed_us"]}, to
-            )
-            words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
-            return Coefficients(values | dict(found.values), words + _bounds(found), found)
+            start = values | {"causal_us": values["fixed_us"]}
+            return self._paced(origin, values, classes.fit_pace(classes.forward_seconds, samples, start, to))
         samples = rows.attention(self.folder, origin.rows)
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
-        found = classes.fit_forward(
-            samples, to, priors, self.of("matmul", to.name).values if origin.cached else {}
-        )
+        cache = self.of("matmul", to.name).values if origin.cached else {}
+        found = classes.fit_forward(samples, to, priors, cache)
         words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
@@ -121,9 +113,8 @@ class Builder:
         if origin.backward:
             values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
             found = classes.fit_backward(self.folder, origin.backward, values, to)
-            words = (
-                f"{forward.source}; backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
-            )
+            fitted = f"backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
+            words = f"{forward.source}; {fitted}"
             return Coefficients(values | dict(found.values), words, forward.fit)
         other = self.of("attention", origin.priors or origin.like).values
         values = forward.values | {
@@ -140,14 +131,12 @@ class Builder:
             words.append(SCALED.format(like=origin.like))
         if origin.stream:
             values |= classes.streams(self.folder, origin)
-            words.append(
-                f"pointwise and copy: {self._said(origin.stream)}, {origin.device}, arrays beyond any cache"
-            )
+            where = f"{self._said(origin.stream)}, {origin.device}"
+            words.append(f"pointwise and copy: {where}, arrays beyond any cache")
         if origin.rows:
             values |= classes.paces(self.folder, origin, to)
-            words.append(
-                f"medians over 50 MB of {self._said(*origin.rows)}, {origin.device}, float32 in PyTorch"
-            )
+            where = f"{self._said(*origin.rows)}, {origin.device}"
+            words.append(f"medians over 50 MB of {where}, float32 in PyTorch")
         if origin.launch:
             values["fixed_us"] = classes.launch_us(self.folder, origin)
             words.append(f"fixed_us: add in {self._said(origin.launch)}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -90,9 +90,9 @@ def _target(name: str, table: Table) -> Target:
 
 
 def _origin(table: Table) -> Origin:
-    words = {word: table.text(word) for word in WORDS if word in table}
+    words: dict[str, Any] = {word: table.text(word) for word in WORDS if word in table}
     paces = {"device_peak": "device_GB_per_s", "seen": "seen_TFLOP_per_s"}
-    numbers = {name: table.positive(key) for name, key in paces.items() if key in table}
+    numbers: dict[str, Any] = {name: table.positive(key) for name, key in paces.items() if key in table}
     cached = table.flag("cached") if "cached" in table else False
     origin = Origin(table.texts("rows", ()), cached=cached, **words, **numbers)
     table.finish()

@@ -181,8 +181,6 @@ def _median_share(folder: Path, mode: str) -> float:
 
 def _saved_s(folder: Path, mode: str, network: str) -> float:
     """Seconds per image that channels-last saves."""
-    first, last = (
-        1 / rows.throughput(folder, f"{SOURCES[mode]}{layout}", DEVICE, network, mode)
-        for layout in ("nchw", "nhwc")
-    )
+    sources = (f"{SOURCES[mode]}{layout}" for layout in ("nchw", "nhwc"))
+    first, last = (1 / rows.throughput(folder, source, DEVICE, network, mode) for source in sources)
     return first - last

@@ -28,11 +28,8 @@ def report_kernels(options: Namespace) -> None:
     texts = {name: law_text(name, builder) for name in chosen}
     found = convnets.shares(options.data)
     words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
-    title, left = (
-        "Laws of kernels: errors, median / 90th percentile, of seconds",
-        ("device", "class", "coefficients"),
-    )
-    errors = table(title, COLUMNS, _rows(builder, chosen), left=left)
+    title = "Laws of kernels: errors, median / 90th percentile, of seconds"
+    errors = table(title, COLUMNS, _rows(builder, chosen), left=("device", "class", "coefficients"))
     show(200, errors, convnet_table(options.data), f"new layouts of convolutions: {words}")
     if options.write:
         for name, text in texts.items():

@@ -62,17 +62,10 @@ class SamplingRow:
     @classmethod
     def of(cls, cells: Mapping[str, str], line: int, path: Path = INFERENCE) -> "SamplingRow":
         """What a row of a file says."""
-        where = f"{path}:{line}"
-        gpus = _number(cells, where, "num_gpus")
-        return cls(
-            line=line,
-            cells=tuple(cells[column] for column in COLUMNS),
-            num_gpus=None if gpus is None else int(gpus),
-            latency_s=_number(cells, where, "latency_s"),
-            memory_gib=_number(cells, where, "memory_GB"),
-            sent_gb=_number(cells, where, "comm_GB"),
-            out_of_memory=OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"]),
-        )
+        texts, columns = tuple(cells[of] for of in COLUMNS), ("num_gpus", "latency_s", "memory_GB", "comm_GB")
+        gpus, latency_s, memory, sent = (_number(cells, f"{path}:{line}", of) for of in columns)
+        out_of_memory = OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"])
+        return cls(line, texts, None if gpus is None else int(gpus), latency_s, memory, sent, out_of_memory)
 
     def __getitem__(self, column: str) -> str:
         return self.cells[COLUMNS.index(column)]

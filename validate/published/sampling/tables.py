@@ -28,9 +28,8 @@ def sections(runs: Sequence[Run]) -> Iterator[Section]:
     for standing in (Standing.INDEPENDENT, Standing.IN_VIEW):
         found = [(one, error) for one, error in several if one.record.standing is standing]
         remark = REMARK.format(sum(one.out_of_memory for one, _ in found))
-        yield by(
-            f"Latency by method, {standing}", ((one.row["method"], error) for one, error in found), remark
-        )
+        methods = ((one.row["method"], error) for one, error in found)
+        yield by(f"Latency by method, {standing}", methods, remark)
         there = ((f"{one.model} on {one.cluster}", error) for one, error in found)
         yield by(f"Latency by model and cluster, {standing}", there)
     links = ((one.row["method"], error) for one, error in several if one.for_links)

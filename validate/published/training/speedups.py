@@ -65,8 +65,8 @@ class SpeedUp(NamedTuple):
 
 def rate(result: Result) -> str:
     """The throughput of a pipeline and its (P, M, D)."""
-    letters = {"P": "pipeline_degree", "M": "micro_batches", "D": "group_size"}
-    shape = ", ".join(f"{letter} {result.parameters[name]}" for letter, name in letters.items())
+    degrees = (result.parameters[name] for name in ("pipeline_degree", "micro_batches", "group_size"))
+    shape = ", ".join(f"{letter} {degree}" for letter, degree in zip("PMD", degrees, strict=True))
     return f"{result.samples_per_s:.1f} ({shape})"
 
 
@@ -106,9 +106,8 @@ def eight_nodes() -> Found:
 def one_node() -> Found:
     """Section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
     yield _published("sd21")
-    cases = [*speed_ups("sd21", "sd21", 8, 256)]
-    cases += [case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[:1])]
-    for case in cases:
+    others = (case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[:1]))
+    for case in (*speed_ups("sd21", "sd21", 8, 256), *others):
         yield case.cells
         if case.model == "sd21":
             yield from ratios_over(case, "sd21")
@@ -170,15 +169,13 @@ def cascades(machines: Sequence[tuple[int, int]] = MACHINES) -> Found:
     for model, (num_gpus, batch) in ((model, machine) for model in CASCADES for machine in machines):
         point = on_p4de(model, num_gpus, batch)
         pipe = fastest(point, "diffusionpipe", fill="none")
-        ratios = {}
-        for backbones in ("sequential", "parallel"):
-            other = best(point, "ddp", overlap="none", backbones=backbones)
-            ratios[backbones] = None if other is None else pipe.samples_per_s / other.samples_per_s
-        words = ["does not fit" if ratio is None else f"{ratio:.2f}" for ratio in ratios.values()]
+        others = [best(point, "ddp", overlap="none", backbones=of) for of in ("sequential", "parallel")]
+        ratios = [None if of is None else pipe.samples_per_s / of.samples_per_s for of in others]
+        words = ["does not fit" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
         where = f"{num_gpus} GPUs, batch {batch}"
         yield [f"{model}, {where}", _balance(point), rate(pipe), percent(pipe.bubble_ratio), *words]
-        if model == row.model and ratios["parallel"] is not None:
-            yield Record.of(row, ratios["parallel"], where)
+        if model == row.model and ratios[1] is not None:
+            yield Record.of(row, ratios[1], where)
 
 
 def _balance(point: Scenario) -> str:

@@ -153,11 +153,8 @@ def by_equation(task: Task, setting: Setting) -> bool:
 BASELINES: Final = ("1f1b", "wave", "zero2")
 DEGREES: Final = (2, 4, 8)
 ON_ASCEND: Final = (
-    "base",
-    "pipelines inside the nodes",
-    "messages overlap",
-    "collectives as on p4de",
-    "activations in half precision",
+    *("base", "pipelines inside the nodes", "messages overlap"),
+    *("collectives as on p4de", "activations in half precision"),
 )
 """The settings that are printed for all three models."""
 ON_ONE_NODE: Final = ("sdv2-1.7b", "uvit-1b", "hunyuan-1.5b")
@@ -258,10 +255,7 @@ def degrees() -> Found:
         rows = {row.quantity: row for row in published("VII-C2", model=model, method=f"pulse P={degree}")}
         yield from (Record.of(rows[key], found[key], f"{setting}") for key in found if key in rows)
         equated = largest(task, setting, by_equation)
-        yield [
-            f"{model}, P = {degree}",
-            *(f"{rows[key].value:g}" if key in rows else "-" for key in found),
-            f"{result.samples_per_s:.1f}",
-            f"{setting.micro_batch} ({result.peak_memory_bytes / GIB:.1f} GiB)",
-            "none" if equated is None else f"{equated.micro_batch}",
-        ]
+        printed = (f"{rows[key].value:g}" if key in rows else "-" for key in found)
+        fits = f"{setting.micro_batch} ({result.peak_memory_bytes / GIB:.1f} GiB)"
+        by_eq = "none" if equated is None else f"{equated.micro_batch}"
+        yield [f"{model}, P = {degree}", *printed, f"{result.samples_per_s:.1f}", fits, by_eq]

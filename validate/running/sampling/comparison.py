@@ -92,15 +92,13 @@ class ImageComparison:
 
     def _image_failures(self) -> list[str]:
         found = []
-        if not self.error <= self.allowed:
-            found.append(
-                f"the image differs from one device's by {self.error:.2g}, at most {self.allowed:.2g} allowed"
-            )
-        if not self.displaced_error <= SAME:
-            found.append(
-                f"the image differs from that of the same patches in one process by {self.displaced_error:.2g},"
-                f" at most {SAME:g} allowed"
-            )
+        cases = (
+            ("one device's", self.error, f"{self.allowed:.2g}", self.allowed),
+            ("that of the same patches in one process", self.displaced_error, f"{SAME:g}", SAME),
+        )
+        for what, error, words, most in cases:
+            if not error <= most:
+                found.append(f"the image differs from {what} by {error:.2g}, at most {words} allowed")
         whole = [own.latents for rank, own in enumerate(self.drawn) if self._has_image(rank)]
         if any(relative(latents, whole[0]) > SAME for latents in whole):
             found.append("the ranks end with different images")
@@ -113,13 +111,11 @@ class ImageComparison:
 
     def _message_failures(self) -> list[str]:
         """The messages whose size is not that of the plan: within a step they may add up all the same."""
-        wrong = Counter(
-            f"rank {rank} sent {sent.size_bytes} bytes of {sent.kind} in step {sent.step}, the plan says"
-            f" {sent.planned_bytes:.0f}"
-            for rank, own in enumerate(self.drawn)
-            for sent in own.sent
-            if abs(sent.size_bytes - sent.planned_bytes) > ROUNDING * sent.size_bytes
-        )
+        wrong = Counter[str]()
+        for rank, one in ((rank, sent) for rank, own in enumerate(self.drawn) for sent in own.sent):
+            if abs(one.size_bytes - one.planned_bytes) > ROUNDING * one.size_bytes:
+                said = f"{one.size_bytes} bytes of {one.kind} in step {one.step}"
+                wrong[f"rank {rank} sent {said}, the plan says {one.planned_bytes:.0f}"] += 1
         return [f"{line}, {count} times" if count > 1 else line for line, count in wrong.items()]
 
     def _step_failures(self) -> list[str]:
@@ -132,20 +128,15 @@ class ImageComparison:
     def _pass_failures(self) -> list[str]:
         wanted = Counter(expected_passes(self.settings))
         lost, more = wanted - self.passes, self.passes - wanted
-        return [f"rank {rank} never finished {action}" for rank, action in lost] + [
-            f"rank {rank} finished {action} once too often" for rank, action in more
-        ]
+        never = [f"rank {rank} never finished {action}" for rank, action in lost]
+        return never + [f"rank {rank} finished {action} once too often" for rank, action in more]
 
     def _age_failures(self) -> list[str]:
-        wrong: dict[str, int] = {}
-        for rank, own in enumerate(self.drawn):
-            for seen in own.seen:
-                if seen.ages != (ages := expected_ages(self.settings, seen)):
-                    line = (
-                        f"rank {rank}, step {seen.step}, patch {seen.patch}: patches are"
-                        f" {' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
-                    )
-                    wrong[line] = wrong.get(line, 0) + 1
+        wrong = Counter[str]()
+        for rank, seen in ((rank, seen) for rank, own in enumerate(self.drawn) for seen in own.seen):
+            if seen.ages != (ages := expected_ages(self.settings, seen)):
+                old = f"{' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
+                wrong[f"rank {rank}, step {seen.step}, patch {seen.patch}: patches are {old}"] += 1
         found = [f"{line}, in {count} layers" for line, count in wrong.items()]
         reads = sum(len(own.seen) for own in self.drawn)
         if reads != (wanted := expected_reads(self.settings)):

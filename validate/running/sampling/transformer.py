@@ -57,10 +57,8 @@ class PatchBlock(nn.Module):
     def project(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
         """Queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.scale) + by.shift
-        weight, bias = (
-            self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part],
-            self.qkv.bias.view(3, HIDDEN)[:, part],
-        )
+        weight = self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part]
+        bias = self.qkv.bias.view(3, HIDDEN)[:, part]
         return torch.einsum("btc,ndc->nbtd", normed, weight) + bias[:, None, None]
 
     def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
