@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Draft, Row
+from strategies.pipelining.frozen import Draft, Drafts
 from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, MeshLayout
 from strategies.pipelining.sharding import GATHER, SCATTER
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
@@ -242,7 +242,7 @@ class TeamWriter:
                 self._cut(draft, draft.action)
             else:
                 self._add(draft)
-        self._builder.rows[0] = Row(self._row)
+        self._builder.rows[0] = Drafts(self._row)
         return self._due
 
     def _cut(self, draft: Draft, action: StageAction) -> None:
