@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Draft, DraftRow
+from strategies.pipelining.frozen import Draft, Drafts
 from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, MeshLayout
 from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
@@ -250,7 +250,7 @@ class TeamWriter:
                 self._cut(draft, draft.action)
             else:
                 self._add(draft)
-        self._builder.rows[0] = DraftRow(self._row)
+        self._builder.rows[0] = Drafts(self._row)
         return self._due
 
     def _cut(self, draft: Draft, action: StageAction) -> None:
